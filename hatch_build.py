@@ -1,7 +1,7 @@
 """Compiles the CPU's kernels while the package is built, and names the wheel after the platform alone: the library
 knows neither Python nor torch.
 
-LIGHTWELL_KERNEL_TARGET names another platform than this machine, one of `TARGETS` of model/kernels/build.py.
+LIGHTWELL_KERNEL_TARGET names a platform other than this machine's, one of `TARGETS` of model/kernels/build.py.
 """
 
 import os
@@ -21,11 +21,11 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Hatchling's hook for wheels, editable ones too."""
 
     def dependencies(self) -> list[str]:
-        """A compiler from PyPI where the machine has none for the target."""
+        """Return a compiler from PyPI if the machine has none for the target."""
         return [] if _BUILD["find_compiler"](_target()) else ["ziglang>=0.15,<1"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the library, and have it put into the wheel."""
+        """Build the library, and put it into the wheel."""
         if self.target_name != "wheel":
             return
         _BUILD["find_compiler"].cache_clear()

@@ -1,8 +1,9 @@
-"""The command `lightwell`. Its name is like no other module's, so that it is found whatever else can be imported.
+"""Starts the command `lightwell`. Its name is like no other module's, so that it is found whatever else can be
+imported.
 
-Folders on PYTHONPATH come before installed packages, and one that holds a `server` or a `model` would stand in for
-ours: the folder of this file goes before them, and Python's own library before that, since an installed package may
-have a module named like one of Python's. Workers are given this order with their start.
+Folders on PYTHONPATH come before installed packages, and one that holds a `server` or a `model` would replace ours: the
+folder of this file goes before them, and Python's own library before that, since an installed package may have a module
+named like one of Python's. Workers are given this order with their start.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from threading import Thread
 
 
 def main() -> int:
-    """Run the command; the exit status."""
+    """Run the command, and return the exit status."""
     pythons_own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     first = [path for path in sys.path if path in pythons_own or Path(path).name == "lib-dynload"]
     sys.path[:0] = [*first, str(Path(__file__).resolve().parent)]

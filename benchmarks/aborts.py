@@ -1,12 +1,13 @@
-"""How long a client that leaves keeps its place: milliseconds from its close until the server's gauges show it free.
+"""Measures how long a client that leaves keeps its slot: milliseconds from its close until the server's gauges show it
+free.
 
-At each stage of a request's life a client closes its connection; /metrics is asked without pause until the slot, the
+At each stage of a request's life a client closes its connection; /metrics is polled without pause until the slot, the
 cache blocks and the captured bytes are given back, and until the handler of the request has ended. What is printed is
-the end of the first poll that shows it, so an upper bound; the column "poll" says by how much it may be too high.
+the end of the first poll that shows it, so it is an upper bound; the column "poll" says by how much it may be too high.
 
 A stage is within its bound when 95 of 100 leave within the longest steps (the same share of them) and 10 ms; on the
-built-in model also within 50 ms. Beside streams two steps count: the gauges are those of the last step, and so show a
-place that is free since the beginning of a step at its end.
+built-in model also within 50 ms. With running streams two steps count: the gauges are those of the last step, so a slot
+that is free since the beginning of a step is shown at its end.
 
     python -m benchmarks.aborts --repeats 20 [-- MODEL --flag ...]
 """
@@ -46,7 +47,7 @@ class Stage:
     body: dict[str, Any]
     moment: Moment
     beside: int = 0
-    """Streams that run all the while."""
+    """Streams that run in the background all the time."""
     accept: str = "application/json"
 
     @property
@@ -56,18 +57,18 @@ class Stage:
 
 @dataclass
 class Times:
-    """Milliseconds from the close, one of each for each repeat."""
+    """Milliseconds from the close, one value of each for each repeat."""
 
     free: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     poll: list[float] = field(default_factory=list)
-    """How much earlier it may have been: from the start of the last poll that did not show it."""
+    """How much earlier it may have been: time since the start of the last poll that did not show it."""
     step: float = float("nan")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one poll saw. Seconds on one clock."""
+    """What one poll saw. Times are seconds on one clock."""
 
     began: float
     ended: float
@@ -81,13 +82,15 @@ class Look:
         return self.gauge("num_requests_running") + self.gauge("num_requests_waiting")
 
     def num_ended(self, path: str) -> float:
-        """Handlers of the route that ended, well or not."""
+        """Return how many handlers of the route ended, successfully or not."""
         prefix = f'lightwell_http_requests_total{{method="POST",route="{path}"'
         return sum(value for name, value in self.values.items() if name.startswith(prefix))
 
 
 def stages(context: int) -> list[Stage]:
-    """Every stage, for a model that reads `context` tokens. Prompts are token ids, so that their lengths are known."""
+    """Return every stage, for a model that reads `context` tokens. Prompts are token ids, so that their lengths are
+    known.
+    """
     draw = random.Random(3)
 
     def prompt(length: int) -> list[int]:
@@ -120,14 +123,14 @@ def stages(context: int) -> list[Stage]:
 
 
 class Bench:
-    """One server, the connection that polls it, and the streams that run beside."""
+    """One server, the connection that polls it, and the streams that run in the background."""
 
     def __init__(self, server: Server, poller: Wire) -> None:
         self._server = server
         self._poller = poller
         self._draw = random.Random(5)
         self._turns = 0
-        """Streams beside that ended and began anew: a repeat that saw one counts for nothing."""
+        """Background streams that ended and began again: a repeat that saw one counts for nothing."""
 
     async def look(self) -> Look:
         began = time.perf_counter()
@@ -135,7 +138,7 @@ class Bench:
         return Look(began, time.perf_counter(), samples(answer.body.decode()))
 
     async def until(self, is_there: Any, what: str) -> Look:
-        """The first look at which `is_there(look)`. Raises RuntimeError after a minute."""
+        """Return the first poll for which `is_there(look)` is true. Raises RuntimeError after a minute."""
         end = time.monotonic() + PATIENCE
         while not is_there(look := await self.look()):
             if time.monotonic() > end:
@@ -143,7 +146,7 @@ class Bench:
         return look
 
     async def step_seconds(self, stage: Stage) -> float:
-        """One of the longer steps of this request when its client stays; 0 when it needs none."""
+        """Return the seconds of one of the longer steps of this request when its client stays; 0 when it needs none."""
         last = await self.look()
         wire = await Wire.open(self._server.host, self._server.port)
         staying = asyncio.create_task(wire.ask("POST", stage.path, json_content(stage.body), stage.headers))
@@ -170,7 +173,7 @@ class Bench:
         return times
 
     async def leave_once(self, stage: Stage, times: Times) -> None:
-        """Add one repeat, unless the moment was missed or a stream beside changed."""
+        """Add one repeat, unless the moment was missed or a background stream changed."""
         await self.until(lambda look: look.num_requests == stage.beside, "the streams beside, and nobody else")
         before, turns = await self.look(), self._turns
         wire = await Wire.open(self._server.host, self._server.port, receive_buffer=1 << 16)
@@ -201,7 +204,9 @@ class Bench:
             times.poll.append(1e3 * poll)
 
     async def await_moment(self, stage: Stage, wire: Wire, before: Look) -> None:
-        """Raises TimeoutError when the moment passed unseen, WireError when the answer was over first."""
+        """Wait for the stage's moment. Raises TimeoutError when it passed unseen, WireError when the answer was over
+        first.
+        """
         async with asyncio.timeout(5):
             if stage.moment == "sent":
                 await asyncio.sleep(0.03)
@@ -216,7 +221,7 @@ class Bench:
                     pass
 
     def is_taken(self, look: Look, before: Look, stage: Stage) -> bool:
-        """Whether the request holds a place, blocks or captured bytes."""
+        """Return whether the request holds a slot, blocks or captured bytes."""
         if look.gauge("inflight_capture_bytes") > before.gauge("inflight_capture_bytes"):
             return True
         if stage.moment == "waiting":
@@ -226,7 +231,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def beside(self, stage: Stage) -> AsyncIterator[None]:
-        """The streams that run beside, each begun again when it ends."""
+        """Run the background streams, each begun again when it ends."""
         body = {"prompt": "The king", "max_tokens": 480, "ignore_eos": True, "stream": True}
 
         async def stream(number: int) -> None:
@@ -256,7 +261,9 @@ async def read_ok(wire: Wire) -> Head:
 
 
 async def run(server: Server, repeats: int, most_ms: float, only: str) -> bool:
-    """Prints the table; True when every stage whose name has `only` stays within its bound, and within `most_ms`."""
+    """Print the table. Return True when every stage whose name has `only` stays within its bound, and within
+    `most_ms`.
+    """
     poller = await Wire.open(server.host, server.port)
     model = (await poller.ask("GET", "/v1/models")).body
     context = int(model.partition(b'"max_model_len":')[2].partition(b",")[0].strip(b"} ]"))

@@ -1,12 +1,12 @@
-"""How long attention patterns take over HTTP, beside transformers with `output_attentions=True` in process; and what
-running streams lose when one of them tells its attention.
+"""Measures how long attention patterns take over HTTP, compared with transformers with `output_attentions=True` in
+process; and what running streams lose when one of them returns its attention.
 
 1. One prompt, as safetensors: one head of the middle layer and of the last (1024 tokens), and all heads of all layers
-   (512 tokens, float16). The peer is `transformers` (eager), which computes all patterns whatever is wanted, and
+   (512 tokens, float16). The peer is `transformers` (eager), which computes all patterns whatever is requested, and
    writes the same bytes in its process. Both get prompts they have not seen, in turn; ratios are medians over the
    turns. Memory is the most that all processes of the server, or the peer's, had beyond what they held when ready: of
    the first answer after a short one, since allocators keep what they have had.
-2. Tokens/s of 8 streams with one of them telling all heads of one layer (base64 float16) with each token, as a share
+2. Tokens/s of 8 streams with one of them returning all heads of one layer (base64 float16) with each token, as a share
    of the same without, in turn.
 
     python -m benchmarks.attention --dtype float32 bfloat16 --turns 5
@@ -41,7 +41,7 @@ class Wish:
     name: str
     prompt_tokens: int
     layer: int | None
-    """None is all heads of all layers."""
+    """The layer, or None for all heads of all layers."""
     dtype: str
 
     def body(self, prompt: Sequence[int]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ WISHES = (
 
 @dataclass
 class Found:
-    """Of one wish: seconds of each turn, bytes of the answer without its head, and of memory."""
+    """The results of one selection: seconds of each turn, bytes of the answer without its head, and bytes of memory."""
 
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
@@ -98,7 +98,7 @@ def eager(folder: Path, dtype: str) -> Iterator[Peer]:
 
 
 class PeakOf:
-    """The most memory that a server's processes have beyond what they had, looked at every few milliseconds."""
+    """The most memory that a server's processes have beyond what they had, sampled every few milliseconds."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -121,7 +121,7 @@ class PeakOf:
 
 
 def ask(http: httpx.Client, wish: Wish, prompt: Sequence[int]) -> float:
-    """Seconds from the request to the last byte."""
+    """Return the seconds from the request to the last byte."""
     started = time.perf_counter()
     answer = http.post("/v1/attention", json=wish.body(prompt), headers=SAFETENSORS)
     seconds = time.perf_counter() - started
@@ -134,7 +134,9 @@ def ask(http: httpx.Client, wish: Wish, prompt: Sequence[int]) -> float:
 
 
 def measure_wish(folder: Path, dtype: str, wish: Wish, turns: int) -> Found:
-    """A server and a peer of its own for each wish, so that their first answers show what memory it takes."""
+    """Measure one selection with a server and a peer of its own, so that their first answers show what memory it
+    takes.
+    """
     found = Found()
     short = Wish("warm-up", 16, wish.layer, wish.dtype)
     prompts = random_prompts(2 * (turns + 1), 1, wish.prompt_tokens)
@@ -157,7 +159,7 @@ def measure_wish(folder: Path, dtype: str, wish: Wish, turns: int) -> Found:
 
 
 async def stream_all(server: Server, seed: int, *, layer: int | None) -> float:
-    """Tokens/s of all streams, the first of which tells the attention of a layer, where one is named."""
+    """Return the tokens/s of all streams, the first of which returns the attention of `layer` unless it is None."""
     bodies: list[dict[str, Any]] = [
         {"prompt": prompt, "max_tokens": STREAMED_TOKENS, "temperature": 0, "ignore_eos": True}
         for prompt in random_prompts(STREAMS, seed)

@@ -1,4 +1,4 @@
-"""`lightwell serve` around an engine that some tokens break: `python -m benchmarks.breakable_server [flags]`.
+"""Runs `lightwell serve` around an engine that some tokens break: `python -m benchmarks.breakable_server [flags]`.
 
 All else is the real server: only the network is wrapped, so that a prompt can make its own step fail.
 """
@@ -17,15 +17,15 @@ from server.engine.config import EngineConfig
 RAISES = 4001
 """A token on which the forward pass raises, after it has computed everything."""
 ALLOCATES = 4002
-"""... asks for more memory than any machine has."""
+"""A token on which the forward pass asks for more memory than any machine has."""
 POISONS = 4003
-"""... leaves a network that can do nothing any more, as an error of a GPU does."""
+"""A token that leaves a network that can do nothing any more, as an error of a GPU does."""
 STUCK = 4004
-"""... never comes back."""
+"""A token on which the forward pass never returns."""
 
 
 def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
-    """The real engine; runs in the worker, the only process that has torch."""
+    """Return the real engine. Runs in the worker, the only process that has torch."""
     import torch
 
     from model.batch import Batch

@@ -1,7 +1,8 @@
-"""What this machine could do at most: bytes read a second, large matrix products, and the products of one step alone.
+"""Measures what this machine could do at most: bytes read a second, large matrix products, and the products of one step
+alone.
 
-A step of a model takes its products and more; `Products` times nothing but those, with the weights laid as the server
-lays them and read from memory each time, as in a step. Large products are torch's, by oneDNN or MKL.
+A step of a model takes its products and more; `Products` times nothing but those, with the weights laid out as in the
+server and read from memory each time, as in a step. Large products are torch's, by oneDNN or MKL.
 """
 
 import statistics
@@ -20,7 +21,7 @@ _READ_BYTES = 1 << 29
 
 
 def seconds(function: Callable[[], object], repeats: int = 7) -> float:
-    """Median time of a call, after one more."""
+    """Return the median time of a call, after one warm-up call."""
     times = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -30,19 +31,19 @@ def seconds(function: Callable[[], object], repeats: int = 7) -> float:
 
 
 def bytes_per_second() -> float:
-    """Read from memory, by all threads: a sum over what no cache holds."""
+    """Return the bytes read from memory a second, by all threads: a sum over what no cache holds."""
     data = torch.ones(_READ_BYTES // 4)
     return _READ_BYTES / seconds(data.sum)
 
 
 def operations_per_second(dtype: torch.dtype) -> float:
-    """Of a large product (two for each multiplication and addition)."""
+    """Return the operations a second of a large product (two for each multiplication and addition)."""
     weight, x = torch.randn(2, _LARGE, _LARGE).to(dtype)
     return 2 * _LARGE**3 / seconds(lambda: x @ weight)
 
 
 class Products:
-    """The matrix products of a Llama-shaped network, without what stands between them."""
+    """The matrix products of a Llama-shaped network, without what is between them."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         width, inner = config.hidden_size, config.intermediate_size
@@ -58,7 +59,7 @@ class Products:
         self._dtype = dtype
 
     def step_seconds(self, rows: int, sampled_rows: int) -> float:
-        """Of one pass over `rows` tokens, with logits of `sampled_rows` of them."""
+        """Return the seconds of one pass over `rows` tokens, with logits of `sampled_rows` of them."""
         x = {inputs: torch.randn(rows, inputs).to(self._dtype) for _, inputs in self._layers}
         last = torch.randn(sampled_rows, self._head[1]).to(self._dtype)
 

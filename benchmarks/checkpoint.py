@@ -1,7 +1,7 @@
 """Makes the 124M checkpoint that the benchmarks serve: Llama-shaped, the size of GPT-2 small, random weights.
 
-Speed does not depend on what the weights say, but what they say is text in whole characters: an engine that holds back
-the first half of a character would seem to stutter. Knows nothing of the server.
+Speed does not depend on the values of the weights, but what they generate is text in whole characters: an engine that
+holds back the first half of a character would seem to stutter. It knows nothing of the server.
 """
 
 import json
@@ -16,13 +16,13 @@ NAME = "llama-124m-ascii"
 
 
 def random_prompts(count: int, seed: int, num_tokens: int = 128, vocabulary: int = VOCABULARY) -> list[list[int]]:
-    """`count` prompts of random token ids, different for every seed; no prefix is shared."""
+    """Return `count` prompts of random token ids, different for every seed; no prefix is shared."""
     draw = random.Random(seed)
     return [[draw.randrange(256, vocabulary - 1) for _ in range(num_tokens)] for _ in range(count)]
 
 
 def make_checkpoint(cache: Path) -> Path:
-    """The folder of the 124M checkpoint under `cache`, made when it is not there yet (float32, 0.5 GB)."""
+    """Return the folder of the 124M checkpoint under `cache`, made when it is not there yet (float32, 0.5 GB)."""
     return make_llama(
         cache / NAME,
         hidden_size=768,
@@ -34,7 +34,9 @@ def make_checkpoint(cache: Path) -> Path:
 
 
 def make_llama(folder: Path, **sizes: Any) -> Path:
-    """A Llama-shaped checkpoint of these sizes (LlamaConfig's names), made in `folder` when it is not there yet."""
+    """Return a Llama-shaped checkpoint of these sizes (LlamaConfig's names), made in `folder` when it is not there
+    yet.
+    """
     if (folder / "complete").exists():
         return folder
     import torch
@@ -56,8 +58,8 @@ def make_llama(folder: Path, **sizes: Any) -> Path:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level BPE of the right size: the 256 bytes, pairs and triples of printable ASCII characters, one end of
-    text.
+    """Write a byte-level BPE of the right size: the 256 bytes, pairs and triples of printable ASCII characters, one
+    end of text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 

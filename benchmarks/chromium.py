@@ -1,6 +1,6 @@
-"""A tab of headless Chromium, driven by plain DevTools messages, that keeps no more than a user's tab does.
+"""Drives a tab of headless Chromium by plain DevTools messages, so that it keeps no more than a user's tab does.
 
-Whoever drives a tab may add to what it holds: Playwright has the Network domain enabled for as long as it is attached,
+The driver of a tab may add to what it holds: Playwright has the Network domain enabled for as long as it is attached,
 and Chromium then keeps a record of every request. Here no domain is enabled, clicks and keys are real input events, and
 what is read are numbers, never handles.
 
@@ -26,13 +26,15 @@ WIDTH, HEIGHT = 1440, 1000
 ANSWER_WITHIN = 120.0
 POLL_SECONDS = 0.005
 COLLECTIONS, COLLECTION_PAUSE_SECONDS = 4, 0.25
-"""Two readings without a click between them are then within 0.1 MB of each other; after a single collection, 0.6 MB."""
+"""Garbage collections before a reading, and the seconds between them. Two readings without a click between them are
+then within 0.1 MB of each other; after a single collection, within 0.6 MB.
+"""
 KEYS = {"ArrowRight": 39, "ArrowDown": 40}
-"""Windows' virtual key codes, which the protocol wants."""
+"""Windows' virtual key codes, which the protocol requires."""
 
 
 class ChromiumFailed(RuntimeError):
-    """Chromium did not start or refused a message, or a script in the page raised; the message holds its words."""
+    """Chromium did not start or refused a message, or a script in the page raised; the message quotes it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Tab:
         self._last_id = 0
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of one message.
+        """Return the result of one message.
 
         Raises:
             ChromiumFailed: Chromium refused it.
@@ -74,7 +76,7 @@ class Tab:
             return result
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a script in the page, which must be plain data."""
+        """Return the value of a script in the page, which must be plain data."""
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise ChromiumFailed(f"{expression}: {answer['exceptionDetails']}")
@@ -113,12 +115,12 @@ class Tab:
             self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
 
     def press(self, key: str) -> None:
-        """Press one of `KEYS` and let it go."""
+        """Press and release one of `KEYS`."""
         for kind in ("rawKeyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def memory(self) -> Memory:
-        """What is in use after several garbage collections: what one frees lets more go in the next."""
+        """Return what is in use after several garbage collections: what one frees lets more be freed in the next."""
         for _ in range(COLLECTIONS):
             self.send("HeapProfiler.collectGarbage")
             time.sleep(COLLECTION_PAUSE_SECONDS)
@@ -131,7 +133,7 @@ class Tab:
         )
 
     def _renderer_pid(self) -> int:
-        """The page's process: others may wait beside it for tabs to come, and are smaller."""
+        """Return the id of the page's process: there may be others for future tabs, which are smaller."""
         return max(filter(is_renderer, descendants(self._browser_pid)), key=allocated_bytes)
 
 
@@ -144,7 +146,7 @@ def is_renderer(pid: int) -> bool:
 
 @contextmanager
 def open_tab(program: str, arguments: Sequence[str] = ()) -> Iterator[Tab]:
-    """The one tab of a Chromium that is started from `program` with an empty profile, and ends with the block.
+    """Open the one tab of a Chromium that is started from `program` with an empty profile, and ends with the block.
 
     Raises:
         ChromiumFailed: it did not start.
@@ -166,7 +168,7 @@ def open_tab(program: str, arguments: Sequence[str] = ()) -> Iterator[Tab]:
 
 
 def debugger_url(process: subprocess.Popen[bytes], profile: Path) -> str:
-    """The WebSocket of the one tab of a Chromium that is starting with this profile."""
+    """Return the WebSocket of the one tab of a Chromium that is starting with this profile."""
     written = profile / "DevToolsActivePort"  # its first line is the port
     give_up = time.monotonic() + ANSWER_WITHIN
     while time.monotonic() < give_up and process.poll() is None:

@@ -1,4 +1,4 @@
-"""Closed loop: so many clients, each of which sends its next request when its last is answered."""
+"""Measures a closed loop: a number of clients, each of which sends its next request when its last is answered."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Point:
 
     @property
     def rates(self) -> dict[str, list[float]]:
-        """Output tokens a second, of each turn."""
+        """Return the output tokens a second, of each turn."""
         return {name: [turn.tokens_per_second for turn in turns] for name, turns in self.figures.items()}
 
     def rate(self, name: str) -> float:
@@ -28,12 +28,14 @@ class Point:
 
     @property
     def streamed(self) -> dict[str, list[Figures]]:
-        """Of those that stream."""
+        """Return the figures of the subjects that stream."""
         return {name: turns for name, turns in self.figures.items() if all(turn.timelines for turn in turns)}
 
 
 def measure(subjects: Sequence[Subject], concurrencies: Sequence[int], turns: int, requests: int) -> list[Point]:
-    """All points, each with so many turns after one to warm up, whose order changes from turn to turn."""
+    """Measure all points, each with `turns` turns after one to warm up; the order of subjects changes from turn to
+    turn.
+    """
     points = [Point(concurrency, {subject.name: [] for subject in subjects}) for concurrency in concurrencies]
     for turn in range(-1, turns):
         for point in points:
@@ -48,12 +50,14 @@ def measure(subjects: Sequence[Subject], concurrencies: Sequence[int], turns: in
 
 
 def capacity(points: Sequence[Point]) -> float:
-    """Requests a second of the engine that answered most, at the point where it did."""
+    """Return the requests a second of the engine that answered most, at the point where it did."""
     return max(point.rate(name) for point in points for name in point.streamed) / OUTPUT_TOKENS
 
 
 def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int, float]:
-    """Tokens a second if nothing but the products took time: prompts in one pass, then a step a token. Of int8 none."""
+    """Return the tokens a second if nothing but the products took time: prompts in one pass, then a step a token.
+    There are none for int8.
+    """
     if dtype == "int8":
         return {}
     import torch
@@ -71,7 +75,7 @@ def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int
 
 
 def table_of_rates(title: str, points: Sequence[Point], ceiling: dict[int, float]) -> str:
-    """Output tokens a second, medians of the turns. `ceiling`: `ceilings`."""
+    """Return a table of output tokens a second, medians of the turns. `ceiling` comes from `ceilings`."""
     names = list(points[0].figures)
     peers = [name for name in names if is_peer(name)]
     to_each = [f"ours / {name}" for name in peers]
@@ -93,7 +97,9 @@ def table_of_rates(title: str, points: Sequence[Point], ceiling: dict[int, float
 
 
 def table_of_times(title: str, points: Sequence[Point]) -> str:
-    """Milliseconds, of all requests of all turns; in the last two columns of our row ours over the best peer's."""
+    """Return a table of milliseconds, of all requests of all turns. The last two columns of our row are our times
+    over the best peer's.
+    """
     head = ["clients", "engine", "TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E"]
     rows = [[title, *head, "TTFT p50, ours / best peer", "ITL p99, ours / best peer"]]
     for point in points:
@@ -111,7 +117,7 @@ def table_of_times(title: str, points: Sequence[Point]) -> str:
 
 
 def time_ratios(point: Point) -> tuple[str, str]:
-    """Of the median TTFT and of the 99th percentile of ITL, ours over the best peer's."""
+    """Return the ratios of the median TTFT and of the 99th percentile of ITL, ours over the best peer's."""
     first = {
         name: [percentile([line.time_to_first_token for line in turn.timelines], 0.5) for turn in turns]
         for name, turns in point.streamed.items()

@@ -1,4 +1,4 @@
-"""Figures of several engines from the same turns, side by side. Knows nothing of where they come from."""
+"""Figures of several engines from the same turns, side by side. It knows nothing of where they come from."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.load import percentile
 
 OURS = "lightwell"
-"""What our engine is called, and how the names of its other configurations begin: those are nobody's peers."""
+"""What our engine is called, and how the names of its other configurations begin: those are not peers."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,17 @@ def is_peer(name: str) -> bool:
 
 
 def ratio(turns: Mapping[str, Sequence[float]], to: str) -> float:
-    """Ours over another's, turn by turn; the median, so that a machine whose speed wanders counts for both alike."""
+    """Return our figure over another's, turn by turn: the median, so that a machine whose speed varies affects both
+    alike.
+    """
     pairs = zip(turns[OURS], turns[to], strict=True)
     return statistics.median(_quotient(mine, other) for mine, other in pairs)
 
 
 def ratio_to_best(turns: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> Ratio | None:
-    """`ratio` to the peer whose median is the best. None where there is no peer, or we are not there.
+    """Return the `ratio` to the peer whose median is the best, or None if there is no peer or no figure of ours.
 
-    turns: of each engine, a figure of each turn.
+    `turns` holds a figure of each turn for each engine.
     """
     medians = {name: statistics.median(values) for name, values in turns.items() if is_peer(name)}
     if OURS not in turns or not medians:
@@ -50,16 +52,16 @@ def _quotient(mine: float, other: float) -> float:
 
 
 def shown(value: object) -> str:
-    """A cell; a dash for what there is not."""
+    """Return a table cell; a dash if there is no value."""
     return "-" if value is None else str(value)
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """The p50 / p90 / p99 of these."""
+    """Return the p50 / p90 / p99 of these times."""
     return " / ".join(f"{1e3 * percentile(seconds, fraction):.3g}" for fraction in (0.5, 0.9, 0.99))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """As Markdown; the first row is the head."""
+    """Return these rows as a Markdown table; the first row is the head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,4 +1,4 @@
-"""Answers alone and in a crowd compared bit for bit, and what their equality costs.
+"""Compares answers alone and under load bit for bit, and measures what their equality costs.
 
 1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16, with weights of 8 bits and without: seeded
    completions (tokens, and the log-probabilities of the 20 likeliest), greedy ones (tokens alone, for which no logits
@@ -6,11 +6,11 @@
    Each is asked alone of a server without a prefix cache; again with 31 others in flight; and, among as many, of a
    server whose steps are too small for the prompts of all, and whose prefix cache holds their beginnings.
 2. In process, the 124M model: steps of the network with and without batch invariance, one after the other in turn; the
-   ratio is the median over the pairs, so that a machine whose speed wanders counts for both. Of two networks alike the
+   ratio is the median over the pairs, so that a machine whose speed varies affects both. Of two identical networks the
    one that was loaded first was slower by 4 to 13 %, so half of the pairs are of a process that loads them the other
    way round; the ratio is the geometric mean of both halves' medians.
 
-Ends with status 1 when anything differs, or costs more than is asked. The second part needs a quiet machine.
+It ends with status 1 when anything differs, or costs more than the target. The second part needs a quiet machine.
 
     python -m benchmarks.determinism --quick
     python -m benchmarks.determinism --only answers --models "built-in, float32" "int8" --threads 1 --seed 6
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 CLIENTS = 32
 DTYPES = ("float32", "bfloat16")
 QUANTIZED = {"": [], ", int8": ["--quantize", "int8"]}
-"""What it adds to a model's label, and the arguments of the server."""
+"""What quantization adds to a model's label, and the arguments of the server."""
 ASKED = {"float32": 1.10, "bfloat16": 1.03}
 """The cost that is aimed at: time with batch invariance over time without."""
 COMMON_IDS = 4000
 """Token ids that both vocabularies have."""
 READY_WITHIN = 900.0
-"""Seconds: the machine may be busy."""
+"""Seconds until the server must be ready: the machine may be busy."""
 SMALL_STEP = 96
-"""Tokens: fewer than a prompt may have, so that prompts are read in pieces."""
+"""Tokens of a step: fewer than a prompt may have, so that prompts are read in pieces."""
 LOGIT_POSITIONS = [-4, -3, -2, -1]
 DECODING_CONTEXT = 128
 CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "prompt of 512": (1, 512)}
@@ -62,7 +62,9 @@ CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "promp
 
 
 def questions(num_prompts: int, seed: int) -> list[Question]:
-    """Of each prompt continuations and logits; four prompts at a time begin alike, every fifth four are long."""
+    """Return the questions: of each prompt continuations and logits. Four prompts at a time begin alike, every fifth
+    four are long.
+    """
     draw = random.Random(seed)
     asked = []
     for number in range(num_prompts):
@@ -80,7 +82,7 @@ def questions(num_prompts: int, seed: int) -> list[Question]:
 
 
 async def answers(server: Server, asked: Sequence[Question], clients: int) -> list[object]:
-    """What each question is told, with so many in flight; bytes as their digest."""
+    """Return the answer to each question, with `clients` in flight; bytes as their digest."""
     found: list[object] = [None] * len(asked)
     order = list(range(len(asked)))
     if clients > 1:
@@ -100,7 +102,7 @@ async def answers(server: Server, asked: Sequence[Question], clients: int) -> li
 
 
 def prefix_hits(server: Server) -> int:
-    """Tokens that the prefix cache has spared the server."""
+    """Return the number of tokens that the prefix cache has saved the server."""
     text = httpx.get(f"{server.url}/metrics").text
     return int(sum(float(value) for value in re.findall(r"^lightwell_prefix_cache_hits_total\S* (\S+)", text, re.M)))
 
@@ -127,7 +129,7 @@ def compare(name: str, asked: Sequence[Question], alone: list[object], found: li
 
 
 def compare_over_http(model: Sequence[str], label: str, asked: Sequence[Question]) -> bool:
-    """Prints a row of the table for each way of asking and kind of answer; True when nothing differs."""
+    """Print a row of the table for each way of asking and kind of answer. Return True when nothing differs."""
     common = [*model, "--log-level", "warning"]
     with serve([*common, "--no-prefix-caching"], READY_WITHIN) as server:
         alone = asyncio.run(answers(server, asked, 1))
@@ -177,7 +179,7 @@ class Network:
         return Batch(spans, self._cache.block_size, self._model.device)
 
     def seconds(self, case: str) -> float:
-        """Of one step: the network over its rows, and logits of each sequence's last row."""
+        """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
         import torch
 
         num_sequences, num_rows = CASES[case]
@@ -191,9 +193,9 @@ class Network:
 def timed_pairs(
     folder: Path, dtype: str, rounds: int, threads: int | None, invariant_first: bool
 ) -> dict[str, list[tuple[float, float]]]:
-    """For each case so many pairs of seconds: of a step with batch invariance, and of one without.
+    """Return `rounds` pairs of seconds for each case: of a step with batch invariance, and of one without.
 
-    `invariant_first`: which network is loaded first.
+    `invariant_first` says which network is loaded first.
     """
     networks = {
         which: Network(folder, dtype, threads, batch_invariant=which)
@@ -211,7 +213,7 @@ def timed_pairs(
 
 
 def measure_cost(folder: Path, dtype: str, rounds: int, threads: int | None) -> bool:
-    """Prints a row of the table for each case; True when none costs more than is asked, to two digits."""
+    """Print a row of the table for each case. Return True when none costs more than the target, to two digits."""
     halves = []
     for invariant_first in (True, False):
         arguments = (folder, dtype, -(-rounds // 2), threads, invariant_first)

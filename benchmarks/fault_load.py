@@ -1,7 +1,7 @@
-"""Clients that ask a server without pause and note every outcome, for `benchmarks.faults`.
+"""Runs clients that send requests without pause and note every outcome, for `benchmarks.faults`.
 
-Answers are compared with those that the server gave before anything happened. Which outcomes are right is not known
-here (`benchmarks.fault_judge`).
+Answers are compared with those that the server gave before anything happened. It does not know which outcomes are right
+(`benchmarks.fault_judge`).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import httpx
 from benchmarks.breakable_server import ALLOCATES, POISONS, RAISES, STUCK
 
 _OUTCOME_WITHIN = 60.0
-"""Seconds after which a client counts as told nothing."""
+"""Seconds after which a client counts as having had no answer."""
 _JSON = {"content-type": "application/json"}
 _PROMPT = tuple(range(10, 40))
 _LONG = tuple(range(5, 485))
@@ -27,12 +27,12 @@ _LONG = tuple(range(5, 485))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client was told."""
+    """What a client saw."""
 
     seen: str
     """A status, or how the connection ended."""
     code: str = ""
-    """Of the error, if there was one."""
+    """The code of the error, if there was one."""
 
     def __str__(self) -> str:
         return f"{self.seen} {self.code}".strip()
@@ -43,13 +43,15 @@ DIFFERENT = Outcome("200 but another answer")
 SILENCE = Outcome("nothing")
 REFUSED = Outcome("connection refused")
 ENDED = Outcome("connection ended")
-"""... before an answer began."""
+"""The connection ended before an answer began."""
 CUT = Outcome("answer cut short")
 _EVENT = "200 with error event"
 
 
 def error(status: int, code: str) -> frozenset[Outcome]:
-    """The two ways to be told of an error: by the answer's status, or by the last event of a stream that was begun."""
+    """Return the two ways in which an error is reported: by the answer's status, or by the last event of a stream
+    that was begun.
+    """
     return frozenset({Outcome(str(status), code), Outcome(_EVENT, code)})
 
 
@@ -59,7 +61,7 @@ class Question:
 
     path: str
     body: str
-    """JSON."""
+    """The request's body as JSON."""
     is_streamed: bool
 
 
@@ -107,7 +109,7 @@ class Load:
         self.outcomes: Counter[Outcome] = Counter()
 
     def learn(self) -> None:
-        """What the server answers while nothing is wrong. Raises AssertionError when it does not answer well."""
+        """Learn what the server answers while nothing is wrong. Raises AssertionError when it does not answer well."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             for question in self._questions:
                 end = time.monotonic() + _OUTCOME_WITHIN
@@ -129,12 +131,12 @@ class Load:
         self.outcomes[SILENCE] += sum(thread.is_alive() for thread in self._threads)
 
     def ask_apart(self, question: Question) -> Outcome:
-        """The outcome of one question of another client."""
+        """Return the outcome of one question from another client."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             return self._once(client, question)[0]
 
     def ask_once_more(self) -> list[str]:
-        """Each question, of a server over which the fault has passed: what was not answered as before it."""
+        """Ask each question again after the fault is over. Return those that were not answered as before it."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             after = [(question.path, self._compared(client, question)) for question in self._questions]
         return [f"after it all, {path} was told: {outcome}" for path, outcome in after if outcome != RIGHT]
@@ -155,7 +157,7 @@ class Load:
         return DIFFERENT if outcome == RIGHT and answer != self._right[question] else outcome
 
     def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, str]:
-        """What the client was told, and a digest of the answer."""
+        """Return what the client saw, and a digest of the answer."""
         request = client.build_request("POST", self._url + question.path, content=question.body, headers=_JSON)
         try:
             response = client.send(request, stream=True)
@@ -185,7 +187,9 @@ def _of_error(response: httpx.Response) -> Outcome:
 
 
 def _of_stream(text: str) -> tuple[Outcome, str]:
-    """A stream that was begun ends with [DONE], or with an error event that says why not."""
+    """Return the outcome of a stream that was begun, and a digest of its choices: it ends with [DONE], or with an
+    error event that says why not.
+    """
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     if events and events[-1] == "[DONE]":
         return RIGHT, _digest({"choices": [json.loads(event)["choices"] for event in events[:-1]]})

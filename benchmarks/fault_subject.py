@@ -1,6 +1,6 @@
 """A server that is to be broken, for `benchmarks.faults`: started, watched, and gone afterwards.
 
-Knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
+It knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from model.checkpoint.folder import PACKAGED
 from server.engine.memory.memory_limit import data_bytes
 
 PATIENCE = 300.0
-"""Seconds after which something is taken to never come; five workers must have started by then on a busy machine."""
+"""Seconds after which something is assumed never to come; five workers must have started by then on a busy machine."""
 _SCRAPE_EVERY = 0.1
-"""Seconds between two looks at the metrics of a server that is not ready."""
+"""Seconds between two reads of the metrics of a server that is not ready."""
 
 T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], what: str) -> T:
-    """The first true value. Raises AssertionError when there is none in time."""
+    """Return the first true value. Raises AssertionError when there is none in time."""
     end = time.monotonic() + PATIENCE
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
@@ -51,18 +51,18 @@ class Subject:
     model: Path
     tmp: Path
     log: Path | None
-    """None: it goes where there is no room."""
+    """The log file, or None if the log goes to a disk without room."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def worker(self) -> int:
-        """The worker's process id, once there is one."""
+        """Return the worker's process id, once there is one."""
         return wait_for(lambda: worker_pid(self.process.pid), "a worker runs")
 
     def next_worker(self, last: int) -> int:
-        """The process id of the worker after the one that had `last`."""
+        """Return the process id of the worker after the one that had `last`."""
 
         def find() -> int | None:
             found = worker_pid(self.process.pid)
@@ -71,7 +71,7 @@ class Subject:
         return wait_for(find, "another worker is started")
 
     def kill_worker(self) -> int:
-        """The id that the worker had."""
+        """Kill the worker and return the process id that it had."""
         pid = self.worker()
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -83,7 +83,7 @@ class Subject:
             return False
 
     def metrics(self) -> dict[str, float]:
-        """Every value of /metrics. Raises httpx.TransportError."""
+        """Return every value of /metrics. Raises httpx.TransportError."""
         return samples(httpx.get(f"{self.url}/metrics", timeout=5).text)
 
     def last_line(self) -> str:
@@ -92,7 +92,7 @@ class Subject:
 
 
 def wait_mapped(pid: int, name: str) -> None:
-    """Until the process has a file of this name in its memory: how far its start has come."""
+    """Wait until the process has a file of this name in its memory: it shows how far its start has come."""
 
     def is_mapped() -> bool:
         with contextlib.suppress(OSError):  # not yet begun
@@ -111,10 +111,11 @@ def start(
     is_disk_full: bool = False,
     port: int | None = None,
 ) -> Iterator[Subject]:
-    """A server that is ready, with a model and a folder of temporary files of its own; gone afterwards.
+    """Start a server with a model and a folder of temporary files of its own, and wait until it is ready; it is gone
+    afterwards.
 
-    `room`: as `leave_room`. `is_disk_full`: the log goes to a disk without room. Raises AssertionError when the server
-    does not become ready.
+    `room`: as for `leave_room`. `is_disk_full`: the log goes to a disk without room. Raises AssertionError when the
+    server does not become ready.
     """
     folder.mkdir(exist_ok=True)
     model, tmp = folder / "model", folder / "tmp"
@@ -143,8 +144,8 @@ def start(
 
 
 def leave_room(pid: int, room: int) -> None:
-    """Let the worker of the server take so many bytes more. Unlike `--worker-memory`, which does the same, this is not
-    known to the server, which would refuse what cannot fit.
+    """Let the worker of the server allocate `room` more bytes. Unlike `--worker-memory`, which does the same, this
+    is not known to the server, which would refuse what cannot fit.
     """
     worker = worker_pid(pid)
     assert worker is not None
@@ -153,7 +154,9 @@ def leave_room(pid: int, room: int) -> None:
 
 
 def idle_metrics(subject: Subject, before: dict[str, float]) -> dict[str, float]:
-    """Ends may take a moment to be counted: asked until all are, for a few seconds."""
+    """Return the metrics once the server is idle. Ends may take a moment to be counted, so they are read until all
+    are, for a few seconds.
+    """
     end = time.monotonic() + 5.0
     while num_open(before, after := subject.metrics()) and time.monotonic() < end:
         time.sleep(0.05)
@@ -161,7 +164,7 @@ def idle_metrics(subject: Subject, before: dict[str, float]) -> dict[str, float]
 
 
 class Watch:
-    """Asks for readiness without pause, in a thread, and for the metrics of a server that is not ready."""
+    """Polls readiness without pause, in a thread, and the metrics of a server that is not ready."""
 
     def __init__(self, subject: Subject, metrics: dict[str, float]) -> None:
         self._subject = subject
@@ -169,9 +172,9 @@ class Watch:
         self._is_over = False
         self._last_scrape = 0.0
         self.metrics = metrics
-        """The last that were had."""
+        """The last metrics that were read."""
         self.last_unready = 0.0
-        """When the server was last seen not ready, on CLOCK_MONOTONIC; 0: never."""
+        """When the server was last seen not ready, on CLOCK_MONOTONIC; 0 if never."""
         self.least_up: float | None = None
         """The least `worker_up` meanwhile."""
 

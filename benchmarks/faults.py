@@ -1,11 +1,12 @@
-"""The fault table: breaks a real server in the ways that operators fear, under load, and says what became of everyone.
+"""Makes the fault table: breaks a real server in the ways that operators fear, under load, and reports what became of
+every request.
 
     python -m benchmarks.faults [--only WORD ...] [--clients 8]
 
-Each fault gets a server of its own, on a copy of the default model. While clients ask, whose answers without a fault
-are known, the fault comes; the table says what they saw, how long the server was not ready, what its metrics said and
-how many requests were lost: clients that were not told what became of theirs, and requests that the server's own
-counters do not see ended. Each row says what was not as `FAULTS` promises; exit status 1 when anything was not.
+Each fault gets a server of its own, on a copy of the default model. The fault comes while clients send requests whose
+answers without a fault are known; the table says what they saw, how long the server was not ready, what its metrics
+said and how many requests were lost: those whose clients did not learn what became of them, and those that the server's
+own counters do not see ended. Each row says what was not as `FAULTS` promises; exit status 1 when anything was not.
 """
 
 import argparse
@@ -52,25 +53,25 @@ class Fault:
 
     name: str
     act: Callable[[Subject], object]
-    """Returns when the fault is over, if it ends by itself."""
+    """Causes the fault; returns when it is over, if it ends by itself."""
     expected: Expected
     questions: tuple[Question, ...] = EVERYTHING
     is_idle: bool = False
-    """Nobody asks while it happens."""
+    """Whether no client sends requests while it happens."""
     arguments: tuple[str, ...] = ()
     culprit: Question | None = None
-    """Asked once, beside the load."""
+    """The request that is sent once, in addition to the load."""
     room: int | None = None
-    """Bytes that the worker may take beyond what it has taken when it is ready; None is no limit."""
+    """Bytes that the worker may allocate beyond what it has when it is ready, or None for no limit."""
     is_disk_full: bool = False
-    """The log goes to a disk without room."""
+    """Whether the log goes to a disk without room."""
 
     def start(self, folder: Path, port: int | None = None) -> AbstractContextManager[Subject]:
         return start(folder, self.arguments, room=self.room, is_disk_full=self.is_disk_full, port=port)
 
 
 def kill_while_loading(subject: Subject) -> None:
-    """The worker, then its successors: one as it imports torch, and one as it reads the weights."""
+    """Kill the worker, then its successors: one as it imports torch, and one as it reads the weights."""
     pid = subject.kill_worker()
     for name in ("libtorch", "model.safetensors"):
         pid = subject.next_worker(pid)
@@ -79,7 +80,7 @@ def kill_while_loading(subject: Subject) -> None:
 
 
 def kill_again_and_again(subject: Subject) -> None:
-    """Each worker as soon as it is ready, until the server gives up."""
+    """Kill each worker as soon as it is ready, until the server gives up."""
     while subject.process.poll() is None:
         if subject.is_ready():
             with contextlib.suppress(ProcessLookupError, AssertionError):
@@ -88,7 +89,7 @@ def kill_again_and_again(subject: Subject) -> None:
 
 
 def stop_for_a_while(subject: Subject) -> None:
-    """The worker stands still until it is called hung, and then goes on."""
+    """Stop the worker until it is called hung, then let it continue."""
     pid = subject.worker()
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: not subject.is_ready(), "the silence is noticed")
@@ -101,14 +102,14 @@ def stop_for_good(subject: Subject) -> None:
 
 
 def stop_while_loading(subject: Subject) -> None:
-    """The successor of a worker that was killed."""
+    """Stop the successor of a worker that was killed."""
     pid = subject.next_worker(subject.kill_worker())
     wait_mapped(pid, "libtorch")
     os.kill(pid, signal.SIGSTOP)
 
 
 def remove_socket(subject: Subject) -> None:
-    """As a cleaner of /tmp does."""
+    """Remove the socket, as a cleaner of /tmp does."""
     folders = list(subject.tmp.glob("lightwell-*"))
     assert folders, "the socket has a folder"
     for folder in folders:
@@ -117,13 +118,13 @@ def remove_socket(subject: Subject) -> None:
 
 
 def remove_socket_and_kill(subject: Subject) -> None:
-    """The next worker needs a socket."""
+    """Remove the socket and kill the worker: the next worker needs a socket."""
     remove_socket(subject)
     subject.kill_worker()
 
 
 def overwrite_weights(subject: Subject) -> None:
-    """In place, as a copy over them does: what runs must not notice, what starts must refuse."""
+    """Overwrite the weights in place, as a copy over them does: what runs must not notice, what starts must refuse."""
     weights = subject.model / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-(1 << 20) :] = bytes(1 << 20)
@@ -146,21 +147,25 @@ def remove_model(subject: Subject) -> None:
 
 
 def wait(subject: Subject) -> None:
-    """The culprit alone does it."""
+    """Do nothing: the culprit alone causes the fault."""
     time.sleep(2 * _SETTLE)
 
 
 HASTY = ("--worker-timeout", "3")
 IMPATIENT = ("--load-timeout", "40")
-"""More than a start takes before its first sign of life on a machine of which a tenth is left for it: 21 s."""
+"""A load timeout that is more than a start takes before its first sign of life on a machine of which a tenth is left
+for it: 21 s.
+"""
 KILL = Subject.kill_worker
 UNAVAILABLE = frozenset({Outcome("503", "not_ready")})
 LOST = error(503, "worker_lost") | UNAVAILABLE
 HUNG = error(503, "worker_hung") | UNAVAILABLE
 GIVING_UP = LOST | {Outcome("503", "draining"), ENDED, REFUSED}
-"""Its port is closed in the end; an answer that was begun is never cut."""
+"""Outcomes that are allowed when the server gives up. Its port is closed in the end; an answer that was begun is
+never cut.
+"""
 KILLED = UNAVAILABLE | {ENDED, REFUSED, CUT, Outcome("503", "loading")}
-"""The next server on the port is asked while it starts."""
+"""Outcomes that are allowed when the server is killed. The next server on the port gets requests while it starts."""
 
 UNNOTICED = Expected()
 REPLACED = Expected(allowed=LOST, stays_ready=False, num_restarts=1)
@@ -289,14 +294,16 @@ def run(fault: Fault, clients: int) -> Row:
 
 
 def told(seen: Evidence) -> str:
-    """What the clients were told, the most frequent first."""
+    """Return what the clients saw, the most frequent first."""
     counts = sorted(seen.outcomes.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in counts if count) or "nothing was asked"
     return parts if seen.culprit is None else f"{parts}; the request itself: {seen.culprit}"
 
 
 def settle(fault: Fault, subject: Subject, watch: Watch, restarts: float, began: float) -> str:
-    """Wait for what is to come of a fault, and say how long it took. `restarts`: those that were counted before it."""
+    """Wait for what is to come of a fault, and return how long it took. `restarts`: those that were counted before
+    it.
+    """
     expected = fault.expected
     if expected.exit_status is None:
         restarts += expected.num_restarts
@@ -326,7 +333,7 @@ def main() -> int:
 
 
 def print_table(faults: Sequence[Fault], clients: int) -> bool:
-    """One row after another, each with what was not as promised; True when all was."""
+    """Print one row after another, each with what was not as promised. Return True when all was."""
     print("| fault | what clients saw | not ready for | metrics | requests lost | not as promised |")
     print("|---|---|---|---|---|---|", flush=True)
     is_as_promised = True
@@ -340,7 +347,7 @@ def print_table(faults: Sequence[Fault], clients: int) -> bool:
 
 
 def row_of(fault: Fault, clients: int) -> Row:
-    """As `run`; where the fault does not end, that is the row's problem."""
+    """Return the row of `run`; if the fault does not end, that is the row's problem."""
     try:
         return run(fault, clients)
     except (AssertionError, httpx.TransportError, subprocess.TimeoutExpired) as unended:

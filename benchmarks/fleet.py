@@ -1,6 +1,7 @@
-"""One server with several timed workers while a load runs: who had what to do, and what the processes themselves took.
+"""Watches one server with several timed workers while a load runs: which worker had what to do, and what the processes
+themselves took.
 
-Knows /metrics and /proc; prints nothing.
+It knows /metrics and /proc; it prints nothing.
 """
 
 import os
@@ -25,16 +26,16 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Loss:
-    """A worker killed under load, in seconds from the beginning of its run."""
+    """A worker killed under load. Times are seconds from the beginning of its run."""
 
     killed: float = 0.0
     lost: int | None = None
-    """The worker that was."""
+    """The worker that was killed."""
     up: float | None = None
-    """When it took requests again."""
+    """When it took requests again, in seconds."""
 
     def watch(self, now: float, values: dict[str, float], num_workers: int) -> None:
-        """Read the server's own word on its workers."""
+        """Read what the server reports of its workers."""
         ups = [values[f'lightwell_worker_up{{worker="{worker}"}}'] for worker in range(num_workers)]
         if self.lost is None and 0.0 in ups:
             self.lost = ups.index(0.0)
@@ -42,7 +43,7 @@ class Loss:
             self.up = now
 
     def balanced(self, run: "Run") -> float | None:
-        """When it had three quarters of the others' mean of requests under way; None if never."""
+        """Return when it had three quarters of the others' mean of requests in flight, or None if never."""
         others = run.fleet.num_workers - 1
         at = self.killed
         while self.lost is not None and self.up is not None and at < run.seconds:
@@ -53,7 +54,7 @@ class Loss:
         return None
 
     def elsewhere(self, run: "Run") -> int:
-        """Requests that the other workers had under way when it was killed."""
+        """Return the number of requests that the other workers had in flight when it was killed."""
         under_way = run.outstanding(self.killed)
         return under_way.total() - (0 if self.lost is None else under_way[self.lost])
 
@@ -66,17 +67,17 @@ class Run:
     fleet: Fleet
     records: list[Record]
     seconds: float
-    """From the first request to the end of the last answer."""
+    """Seconds from the first request to the end of the last answer."""
     api_seconds: float
-    """CPU time of the API process."""
+    """CPU seconds of the API process."""
     worker_seconds: float
-    """... of all workers."""
+    """CPU seconds of all workers."""
     client_seconds: float
-    """... of this process, which sends the load."""
+    """CPU seconds of this process, which sends the load."""
     counted: dict[str, float] = field(default_factory=dict)
     """By how much each of the server's counters grew."""
     loss: Loss | None = None
-    """Of a worker during it."""
+    """The loss of a worker during the run, if there was one."""
 
     @property
     def answered(self) -> list[Record]:
@@ -88,12 +89,14 @@ class Run:
 
     @property
     def failures(self) -> Counter[str]:
-        """By the code of the error."""
+        """Return the number of failures by the code of the error."""
         return Counter(str(record.error) for record in self.failed)
 
     @property
     def num_messages(self) -> float:
-        """Between the API process and the workers: one for each request and one for each step."""
+        """Return the number of messages between the API process and the workers: one for each request and one for
+        each step.
+        """
         return len(self.records) + self.counted["lightwell_engine_steps_total"]
 
     @property
@@ -102,15 +105,15 @@ class Run:
 
     @property
     def hit_rate(self) -> float:
-        """Of prompt tokens, those that a prefix cache held."""
+        """Return the share of prompt tokens that a prefix cache held."""
         return sum(each.cached_tokens for each in self.answered) / sum(each.prompt_tokens for each in self.answered)
 
     def rate_between(self, start: float, end: float) -> float:
-        """Output tokens a second of that part of the run, those of a stream taken to come evenly."""
+        """Return the output tokens a second of that part of the run; those of a stream are assumed to come evenly."""
         return sum(_tokens_between(record, start, end) for record in self.answered) / (end - start)
 
     def imbalance(self) -> float:
-        """Tokens computed by the worker that computed most, over the mean of all: 1 is even."""
+        """Return the tokens computed by the worker that computed most, over the mean of all: 1 is even."""
         tokens = Counter[int](dict.fromkeys(range(self.fleet.num_workers), 0))
         for record in self.answered:
             assert record.worker is not None
@@ -118,7 +121,9 @@ class Run:
         return max(tokens.values()) * len(tokens) / max(1, sum(tokens.values()))
 
     def outstanding(self, at: float) -> Counter[int]:
-        """Requests of each worker that were under way at a time of the run; of those that failed nothing is known."""
+        """Return the number of requests of each worker that were in flight at a time of the run; failed requests are
+        not known.
+        """
         found = Counter[int](dict.fromkeys(range(self.fleet.num_workers), 0))
         for record in self.answered:
             assert record.end is not None
@@ -127,7 +132,7 @@ class Run:
         return found
 
     def as_data(self) -> dict[str, Any]:
-        """What a replay has to know of it."""
+        """Return what a replay has to know of the run."""
         loss = None if self.loss is None else asdict(self.loss)
         told = {"name": self.name, "block_size": BLOCK_SIZE, "seconds": self.seconds, "loss": loss}
         return told | asdict(self.fleet)
@@ -171,7 +176,7 @@ def measure(name: str, fleet: Fleet, server: Server, load: Coroutine[Any, Any, l
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process; 0 when it is gone."""
+    """Return the user and system time of a process; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -193,7 +198,7 @@ def _own_seconds() -> float:
 
 
 def words_of_workers(server: Server, fleet: Fleet) -> dict[str, int]:
-    """The text of one token of each worker, by which an answer tells who wrote it."""
+    """Return the text of one token of each worker, which shows which worker wrote an answer."""
     words = {}
     for worker in range(fleet.num_workers):
         answer = httpx.post(f"{server.url}/detokenize", json={"tokens": [FIRST_TOKEN + worker]}, timeout=30)

@@ -1,19 +1,21 @@
-"""Output tokens a second, and when they come, over HTTP with the defaults, beside other engines on the same checkpoint.
+"""Measures output tokens a second, and when they come, over HTTP with the defaults, compared with other engines on the
+same checkpoint.
 
 One run measures all engines in turn, again and again, on the same machine: prompts of 128 random tokens that share
-nothing, 64 greedy tokens out, streamed. A ratio is the median over the turns, so that a machine whose speed wanders
-counts for all alike. Peers' servers that do not have their turn are stopped (SIGSTOP).
+nothing, 64 greedy tokens out, streamed. A ratio is the median over the turns, so that a machine whose speed varies
+affects all alike. Peers' servers that do not have their turn are stopped (SIGSTOP).
 
-  closed  so many clients that each send their next request when the last is answered (`benchmarks.closed_loop`)
+  closed  a number of clients that each send their next request when the last is answered (`benchmarks.closed_loop`)
   open    requests at given rates, and how many were served within limits (`benchmarks.open_loop`)
   long    one prompt of 900 tokens among 8 streams (`benchmarks.long_prompt`), where the context holds it
   start   time to ready and to the first token (`benchmarks.startup`)
   memory  of all our processes (`benchmarks.serving_memory`)
 
-Times as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to the
-last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a static
-batch and streams nothing. The ceiling is what the matrix products of the same prompts and steps take alone
-(`benchmarks.ceiling`). int8 is weights of 8 bits: ours made on load, llama.cpp's Q8_0; ours in bfloat16 beside it.
+Times are as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to
+the last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a
+static batch and streams nothing. The ceiling is what the matrix products of the same prompts and steps take alone
+(`benchmarks.ceiling`). int8 is weights of 8 bits: ours made on load, llama.cpp's Q8_0; ours in bfloat16 is shown next
+to it.
 
     python -m benchmarks.generation --models 124m --dtype bfloat16 --concurrency 1 8 32 --tables closed open
 """
@@ -47,7 +49,7 @@ def print_machine(dtypes: Sequence[str]) -> None:
 def report(
     title: str, setup: Setup, concurrencies: Sequence[int], limits: open_loop.Limits, options: argparse.Namespace
 ) -> None:
-    """Prints the tables of one model in one format for which all engines run side by side."""
+    """Print the tables of one model in one format for which all engines run side by side."""
     ceiling = closed_loop.ceilings(setup.folder, setup.dtype, concurrencies)
     with all_of(options.engines, setup) as subjects:
         if not subjects:

@@ -1,13 +1,13 @@
 """Plays the kubelet, and a Service, for real server processes, as the rendered Deployment says.
 
 Probes, hook, grace period and variables are read from deploy/kubernetes/plain/deployment.yaml. The process is probed,
-started again when its liveness probe fails, and ended as a pod is: out of the endpoints, hook, SIGTERM, and SIGKILL
-after the grace period. Clients send requests through the endpoints all the while; what they saw is printed.
+started again when its liveness probe fails, and ended as a pod is: removed from the endpoints, hook, SIGTERM, and
+SIGKILL after the grace period. Clients send requests through the endpoints all the while; what they saw is printed.
 
     python -m benchmarks.kubelet              one pod: starts, loses its worker, stops answering, is drained
     python -m benchmarks.kubelet --rollout    two pods, replaced one at a time as by a rollout
 
-Not played: containers, networks, other nodes. An endpoint goes at once, where a cluster's may take a second.
+It does not play containers, networks or other nodes. An endpoint goes at once, where a cluster's may take a second.
 """
 
 import argparse
@@ -30,11 +30,11 @@ CLIENTS = 8
 
 
 class DidNotHappen(RuntimeError):
-    """What the kubelet waits for did not come; the message says what."""
+    """An event that the kubelet waits for did not come; the message says which."""
 
 
 def wait_for(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> float:
-    """Seconds until it was true. Raises DidNotHappen."""
+    """Wait until the condition is true and return the seconds until then. Raises DidNotHappen."""
     begun = time.monotonic()
     while not condition():
         if time.monotonic() - begun > patience:
@@ -59,7 +59,7 @@ class Play:
         self._num_pods = 0
 
     def start_pod(self) -> Pod:
-        """Raises DidNotHappen when it does not become ready."""
+        """Start a pod. Raises DidNotHappen when it does not become ready."""
         self._num_pods += 1
         pod = Pod(self.spec, self._folder / f"pod-{self._num_pods}.log", self._model)
         self.service.add(pod)
@@ -67,12 +67,12 @@ class Play:
         return pod
 
     def note(self, what: str, seconds: float, load: ServiceLoad, pod: Pod) -> None:
-        """One line: what clients saw since the last one."""
+        """Add one line: what clients saw since the last one."""
         seen = ", ".join(f"{count} {outcome}" for outcome, count in load.take().items())
         self.rows.append([what, f"{seconds:.1f}", str(pod.num_restarts), seen])
 
     def one_pod(self) -> None:
-        """A pod's whole life."""
+        """Play a pod's whole life."""
         begun = time.monotonic()
         pod = self.start_pod()
         started = time.monotonic() - begun
@@ -94,13 +94,13 @@ class Play:
             self.drain(pod, load)
 
     def drain(self, pod: Pod, load: ServiceLoad) -> None:
-        """The end of a pod; what was under way must be answered."""
+        """Drain a pod; what was in flight must be answered."""
         begun = time.monotonic()
         status = pod.delete()
         self.note(f"deleted, exit status {status}", time.monotonic() - begun, load, pod)
 
     def rollout(self) -> None:
-        """Two pods, each replaced by a new one as `maxSurge: 1` and `maxUnavailable: 0` have it."""
+        """Replace each of two pods by a new one as `maxSurge: 1` and `maxUnavailable: 0` require."""
         old = [self.start_pod(), self.start_pod()]
         with ServiceLoad(self.service, CLIENTS) as load:
             load.wait_for_answers()
@@ -112,13 +112,13 @@ class Play:
                 self.note(f"pod {number} replaced, exit status {status}", time.monotonic() - begun, load, pod)
 
     def end(self) -> None:
-        """Whatever is left."""
+        """End whatever is left."""
         for pod in self.service.pods:
             pod.kill()
 
 
 def play(model: str | None, *, is_rollout: bool, speed: float) -> list[list[str]]:
-    """Rows of the table: what was done, seconds, restarts of the container, what clients saw.
+    """Play and return the rows of the table: what was done, seconds, restarts of the container, what clients saw.
 
     `speed` divides the kubelet's times, not the server's own. Raises DidNotHappen.
     """

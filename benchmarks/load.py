@@ -1,7 +1,7 @@
 """A streaming client that costs little: it shares the cores with the server, so its own time is in the figures.
 
-While a load runs it only notes when which bytes came, in uvloop's loop; what they say is read afterwards. Speaks just
-enough HTTP/1.1 for one answer in chunks. Knows the wire of /v1/completions and nothing else. Times are those of
+While a load runs it only notes when which bytes came, in uvloop's loop; what they say is read afterwards. It speaks
+just enough HTTP/1.1 for one answer in chunks. It knows the wire of /v1/completions and nothing else. Times are those of
 `vllm bench serve`.
 """
 
@@ -24,7 +24,7 @@ _DONE = b"data: [DONE]"
 
 
 def run(load: Coroutine[Any, Any, T]) -> T:
-    """What `asyncio.run` does, in a loop that costs half as much."""
+    """Run a load as `asyncio.run` does, in a loop that costs half as much."""
     return uvloop.run(load)
 
 
@@ -34,7 +34,7 @@ class Unanswered(RuntimeError):
 
 @dataclass
 class Timeline:
-    """What one client saw. Seconds on one clock."""
+    """What one client saw. Times are seconds on one clock."""
 
     started: float
     tokens_at: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Timeline:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt, found in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
     text: str = ""
 
     @property
@@ -51,17 +51,19 @@ class Timeline:
 
     @property
     def latency(self) -> float:
-        """Of the whole answer: up to the last event with text."""
+        """Return the latency of the whole answer: up to the last event with text."""
         return self.tokens_at[-1] - self.started
 
     @property
     def time_per_output_token(self) -> float:
-        """After the first one. Counts tokens, where `gaps` counts events, and so does not mind tokens held back."""
+        """Return the time per output token after the first one. It counts tokens, where `gaps` counts events, so
+        tokens held back do not matter.
+        """
         return (self.tokens_at[-1] - self.tokens_at[0]) / max(1, self.completion_tokens - 1)
 
     @property
     def gaps(self) -> list[float]:
-        """Between events: inter-token latencies."""
+        """Return the gaps between events: inter-token latencies."""
         return [later - earlier for earlier, later in pairwise(self.tokens_at)]
 
 
@@ -70,11 +72,11 @@ class Load:
     """What all clients saw together."""
 
     seconds: float
-    """From the first request to the end of the last answer."""
+    """Seconds from the first request to the end of the last answer."""
     timelines: Sequence[Timeline]
-    """Of each request that was answered whole."""
+    """Timelines of the requests that were answered completely."""
     unanswered: Sequence[str] = ()
-    """Why, of each other request."""
+    """Why each other request was not answered."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -82,7 +84,7 @@ class Load:
 
 
 async def closed_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], concurrency: int) -> Load:
-    """Sends `bodies` with `concurrency` clients, each of which sends its next as soon as its last is answered.
+    """Send `bodies` with `concurrency` clients, each of which sends its next as soon as its last is answered.
 
     Raises:
         Unanswered: once all were sent.
@@ -104,7 +106,7 @@ async def closed_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], co
 
 
 async def open_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float]) -> Load:
-    """Sends each body at its time of `arrivals`, in seconds from now, whether or not those before it are answered."""
+    """Send each body at its time of `arrivals`, in seconds from now, whether or not those before it are answered."""
     exchanges: list[Exchange] = []
     timelines: list[Timeline] = []
     unanswered: list[str] = []
@@ -130,9 +132,9 @@ async def open_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], arri
 
 
 def poisson_arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """When `count` requests come, at `rate` a second in the mean, in seconds from the start.
+    """Return when `count` requests come, at `rate` a second on average, in seconds from the start.
 
-    Drawn gaps are scaled so that the last request comes at count / rate: all seeds offer the same load.
+    Random gaps are scaled so that the last request comes at count / rate: all seeds offer the same load.
     """
     draw = random.Random(seed)
     times = list(accumulate(draw.expovariate(rate) for _ in range(count)))
@@ -142,7 +144,7 @@ def poisson_arrivals(count: int, rate: float, seed: int) -> list[float]:
 async def stream_completion(
     host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None
 ) -> Timeline:
-    """One streamed answer. `on_event` is called as they come with the number of events so far.
+    """Stream one answer. `on_event` is called as they come with the number of events so far.
 
     Raises Unanswered, and OSError where there is no connection.
     """
@@ -152,7 +154,7 @@ async def stream_completion(
 async def exchange(
     host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None
 ) -> "Exchange":
-    """One request and what came back, not read yet. Raises OSError where there is no connection."""
+    """Send one request and return what came back, not read yet. Raises OSError where there is no connection."""
     content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
@@ -172,7 +174,7 @@ class Exchange(asyncio.Protocol):
 
     def __init__(self, ended: "asyncio.Future[None]", on_event: Callable[[int], None] | None) -> None:
         self.ended = ended
-        """The stream has ended, well or not."""
+        """Set when the stream has ended, successfully or not."""
         self._on_event = on_event
         self._started = time.perf_counter()
         self._pieces: list[bytes] = []
@@ -197,7 +199,7 @@ class Exchange(asyncio.Protocol):
             self.ended.set_result(None)
 
     def timeline(self) -> Timeline:
-        """When which event came. Raises Unanswered."""
+        """Return when which event came. Raises Unanswered."""
         answer = b"".join(self._pieces)
         head, _, rest = answer.partition(b"\r\n\r\n")
         status = head.partition(b"\r\n")[0].decode("latin-1")
@@ -213,7 +215,9 @@ class Exchange(asyncio.Protocol):
 
 
 def events_in(answer: bytes, start: int) -> Iterator[tuple[bytes, int]]:
-    """The data of each whole event of a body in chunks that begins at `start`; where the chunk that ends it ends."""
+    """Return the data of each whole event of a body in chunks that begins at `start`, and where the chunk that ends
+    it ends.
+    """
     pending = b""
     while (line := answer.find(b"\r\n", start)) >= 0:
         size = int(answer[start:line], 16)
@@ -239,7 +243,7 @@ def note_event(chunk: dict[str, Any], now: float, timeline: Timeline) -> None:
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
-    """Between the two nearest ranks in proportion, as numpy does it; nan of nothing."""
+    """Interpolate between the two nearest ranks, as numpy does; nan for no values."""
     if not values:
         return float("nan")
     ordered = sorted(values)

@@ -1,7 +1,7 @@
-"""One long prompt among running streams: how long the streams stand still while it is read.
+"""Measures one long prompt among running streams: how long the streams pause while it is read.
 
-Once every stream has had its first tokens, the long prompt is sent. Looked at are the gaps between a stream's tokens
-from there until the first stream ends; the time to the long one's first token says what the streams were spared for.
+Once every stream has had its first tokens, the long prompt is sent. The figures are the gaps between a stream's tokens
+from there until the first stream ends; the time to the long one's first token shows the price of short gaps.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from benchmarks.subjects import PROMPT_TOKENS, Served
 STREAMS = 8
 STREAM_TOKENS = 160
 SETTLED_TOKENS = 24
-"""That every stream has had before the long prompt is sent."""
+"""Tokens that every stream has had before the long prompt is sent."""
 LONG_TOKENS = 900
 LONG_OUTPUT_TOKENS = 8
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Of one turn. Seconds."""
+    """The figures of one turn, in seconds."""
 
     worst_gap: float
     median_gap: float
     time_to_first_token: float
-    """Of the long prompt."""
+    """Time to the first token of the long prompt, in seconds."""
 
     @property
     def times_median(self) -> float:
@@ -38,7 +38,7 @@ class Stall:
 
 
 async def one_among_streams(host: str, port: int, bodies: Sequence[dict[str, Any]]) -> Load:
-    """The last of `bodies` is sent once all others have had SETTLED_TOKENS events; it is the first of the timelines."""
+    """Send the last of `bodies` once all others have had SETTLED_TOKENS events; it is the first of the timelines."""
     *streams, long = bodies
     settled = asyncio.Event()
     unsettled = set(range(len(streams)))
@@ -63,8 +63,8 @@ async def one_among_streams(host: str, port: int, bodies: Sequence[dict[str, Any
 
 
 def stall(load: Load) -> Stall:
-    """What the streams saw from the sending of the long prompt, the first of the timelines, to the end of the first
-    stream; a gap that was open when it was sent counts. Raises RuntimeError when a stream had ended before.
+    """Return what the streams saw from the sending of the long prompt, the first of the timelines, to the end of the
+    first stream; a gap that was open when it was sent counts. Raises RuntimeError when a stream had ended before.
     """
     long, *streams = load.timelines
     end = min(line.tokens_at[-1] for line in streams)
@@ -80,7 +80,7 @@ def stall(load: Load) -> Stall:
 
 
 def measure(subjects: Sequence[Served], turns: int) -> dict[str, list[Stall]]:
-    """So many turns of each, after one to warm up."""
+    """Measure `turns` turns of each subject, after one to warm up."""
     found: dict[str, list[Stall]] = {subject.name: [] for subject in subjects}
     for turn in range(-1, turns):
         first = turn % len(subjects)
@@ -95,7 +95,7 @@ def measure(subjects: Sequence[Served], turns: int) -> dict[str, list[Stall]]:
 
 
 def table_of_stalls(title: str, found: dict[str, list[Stall]]) -> str:
-    """Medians of the turns."""
+    """Return a table of the medians of the turns."""
     head = ["engine", "worst gap ms", "median gap ms", "worst / median", "ours / best peer, worst gap", "TTFT of it ms"]
     rows = [[f"{title}, {LONG_TOKENS} tokens among {STREAMS} streams", *head]]
     worst = {name: [each.worst_gap for each in stalls] for name, stalls in found.items()}

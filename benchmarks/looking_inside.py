@@ -1,16 +1,16 @@
-"""What looking inside costs: bytes and seconds of one head against all, what running streams lose to a tracer, and how
-much memory many tracers can make the server take.
+"""Measures what captures cost: bytes and seconds of one head against all, what running streams lose to a tracer, and
+how much memory many tracers can make the server take.
 
-Three tables over HTTP, on the 124M checkpoint with the server's defaults:
+Three tables are made over HTTP, on the 124M checkpoint with the server's defaults:
 
-1. attention and trace of one prompt, from one head of one layer to all heads of all layers, as safetensors, beside a
+1. attention and trace of one prompt, from one head of one layer to all heads of all layers, as safetensors, next to a
    forward pass of transformers with `output_attentions=True` in a process of its own.
 2. tokens/s of `--streams` running completions while one client traces one layer without pause, as a share of their
-   tokens/s with nobody tracing. Short quiet and traced windows alternate, and the share is the median over the pairs,
-   so that a machine whose speed wanders counts for both. The streams start apart, so that prompts are read all the
+   tokens/s without a tracer. Short quiet and traced windows alternate, and the share is the median over the pairs,
+   so that a machine whose speed varies affects both. The streams start apart, so that prompts are read all the
    time and not in one window. Windows begin a little after the tracer does, and a first trace is not counted.
 3. with `--max-capture-bytes` of 256 MiB and `--tracers` clients that ask for all heads of all layers, of prompts that
-   take a seventh of that, half of it and more than all of it: the server's memory above what it held before, beside
+   take a seventh of that, half of it and more than all of it: the server's memory above what it held before, next to
    the bytes that it counts as captured, and what the clients were answered. They come back when Retry-After says.
 
     python -m benchmarks.looking_inside --windows 15
@@ -43,7 +43,7 @@ SAFETENSORS = "application/vnd.safetensors"
 LONG_PROMPT = 512
 STREAMED_TOKENS = 512
 SETTLE_SECONDS = 0.3
-"""Between two windows: what the tracer left behind is done, or its next trace runs."""
+"""Seconds between two windows: what the tracer left is done, or its next trace runs."""
 TRACED_POINTS = ["attn.hook_pattern", "attn.hook_z", "hook_resid_post"]
 NUM_LAYERS = 12
 CAPTURE_BUDGET = 256 << 20
@@ -52,7 +52,7 @@ BUDGET_LENGTHS = (256, 512, 768)
 
 
 def long_prompt(length: int, seed: int) -> list[int]:
-    """Random token ids, no two prompts alike."""
+    """Return random token ids; no two prompts are alike."""
     return random_prompts(1, seed, length)[0]
 
 
@@ -79,7 +79,9 @@ SELECTIONS = (
 
 
 def measure_selections(server: Server, rounds: int) -> Iterator[tuple[Selection, int, float]]:
-    """Each selection with the bytes of its answer and its median seconds; every prompt is new to the prefix cache."""
+    """Return each selection with the bytes of its answer and its median seconds; every prompt is new to the prefix
+    cache.
+    """
     with httpx.Client(base_url=server.url, timeout=120.0) as http:
         for number, selection in enumerate(SELECTIONS):
             seconds, size = [], 0
@@ -94,7 +96,7 @@ def measure_selections(server: Server, rounds: int) -> Iterator[tuple[Selection,
 
 
 def measure_transformers(folder: Path, rounds: int) -> float:
-    """Median seconds of a forward pass that keeps all attentions and logits, in a process that this ends."""
+    """Return the median seconds of a forward pass that keeps all attentions and logits, in a process that this ends."""
     code = (
         "import json, statistics, sys, time, torch\n"
         "from transformers import AutoModelForCausalLM\n"
@@ -129,7 +131,9 @@ class Window:
 
 
 async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
-    """One client: a completion of a length of its own, then long ones for ever. `counts[index]`: its tokens so far."""
+    """Run one client: a completion of a length of its own, then long ones forever. `counts[index]`: its tokens so
+    far.
+    """
     turn = 0
     while True:
         num_tokens = STREAMED_TOKENS if turn else STREAMED_TOKENS * (index + 1) // len(counts)
@@ -145,7 +149,7 @@ async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
 
 @asynccontextmanager
 async def tracing(server: Server, body: dict[str, Any], traces: list[float]) -> AsyncIterator[None]:
-    """One client that traces without pause while the block runs."""
+    """Run one client that traces without pause while the block runs."""
 
     async def trace() -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=120.0) as http:
@@ -172,7 +176,7 @@ async def tracing(server: Server, body: dict[str, Any], traces: list[float]) -> 
 async def measure_streams(
     server: Server, streams: int, windows: int, seconds: float, layer: int, prompt_tokens: int
 ) -> tuple[list[Window], list[Window]]:
-    """Quiet and traced windows, taken in turn while the streams run on."""
+    """Measure quiet and traced windows, taken in turn while the streams run on."""
     counts = [0] * streams
     tasks = [asyncio.create_task(keep_streaming(server, i, counts)) for i in range(streams)]
     quiet: list[Window] = []
@@ -202,7 +206,7 @@ async def measure_streams(
 
 
 async def watch(counts: Sequence[int], seconds: float, traces: list[float]) -> Window:
-    """One window from now on. `traces`: where the tracer notes its traces; those of before are dropped."""
+    """Measure one window from now on. `traces`: where the tracer notes its traces; earlier ones are dropped."""
     traces.clear()
     started, before = time.perf_counter(), sum(counts)
     await asyncio.sleep(seconds)
@@ -210,12 +214,12 @@ async def watch(counts: Sequence[int], seconds: float, traces: list[float]) -> W
 
 
 def rate(windows: Sequence[Window]) -> float:
-    """Median tokens/s."""
+    """Return the median tokens/s."""
     return statistics.median(window.tokens / window.seconds for window in windows)
 
 
 def share_kept(quiet: Sequence[Window], traced: Sequence[Window]) -> float:
-    """Median over the pairs of neighbouring windows."""
+    """Return the median over the pairs of neighbouring windows."""
     return statistics.median(rate([b]) / rate([a]) for a, b in zip(quiet, traced, strict=True))
 
 
@@ -224,7 +228,7 @@ def share_kept(quiet: Sequence[Window], traced: Sequence[Window]) -> float:
 
 @dataclass
 class Pressure:
-    """What was seen while many traced: `bytes_*` of the server's processes together, `answers` by status."""
+    """What was seen while many clients traced: `bytes_*` of the server's processes together, `answers` by status."""
 
     bytes_before: int
     bytes_peak: int = 0
@@ -238,7 +242,7 @@ class Pressure:
 
 
 async def trace_in_turn(http: httpx.AsyncClient, index: int, seen: Pressure) -> None:
-    """One client: all heads of all layers of prompts of each length in turn, for ever."""
+    """Run one client: all heads of all layers of prompts of each length in turn, forever."""
     turn = index
     while True:
         prompt = long_prompt(BUDGET_LENGTHS[turn % len(BUDGET_LENGTHS)], seed=1000 * index + turn)
@@ -255,7 +259,7 @@ async def trace_in_turn(http: httpx.AsyncClient, index: int, seen: Pressure) -> 
 
 
 async def watch_memory(server: Server, http: httpx.AsyncClient, seen: Pressure) -> None:
-    """Look at the server's memory and at its own account of it as often as that goes."""
+    """Read the server's memory and its own count of it as often as possible."""
     while True:
         held = await asyncio.to_thread(server.resident_bytes)
         seen.bytes_peak = max(seen.bytes_peak, sum(held.values()))

@@ -1,7 +1,7 @@
-"""Many clients with mixed routes on one server: every answer must be, bit for bit, the one that was given alone.
+"""Runs many clients with mixed routes on one server: every answer must be, bit for bit, the one that was given alone.
 
-First each of a pool of requests is asked alone; then `--clients` clients ask them in random order for `--seconds`
-seconds. Counts what differs and what is lost, and samples the memory of all server processes. Ends with status 1
+First each of a pool of requests is sent alone; then `--clients` clients send them in random order for `--seconds`
+seconds. It counts what differs and what is lost, and samples the memory of all server processes. It ends with status 1
 when anything differs or is lost, or when the peak of memory grows by more than `--growth` from the first half to the
 second.
 
@@ -55,7 +55,7 @@ class Tally:
 
 
 def questions() -> list[Question]:
-    """The pool: every kind with every story, lengths and seeds drawn once."""
+    """Return the pool: every kind with every story, lengths and seeds drawn once."""
     draw = random.Random(7)
     pool: list[Question] = []
     for index, story in enumerate(STORIES):
@@ -86,7 +86,7 @@ def questions() -> list[Question]:
 
 
 def looks(story: str, index: int) -> list[Question]:
-    """Requests that look inside, and one that changes what it sees."""
+    """Return inspection requests, and one that changes what it captures."""
     binary = "application/vnd.safetensors"
     points = ["hook_resid_post", "attn.hook_z", "mlp.hook_post", "attn.hook_pattern"]
     ablation = [{"point": "attn.hook_z", "layer": index % 6, "head": [0, 3], "op": "zero"}]
@@ -102,7 +102,7 @@ def looks(story: str, index: int) -> list[Question]:
 
 
 async def ask(client: httpx.AsyncClient, question: Question) -> object:
-    """The answer without what is new in every answer.
+    """Return the answer without what is new in every answer.
 
     Raises:
         RuntimeError: a status other than 200, or a stream without its end.
@@ -115,7 +115,7 @@ async def ask(client: httpx.AsyncClient, question: Question) -> object:
 
 
 def meaning(question: Question, content: bytes) -> object:
-    """What must be the same in every answer to the question: all of it but what is new each time.
+    """Return what must be the same in every answer to the question: all of it except what is new each time.
 
     Raises RuntimeError for a stream without its end.
     """
@@ -129,7 +129,9 @@ def meaning(question: Question, content: bytes) -> object:
 
 
 def joined_streams(text: str) -> dict[int, tuple[str, str | None]]:
-    """Of each choice the whole text and the reason it ended: how they were cut into events, and mixed, may differ."""
+    """Return the whole text of each choice and the reason it ended: how they were cut into events, and mixed, may
+    differ.
+    """
     if not text.rstrip().endswith("data: [DONE]"):
         raise RuntimeError(f"the stream does not end with [DONE] but with {text[-200:]!r}")
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
@@ -161,7 +163,9 @@ class Watch:
 
     @property
     def growth(self) -> float:
-        """Peak of the second half over the peak of the first: large answers come and go, a leak raises the peaks."""
+        """Return the peak of the second half over the peak of the first: large answers come and go, a leak raises
+        the peaks.
+        """
         half = max(1, len(self.sizes) // 2)
         return max(self.sizes[-half:]) / max(self.sizes[:half]) - 1
 
@@ -202,7 +206,7 @@ async def compare(client: httpx.AsyncClient, question: Question, expected: objec
 
 
 def first_difference(expected: object, got: object, path: str = "answer") -> str:
-    """Where two answers part, and what stands there."""
+    """Return where two answers begin to differ, and what is there."""
     if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
         parts = [(f"{path}.{key}", expected[key], got[key]) for key in expected if expected[key] != got[key]]
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
@@ -215,7 +219,7 @@ def first_difference(expected: object, got: object, path: str = "answer") -> str
 
 
 def report(tallies: dict[str, Tally], watch: Watch) -> bool:
-    """Prints the table; True when nothing differs and nothing is lost."""
+    """Print the table. Return True when nothing differs and nothing is lost."""
     print("| request | answers | different | lost | p50 ms | p99 ms |\n|---|---|---|---|---|---|")
     for kind, tally in sorted(tallies.items()):
         times = [1e3 * seconds for seconds in tally.seconds]

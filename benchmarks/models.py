@@ -1,4 +1,4 @@
-"""The models that the serving benchmarks serve, and the formats and numbers of clients that each is told with."""
+"""The models that the serving benchmarks serve, and the formats and numbers of clients that each is measured with."""
 
 import argparse
 from collections.abc import Callable
@@ -14,13 +14,13 @@ CACHE = ROOT / "benchmarks" / ".cache"
 @dataclass(frozen=True)
 class Model:
     folder: Callable[[Path], Path]
-    """Of the checkpoint; made under the given cache where it must be made."""
+    """Returns the folder of the checkpoint; it is made under the given cache where it must be made."""
     dtypes: tuple[str, ...]
     concurrencies: tuple[int, ...]
     ttft_ms: float
-    """Within which a good request has its first token."""
+    """Milliseconds within which a good request has its first token."""
     tpot_ms: float
-    """A token, within which a good request has the others."""
+    """Milliseconds a token, within which a good request has the others."""
 
 
 MODELS = {
@@ -31,6 +31,6 @@ MODELS = {
 
 
 def add_folders(parser: argparse.ArgumentParser) -> None:
-    """`--cache` and `--home`."""
+    """Add `--cache` and `--home`."""
     parser.add_argument("--cache", type=Path, default=CACHE, help="where the 124M checkpoint is kept")
     parser.add_argument("--home", type=Path, default=CACHE / "peers", help="where peers are installed")

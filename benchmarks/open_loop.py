@@ -1,4 +1,5 @@
-"""Open loop: requests come when they come (Poisson arrivals), whether or not those before them are answered.
+"""Measures an open loop: requests come when they come (Poisson arrivals), whether or not those before them are
+answered.
 
 Rates are shares of what the best engine of the same run answered in the closed loop, and every engine gets the same
 prompts at the same times. Goodput (Zhong et al. 2024, arXiv:2401.09670) is the requests a second that were answered
@@ -17,7 +18,7 @@ from benchmarks.subjects import Served
 
 @dataclass(frozen=True)
 class Limits:
-    """What is promised to a request. Seconds."""
+    """What is promised to a request, in seconds."""
 
     time_to_first_token: float
     time_per_output_token: float
@@ -29,7 +30,7 @@ class Limits:
         )
 
     def goodput(self, load: Load) -> float:
-        """Requests a second that were answered within the limits."""
+        """Return the requests a second that were answered within the limits."""
         return sum(map(self.kept, load.timelines)) / load.seconds
 
 
@@ -45,7 +46,9 @@ class Rate:
 def measure(
     subjects: Sequence[Served], shares: Sequence[float], capacity: float, turns: int, seconds: float
 ) -> list[Rate]:
-    """Each share of `capacity` (requests a second) for so many seconds a turn. The order changes from turn to turn."""
+    """Measure each share of `capacity` (requests a second) for `seconds` a turn. The order of subjects changes from
+    turn to turn.
+    """
     rates = [Rate(share, share * capacity, {subject.name: [] for subject in subjects}) for share in shares]
     for turn in range(turns):
         for rate in rates:
@@ -60,7 +63,7 @@ def measure(
 
 
 def table_of_goodput(title: str, rates: Sequence[Rate], limits: Limits) -> str:
-    """Rates are medians of the turns; times, in milliseconds, of all requests of all turns."""
+    """Return the table. Rates are medians of the turns; times, in milliseconds, are of all requests of all turns."""
     slo = f"TTFT {1e3 * limits.time_to_first_token:.0f} ms, TPOT {1e3 * limits.time_per_output_token:.0f} ms"
     head = ["share", "requests/s", "engine", "answered/s", f"goodput/s ({slo})", "ours / best peer", "tokens/s"]
     rows = [[title, *head, "TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E", "not answered"]]

@@ -1,13 +1,13 @@
-"""What a server does at ten times its capacity: what it still answers, how fast, and how it turns away the rest.
+"""Measures what a server does at ten times its capacity: what it still answers, how fast, and how it refuses the rest.
 
-First the capacity, with `--clients` clients that each send their next request as soon as the last is answered. Then
-requests at `--times` that rate, whether or not anything is answered (Poisson arrivals), for `--seconds` seconds. Times
-count from when a request was due, so a generator that falls behind shows. It runs on the server's cores, and so speaks
-no more HTTP than it must, over connections that are kept. Answers of a run's first seconds, when the server is still
-filling up, are not counted.
+First it measures the capacity, with `--clients` clients that each send their next request as soon as the last is
+answered. Then it sends requests at `--times` that rate, whether or not anything is answered (Poisson arrivals), for
+`--seconds` seconds. Times count from when a request was due, so a generator that falls behind shows. It runs on the
+server's cores, and so speaks no more HTTP than it must, over connections that are kept. Answers of a run's first
+seconds, when the server is still filling up, are not counted.
 
-Ends with status 1 when less than 90 % of the capacity is left, when what is accepted takes more than half as long again
-as it did at capacity, when refusals are not immediate, or when anything is lost.
+It ends with status 1 when less than 90 % of the capacity is left, when what is accepted takes more than half as long
+again as it did at capacity, when refusals are not immediate, or when anything is lost.
 
     python -m benchmarks.overload --cache /tmp/lightwell-benchmarks --seconds 120
 """
@@ -28,26 +28,26 @@ from benchmarks.load import percentile
 from benchmarks.processes import Server, serve
 
 _END = b"0\r\n\r\n"
-"""Of a chunked body."""
+"""The end of a chunked body."""
 _TICKS = 100
-"""Of a second, as /proc counts processor time."""
+"""Clock ticks in a second, as /proc counts processor time."""
 _COMMON_IDS = 4000
 """Token ids that every vocabulary has."""
 _RAMP = 5.0
 """Seconds of a run that are not counted."""
 _PATIENCE = 60.0
-"""Seconds in which nothing ends, after which the rest is lost."""
+"""Seconds without the end of a request, after which the rest is lost."""
 GOODPUT = 0.9
-"""The least part of the capacity that must be left."""
+"""The least share of the capacity that must be left."""
 LATENCY = 1.5
 """The most that an accepted request may take, at the median and at p99, in times what it takes at capacity."""
 IMMEDIATE_MS = 100.0
-"""The most that 99 of 100 refusals may take."""
+"""The most milliseconds that 99 of 100 refusals may take."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One request. Seconds on one clock; 0 for what did not come."""
+    """One request. Times are seconds on one clock; 0 for what did not come."""
 
     due: float
     status: int = 0
@@ -55,7 +55,7 @@ class Outcome:
     ended: float = 0.0
     retry_after: int = 0
     is_whole: bool = False
-    """A stream that ended with [DONE], or an error with its whole body."""
+    """Whether a stream ended with [DONE], or an error came with its whole body."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Run:
     started: float
     seconds: float = 0.0
     processor: float = 0.0
-    """Seconds that the server's first process, which takes and refuses requests, computed."""
+    """CPU seconds of the server's first process, which takes and refuses requests."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -78,13 +78,13 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Whole answers a second, of those that ended while requests came and the server was full."""
+        """Return the whole answers a second, of those that ended while requests came and the server was full."""
         begin, end = self.started + _RAMP, self.started + self.seconds
         return sum(begin <= each.ended <= end for each in self.answered) / (end - begin)
 
 
 class Connection(asyncio.Protocol):
-    """One connection that is kept. Sends one request at a time and notes what comes back, without parsing it."""
+    """One connection that is kept. It sends one request at a time and notes what comes back, without parsing it."""
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
         self._on_idle = on_idle
@@ -166,7 +166,9 @@ class Generator:
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def closed_loop(self, num_clients: int, seconds: float) -> Run:
-        """Each client sends its next request when its last has been answered, or a moment after it was refused."""
+        """Run clients that each send their next request when the last has been answered, or a moment after it was
+        refused.
+        """
         run, end = Run(time.perf_counter()), time.perf_counter() + seconds
 
         async def client() -> None:
@@ -190,7 +192,7 @@ class Generator:
         return run
 
     async def open_loop(self, rate: float, seconds: float) -> Run:
-        """Requests as they are due, whatever becomes of those before them; waits for the last of them."""
+        """Send requests as they are due, whatever becomes of those before them; wait for the last of them."""
         requests = [self.request() for _ in range(256)]
         run = Run(time.perf_counter())
         before, due = processor_seconds(self._server.pid), run.started
@@ -211,7 +213,7 @@ class Generator:
         return run
 
     async def _free_connection(self) -> Connection:
-        """The one used last: the others may end, unused, when the server is tired of them."""
+        """Return the connection used last: the server may close the others when they are unused."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -229,13 +231,13 @@ class Generator:
 
 
 def processor_seconds(pid: int) -> float:
-    """That a process has computed, in user and in kernel mode."""
+    """Return the seconds that a process has computed, in user and in kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def report(capacity: Run, overload: Run, times: float) -> bool:
-    """Prints what was measured; True when all of it is as it should be."""
+    """Print what was measured. Return True when all of it is as it should be."""
     print(f"capacity {capacity.rate:.1f} answers/s; offered {times:g} times as much: {len(overload.outcomes)} requests")
     print("\n| run | answers/s | TTFT p50 ms | TTFT p99 | E2E p50 | E2E p99 |\n|---|---|---|---|---|---|")
     whole = {}
@@ -267,7 +269,7 @@ def report(capacity: Run, overload: Run, times: float) -> bool:
 
 
 def report_honesty(run: Run) -> None:
-    """Whether there was room again by the time that each refusal named: then somebody was let in."""
+    """Print whether there was room again by the time that each refusal named: then a request was let in."""
     let_in = sorted(each.due for each in run.answered)
     waits = []
     for each in run.refused:

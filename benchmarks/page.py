@@ -1,6 +1,7 @@
-"""What the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over time.
+"""Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over
+time.
 
-Four tables, in headless Chromium with the server beside it:
+Four tables are made, in headless Chromium with the server on the same machine:
 
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
@@ -36,7 +37,7 @@ NAME = "llama-small-random"
 SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
-"""At the 95th percentile: 60 frames a second, and the clock's own noise."""
+"""Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
 TABLES = ("load", "frames", "memory")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
@@ -61,7 +62,9 @@ END_COUNT = "() => { cancelAnimationFrame(window.counting); return window.frames
 
 
 def make_small_checkpoint(cache: Path) -> Path:
-    """A folder with 4 layers of 8 heads that read up to 2048 tokens: what is drawn is as large as a large model's."""
+    """Return a folder with 4 layers of 8 heads that read up to 2048 tokens: what is drawn is as large as a large
+    model's.
+    """
     return make_llama(
         cache / NAME,
         hidden_size=128,
@@ -74,7 +77,7 @@ def make_small_checkpoint(cache: Path) -> Path:
 
 @contextmanager
 def tab(browser: Browser) -> Iterator[tuple[BrowserContext, Page]]:
-    """A fresh profile with one tab."""
+    """Open a fresh profile with one tab."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     context.set_default_timeout(120_000)
     try:
@@ -102,7 +105,9 @@ def open_view(page: Page, number: int) -> None:
 
 
 def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]:
-    """Bytes of the page's own files, heads included, as they come: what each view adds to those before it."""
+    """Return the bytes of the page's own files, heads included, as they come: what each view adds to those before
+    it.
+    """
     with tab(browser) as (context, page):
         session = context.new_cdp_session(page)
         session.send("Network.enable")
@@ -151,7 +156,7 @@ def measure_first_picture(browser: Browser, server: Server, rounds: int) -> dict
 
 
 def long_text(server: Server, page: Page) -> str:
-    """A text of TOKENS tokens of the served model, or a few less."""
+    """Return a text of TOKENS tokens of the served model, or a few less."""
     count = """async ([url, text]) => {
       const body = JSON.stringify({prompt: text});
       const answer = await fetch(url, {method: 'POST', headers: {'Content-Type': 'application/json'}, body});
@@ -169,7 +174,7 @@ def long_text(server: Server, page: Page) -> str:
 
 
 def frames_while(page: Page, act: Callable[[], None]) -> list[float]:
-    """Milliseconds between the frames that were drawn while `act` ran."""
+    """Return the milliseconds between the frames that were drawn while `act` ran."""
     page.evaluate(COUNT_FRAMES)
     act()
     times = page.evaluate(END_COUNT)
@@ -177,7 +182,7 @@ def frames_while(page: Page, act: Callable[[], None]) -> list[float]:
 
 
 def sweep(page: Page, selector: str, seconds: float) -> Callable[[], None]:
-    """Moves the mouse over what is seen of an element, in slanted lines."""
+    """Return a function that moves the mouse over the visible part of an element, in slanted lines."""
 
     def act() -> None:
         canvas = page.locator(selector).first

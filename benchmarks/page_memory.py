@@ -1,4 +1,4 @@
-"""Whether the page's memory is flat while it is clicked through: its views, heads, layers and words.
+"""Measures whether the page's memory is flat while it is clicked through: its views, heads, layers and words.
 
 What is read, after garbage collection, is the heap (V8's, Blink's, array buffers) and the renderer process as a whole.
 Flat means, for the line fitted through the second half of the time: the heap grows by less than 2 % over that half, the
@@ -15,13 +15,15 @@ from benchmarks.chromium import Memory, Tab
 from benchmarks.processes import Server
 
 MOST_HEAP_GROWTH, MOST_PROCESS_GROWTH = 0.02, 0.05
-"""Over the second half of the time, as shares of what there was at its beginning."""
+"""The most growth over the second half of the time, as shares of what there was at its beginning."""
 CHECKED_MINUTES = 60
 NUM_READINGS = 60
 NUM_WORDS = 4
 """How many words of the text are clicked in turn: so few that all answers are kept before the second half."""
 READ_VIEW = 1
-"""Attention: while memory is read, the page shows what it began with. The last one, Server, never rests."""
+"""The view shown while memory is read: Attention, so the page shows what it began with. The last one, Server, never
+rests.
+"""
 HEADS_WALL = ".wall .canvases canvas:last-child"
 SETTLED = (
     "document.querySelector('main.view[id]') !== null"
@@ -33,7 +35,7 @@ SETTLED = (
 class Reading:
     minutes: float
     num_views: int
-    """Opened so far."""
+    """Views opened so far."""
     memory: Memory
 
 
@@ -48,7 +50,7 @@ def open_view(tab: Tab, number: int) -> None:
 
 
 def walk(tab: Tab, turn: int) -> int:
-    """Open every view once; in each, another layer or head and another word. Returns how many views there are."""
+    """Open every view once; in each, another layer or head and another word. Return how many views there are."""
     num_views = tab.count(".rail button")
     for number in range(num_views):
         open_view(tab, number)
@@ -64,7 +66,7 @@ def walk(tab: Tab, turn: int) -> int:
 
 
 def measure_memory(tab: Tab, server: Server, minutes: float) -> Iterator[Reading]:
-    """Readings at about equal distances in time, the last at the end, while the page is walked through."""
+    """Return readings at about equal distances in time, the last at the end, while the page is walked through."""
     open_page(tab, server.url)
     started, num_views, num_readings, turn = time.monotonic(), 0, 0, 0
     while num_readings < NUM_READINGS:
@@ -78,7 +80,9 @@ def measure_memory(tab: Tab, server: Server, minutes: float) -> Iterator[Reading
 
 
 def growth_share(minutes: Sequence[float], sizes: Sequence[float]) -> float:
-    """How much the line fitted through `sizes` rises from the first to the last minute, as a share of its beginning."""
+    """Return how much the line fitted through `sizes` rises from the first to the last minute, as a share of its
+    beginning.
+    """
     slope, start = np.polynomial.Polynomial.fit(minutes, sizes, 1).convert().coef[::-1]
     begin, finish = start + slope * minutes[0], start + slope * minutes[-1]
     return float(finish / begin - 1)

@@ -1,6 +1,6 @@
-"""One container as its kubelet keeps it: started, probed, restarted, ended, as a Deployment's manifest says.
+"""Runs one container as its kubelet does: started, probed, restarted, ended, as a Deployment's manifest says.
 
-What the fields mean: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle. Knows nothing of clients.
+What the fields mean: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle. It knows nothing of clients.
 """
 
 import os
@@ -26,7 +26,7 @@ server has from the hook on to finish what runs.
 
 @dataclass(frozen=True)
 class Probe:
-    """Seconds."""
+    """A probe of a manifest. Times are seconds."""
 
     path: str
     period: float
@@ -44,12 +44,12 @@ class Spec:
     pre_stop: float
     """Seconds of the hook's sleep."""
     grace: float
-    """terminationGracePeriodSeconds: from the hook's begin to SIGKILL."""
+    """terminationGracePeriodSeconds: seconds from the hook's beginning to SIGKILL."""
     environment: dict[str, str]
 
 
 def read_spec(manifest: Path, speed: float = 1.0) -> Spec:
-    """Of a Deployment. `speed` divides all times, down to what a busy machine needs."""
+    """Read the spec of a Deployment. `speed` divides all times, down to what a busy machine needs."""
     pod = yaml.safe_load(manifest.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
     (container,) = pod["containers"]
 
@@ -77,7 +77,7 @@ _OURS = ("LIGHTWELL_HOST", "LIGHTWELL_PORT", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR
 
 
 class Pod:
-    """Started at once; a thread probes it until it is deleted or killed."""
+    """One pod, started at once; a thread probes it until it is deleted or killed."""
 
     def __init__(self, spec: Spec, log: Path, model: str | None = None) -> None:
         self.is_ready = False
@@ -101,7 +101,7 @@ class Pod:
         return f"http://{LOOPBACK}:{self.port}"
 
     def delete(self) -> int:
-        """End it as `kubectl delete pod` does; the exit status, -9 when the grace period was not enough."""
+        """End it as `kubectl delete pod` does. Return the exit status, -9 when the grace period was not enough."""
         self.is_ready = False
         self._is_ending.set()
         self._thread.join()
@@ -130,7 +130,7 @@ class Pod:
             return self._process.wait()
 
     def _kill(self) -> None:
-        """A container ends with all of its processes."""
+        """Kill the container with all of its processes."""
         for pid in descendants(self._process.pid) if self._process.poll() is None else ():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -139,7 +139,7 @@ class Pod:
         self._process.wait()
 
     def _keep(self) -> None:
-        """What the kubelet does about a container: start it again whenever it ended or its probes failed."""
+        """Keep the container as the kubelet does: start it again whenever it ended or its probes failed."""
         while not self._is_ending.is_set():
             self._watch()
             if self._is_ending.is_set():
@@ -150,7 +150,7 @@ class Pod:
             self.num_restarts += 1
 
     def _watch(self) -> None:
-        """Until its container must be restarted, or the pod ends."""
+        """Watch until its container must be restarted, or the pod ends."""
         if not self._started():
             return
         next_liveness = next_readiness = time.monotonic()
@@ -172,7 +172,7 @@ class Pod:
             self._is_ending.wait(max(0.0, min(next_liveness, next_readiness) - time.monotonic()))
 
     def _started(self) -> bool:
-        """Whether the startup probe succeeded before its threshold: nothing else is probed until then."""
+        """Return whether the startup probe succeeded before its threshold: nothing else is probed until then."""
         for _ in range(self._spec.startup.failure_threshold):
             if self._process.poll() is not None or self._is_ending.is_set():
                 return False

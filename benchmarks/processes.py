@@ -33,7 +33,9 @@ class Server:
         return f"http://{self.host}:{self.port}"
 
     def resident_bytes(self) -> dict[int, int]:
-        """Proportional memory of the server and each descendant, by process id: shared pages are counted once."""
+        """Return the proportional memory of the server and each descendant, by process id: shared pages are counted
+        once.
+        """
         return {pid: proportional_bytes(pid) for pid in descendants(self.pid)}
 
 
@@ -45,9 +47,9 @@ def serve(
     log_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """`lightwell serve ARGUMENTS` on the loopback interface, on a free port unless one is named.
+    """Run `lightwell serve ARGUMENTS` on the loopback interface, on a free port unless one is given.
 
-    What it writes goes to `log_file`, if one is given. `environment` is added to ours.
+    Its output goes to `log_file`, if one is given. `environment` is added to ours.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
@@ -68,8 +70,8 @@ def running(
     environment: Mapping[str, str] | None = None,
     log_file: Path | None = None,
 ) -> Iterator[Server]:
-    """Any server that `command` starts on `port` of the loopback interface and that answers 200 at `ready_path` once it
-    is ready; ended with all its children afterwards. `environment` is added to ours.
+    """Run any server that `command` starts on `port` of the loopback interface and that answers 200 at `ready_path`
+    once it is ready; it is ended with all its children afterwards. `environment` is added to ours.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
@@ -89,7 +91,7 @@ def running(
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], path: str, seconds: float) -> str | None:
-    """None when `path` answers 200; else why it did not."""
+    """Return why `path` did not answer 200, or None if it did."""
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
         if process.poll() is not None:
@@ -126,7 +128,7 @@ def free_port() -> int:
 
 
 def num_open_files(pid: int) -> int:
-    """File descriptors of a process; 0 when it is gone."""
+    """Return the number of file descriptors of a process; 0 when it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -134,7 +136,7 @@ def num_open_files(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and every process under it, from /proc."""
+    """Return `pid` and every process under it, from /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -149,12 +151,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def worker_pid(pid: int) -> int | None:
-    """The process that runs the engine, of those under the server's first one; None while there is none."""
+    """Return the process that runs the engine, of those under the server's first one, or None if there is none."""
     return next((child for child in descendants(pid) if is_worker(child)), None)
 
 
 def is_worker(pid: int) -> bool:
-    """Whether the process was started by multiprocessing: its helper, the resource tracker, is not."""
+    """Return whether the process was started by multiprocessing: its helper, the resource tracker, is not."""
     try:
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:  # it ended while we looked
@@ -166,14 +168,14 @@ def proportional_bytes(pid: int) -> int:
 
 
 def allocated_bytes(pid: int) -> int:
-    """What a process allocated itself, its share of shared memory included. Without the files it maps: their share
-    changes by tens of megabytes when others come or go that use the same libraries.
+    """Return the bytes that a process allocated itself, its share of shared memory included. Files it maps are left
+    out: their share changes by tens of megabytes when other processes that use the same libraries come or go.
     """
     return _memory(pid, "Anonymous") + _memory(pid, "Pss_Shmem")
 
 
 def _memory(pid: int, name: str) -> int:
-    """One line of the kernel's account, in bytes; 0 when the process is gone."""
+    """Return one line of the kernel's account, in bytes; 0 when the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""What int8 weights cost in accuracy and gain in speed, in this process.
+"""Measures what int8 weights cost in accuracy and gain in speed, in this process.
 
 1. Accuracy, of the built-in model or `--model`: perplexity (e to the mean negative log-likelihood of a token) of a text
    that it was not trained on, read in windows of the model's context, and the largest difference of any logit from the
    float32 network's, over `--tokens` tokens.
 2. Speed, of the 124M checkpoint in bfloat16: steps of the network with and without int8, one after the other in turn;
-   the ratio is the median over the pairs, so that a machine whose speed wanders counts for both. Needs a quiet machine.
+   the ratio is the median over the pairs, so that a machine whose speed varies affects both. It needs a quiet machine.
 
     python -m benchmarks.quantized --text held_out.txt
 """
@@ -59,7 +59,7 @@ class Network:
         self.cache = KVCache(config, NUM_BLOCKS, BLOCK_SIZE, DTYPES[dtype], device)
 
     def batch(self, texts: list[list[int]], start: int = 0) -> Batch:
-        """One span for each text, from position `start` on."""
+        """Return one span for each text, from position `start` on."""
         num_blocks = -(-(start + len(texts[0])) // BLOCK_SIZE)
         spans = [
             Span(ids, start, list(range(1 + i * num_blocks, 1 + (i + 1) * num_blocks)), self.model.config.num_layers)
@@ -69,13 +69,13 @@ class Network:
 
     @torch.inference_mode()
     def all_logits(self, ids: list[int]) -> torch.Tensor:
-        """[tokens, vocab] float32, of one text that fits the context."""
+        """Return the logits [tokens, vocab] float32 of one text that fits the context."""
         hidden = self.model.forward(self.batch([ids]), self.cache)[: len(ids)]
         return self.model.logits(hidden).float()
 
     @torch.inference_mode()
     def seconds(self, batch: Batch, last_rows: slice) -> float:
-        """Of one step: the network over its rows, and logits of each sequence's last row."""
+        """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
         started = time.perf_counter()
         self.model.logits(self.model.forward(batch, self.cache)[last_rows])
         return time.perf_counter() - started
@@ -83,14 +83,14 @@ class Network:
 
 @dataclass
 class Accuracy:
-    """Of one network over a text, summed up window by window."""
+    """The accuracy of one network over a text, summed up window by window."""
 
     loss: float = 0.0
     num_tokens: int = 0
     largest_difference: float = 0.0
 
     def add(self, logits: torch.Tensor, ids: torch.Tensor, exact: torch.Tensor) -> None:
-        """logits and exact [tokens, vocab]; each row but the last is asked for the token after it."""
+        """Add a window: logits and exact [tokens, vocab]; each row but the last is asked for the token after it."""
         chances = torch.log_softmax(logits[:-1].double(), -1)
         self.loss -= chances.gather(1, ids[1:, None]).sum().item()
         self.num_tokens += len(ids) - 1
@@ -102,7 +102,9 @@ class Accuracy:
 
 
 def accuracies(folder: Path, text: str, num_tokens: int) -> dict[tuple[str, Quantization], Accuracy]:
-    """Of each of KINDS over the first tokens of a text; the first kind is what the others' logits are compared with."""
+    """Return the accuracy of each of KINDS over the first tokens of a text; the first kind is what the others'
+    logits are compared with.
+    """
     networks = {kind: Network(folder, *kind) for kind in KINDS}
     ids = Tokenizer.from_folder(folder).encode(text[: 8 * num_tokens], add_special_tokens=False).ids[:num_tokens]
     window = read_config(folder).max_model_len

@@ -1,8 +1,9 @@
-"""A batch job on a Ray of this machine alone: rows and tokens per second, and the most memory of each of its processes.
+"""Runs a batch job on a Ray of this machine alone: rows and tokens per second, and the most memory of each of its
+processes.
 
     python -m benchmarks.ray_data [--rows 4000] [--workers 1 2]
 
-Each row is traced, so that the output is many times the object store's size; the memory must not follow it. Prints a
+Each row is traced, so that the output is many times the object store's size; the memory must not follow it. It prints a
 table in Markdown.
 """
 
@@ -22,7 +23,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.processes import ROOT, descendants, proportional_bytes
 
 STORE_BYTES = 80_000_000
-"""Of Ray's object store: about the least that it takes."""
+"""Bytes of Ray's object store: about the least that it takes."""
 _SAMPLE_INTERVAL = 0.5
 _WORDS_PER_ROW = 100
 _MIB = 1 << 20
@@ -35,11 +36,11 @@ _HEADS = (
 
 @dataclass
 class Peaks:
-    """Proportional memory: what several processes share counts once."""
+    """Proportional memory: what several processes share counts once. In bytes."""
 
     command: int = 0
     worker: int = 0
-    """Of the largest of them."""
+    """Bytes of the largest worker."""
     everything: int = 0
 
     def sample(self, pid: int) -> None:
@@ -57,7 +58,7 @@ def _is_worker(pid: int) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print; 1 when a job failed."""
+    """Run and print; return 1 when a job failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ray_data", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=4000, help="of the data set (4000)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="one run for each number (1 2)")
@@ -87,7 +88,7 @@ def _write_texts(path: Path, num_rows: int) -> None:
 
 
 def _measure(texts: Path, output: Path, workers: int, file_format: str) -> str | None:
-    """One job, as a line of the table; None when it failed."""
+    """Run one job and return a line of the table, or None if it failed."""
     command = [sys.executable, "-m", "deploy.ray.batch", "--input", str(texts), "--output", str(output)]
     command += ["--task", "trace", "--options", json.dumps(_OPTIONS), "--format", file_format]
     command += ["--rows-per-shard", "50", "--workers", str(workers), "--object-store-memory", str(STORE_BYTES)]
@@ -111,7 +112,8 @@ def _measure(texts: Path, output: Path, workers: int, file_format: str) -> str |
 
 
 def tokens_per_second(tokens: int, written: Sequence[float]) -> int | None:
-    """Of all shards but the first, by the times at which they were written; None when that cannot be told.
+    """Return the tokens a second of all shards but the first, by the times at which they were written, or None if that
+    is not known.
 
     So neither the start of Ray and of the engines nor their end, after the last shard, is counted.
     """

@@ -1,9 +1,9 @@
-"""The Ray Serve application on a local cluster, with timed stand-in engines: `python -m benchmarks.ray_serve`.
+"""Runs the Ray Serve application on a local cluster, with timed stand-in engines: `python -m benchmarks.ray_serve`.
 
-Prints output tokens/s of one, two and four replicas beside the plain server with one worker; what clients saw when a
-node with one of four replicas was killed under load; and how replicas came with a load and went after it. The engines
-only take their time, so that few cores do; what HTTP, the ingress and Ray cost is real. Starts its own cluster on the
-loopback interface and ends it.
+It prints output tokens/s of one, two and four replicas next to the plain server with one worker; what clients saw when
+a node with one of four replicas was killed under load; and how replicas came with a load and went after it. The engines
+only take their time, so few cores are enough; what HTTP, the ingress and Ray cost is real. It starts its own cluster on
+the loopback interface and ends it.
 """
 
 import argparse
@@ -37,7 +37,7 @@ KILL_AFTER = 2.0
 SCALING = {"min_replicas": 1, "max_replicas": 3, "target_ongoing_requests": CLIENTS_PER_REPLICA, "upscale_delay_s": 1,
            "downscale_delay_s": 5, "look_back_period_s": 11}  # fmt: skip
 PATIENCE = 180.0
-"""Seconds for replicas to come or to go."""
+"""Seconds for replicas to come or go."""
 STEPS = StepTimes(base=0.02, per_prompt_token=1e-5, per_sequence=1e-4)
 
 
@@ -48,7 +48,7 @@ def bodies(count: int) -> list[dict[str, Any]]:
 
 @contextmanager
 def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
-    """A head without engines, and a node for each of the most replicas."""
+    """Start a head without engines, and a node for each of the most replicas."""
     node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": LOOPBACK}
     # Ray would put the machine's outer address in the loopback's place, where nobody listens.
     services.resolve_ip_for_localhost = lambda host: host
@@ -80,7 +80,7 @@ def loaded(port: int, num_replicas: int, rounds: int) -> Load:
 
 
 async def outcome(port: int, body: dict[str, Any]) -> str:
-    """How a request ended."""
+    """Return how a request ended."""
     try:
         (await exchange(LOOPBACK, port, body)).timeline()
     except Exception as error:
@@ -90,7 +90,7 @@ async def outcome(port: int, body: dict[str, Any]) -> str:
 
 
 async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> tuple[Counter[str], float]:
-    """How each of the requests ended, and seconds from the kill until the last had."""
+    """Return how each of the requests ended, and seconds from the kill until the last had ended."""
     places = asyncio.Semaphore(CLIENTS_PER_REPLICA * max(REPLICAS))
     ends: Counter[str] = Counter()
 
@@ -107,7 +107,9 @@ async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> t
 
 
 async def until_running(port: int, num_clients: int, num_replicas: int) -> tuple[Counter[str], float]:
-    """How requests of so many clients ended that came until so many replicas ran, and the seconds that took."""
+    """Return how the requests of `num_clients` clients ended that came until `num_replicas` replicas ran, and the
+    seconds that took.
+    """
     ends: Counter[str] = Counter()
     is_over = asyncio.Event()
 
@@ -128,13 +130,13 @@ async def until_running(port: int, num_clients: int, num_replicas: int) -> tuple
 
 
 def replica_states() -> dict[str, int]:
-    """How many engine replicas are in which state, by Ray's word."""
+    """Return how many engine replicas are in which state, as Ray reports it."""
     states = serve.status().applications["lightwell"].deployments["Engine"].replica_states
     return {state: count for state, count in states.items() if count}
 
 
 def autoscaled(port: int, model: Path) -> None:
-    """From one replica to the most under load, then back; prints how long it took and how requests ended."""
+    """Scale from one replica to the most under load, then back. Print how long it took and how requests ended."""
     most = SCALING["max_replicas"]
     deploy(model, {"min_replicas": 1, "max_replicas": 1})
     asyncio.run(until_running(port, 0, 1))

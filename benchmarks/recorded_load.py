@@ -1,6 +1,7 @@
-"""Requests with a known place in a run, sent to a server, and what became of each: enough to replay the run elsewhere.
+"""Sends requests with a known place in a run to a server, and notes what became of each: enough to replay the run
+elsewhere.
 
-A record file has one JSON object a line. A line with `"type": "run"` says what served the requests of the lines behind
+A record file has one JSON object a line. A line with `"type": "run"` says what served the requests of the lines after
 it (`Record` without a name: `"type": "request"`); times are seconds from the beginning of their run.
 """
 
@@ -23,15 +24,15 @@ _VOCABULARY = 4096
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked, and when it is due in an open loop."""
+    """What is requested, and when it is due in an open loop."""
 
     prompt: Sequence[int]
     max_tokens: int
     arrival: float = 0.0
     group: int | None = None
-    """Which prompts begin alike."""
+    """The group of prompts that begin alike, or None if it has none."""
     prefix_tokens: int = 0
-    """How many tokens those have in common."""
+    """How many tokens the prompts of the group have in common."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -43,36 +44,36 @@ class Record:
     """What became of a request."""
 
     arrival: float
-    """When it was sent."""
+    """When it was sent, in seconds from the beginning of the run."""
     prompt_tokens: int
     group: int | None
     prefix_tokens: int
     max_tokens: int
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt, found in the prefix cache of its worker."""
+    """Prompt tokens found in the prefix cache of its worker."""
     ttft: float | None = None
-    """From `arrival` to the first token."""
+    """Seconds from `arrival` to the first token."""
     end: float | None = None
-    """When its last token came, or why there is none was known."""
+    """When its last token came, or when it was known why there is none."""
     worker: int | None = None
     error: str | None = None
 
     @property
     def latency(self) -> float:
-        """From its arrival to its last token. Only of what was answered."""
+        """Return the seconds from its arrival to its last token; only for answered requests."""
         assert self.end is not None
         return self.end - self.arrival
 
     @property
     def time_per_output_token(self) -> float:
-        """After the first one. Only of what was answered."""
+        """Return the seconds per output token after the first one; only for answered requests."""
         assert self.ttft is not None
         return (self.latency - self.ttft) / max(1, self.output_tokens - 1)
 
 
 def endless_requests(seed: int, *, prompt_tokens: int, max_tokens: int) -> Iterator[Request]:
-    """Prompts that share nothing, made as they are needed; `max_tokens` is the mean."""
+    """Return prompts that share nothing, made as they are needed; `max_tokens` is the mean."""
     draw = random.Random(seed)
     for i in count():
         prompt = random_prompts(1, seed * 1_000_003 + i, prompt_tokens, _VOCABULARY)[0]
@@ -80,7 +81,9 @@ def endless_requests(seed: int, *, prompt_tokens: int, max_tokens: int) -> Itera
 
 
 def plain_requests(num: int, seed: int, *, prompt_tokens: int, max_tokens: int, rate: float) -> list[Request]:
-    """Prompts that share nothing and come as a Poisson process does, `rate` a second; `max_tokens` is the mean."""
+    """Return prompts that share nothing and come as a Poisson process does, `rate` a second; `max_tokens` is the
+    mean.
+    """
     prompts = random_prompts(num, seed, prompt_tokens, _VOCABULARY)
     arrivals = poisson_arrivals(num, rate, seed)
     draw = random.Random(seed)
@@ -88,14 +91,18 @@ def plain_requests(num: int, seed: int, *, prompt_tokens: int, max_tokens: int, 
 
 
 def _near(mean: int, draw: random.Random) -> int:
-    """Half to one and a half times as much: answers of one length would end together, and their next ones begin so."""
+    """Return half to one and a half times `mean`: answers of one length would end together, so their next ones would
+    begin together.
+    """
     return draw.randint(mean - mean // 2, mean + mean // 2)
 
 
 def grouped_requests(
     num: int, seed: int, *, groups: int, prefix_tokens: int, own_tokens: int, max_tokens: int, rate: float
 ) -> list[Request]:
-    """Prompts that begin with one of `groups` long prefixes, the i-th of them 1 / i as often as the first (Zipf)."""
+    """Return prompts that begin with one of `groups` long prefixes, the i-th of them 1 / i as often as the first
+    (Zipf).
+    """
     prefixes = random_prompts(groups, seed, prefix_tokens, _VOCABULARY)
     ends = random_prompts(num, seed + 1, own_tokens, _VOCABULARY)
     draw = random.Random(seed + 2)
@@ -109,7 +116,7 @@ def grouped_requests(
 async def send_open(
     host: str, port: int, requests: Sequence[Request], workers: Mapping[str, int] | None = None
 ) -> list[Record]:
-    """Send each at its arrival, whether or not those before it are answered. `workers`: as in `send`."""
+    """Send each at its arrival, whether or not those before it are answered. `workers`: as for `send`."""
     started = time.perf_counter()
 
     async def one(request: Request) -> Record:
@@ -129,8 +136,8 @@ async def send_closed(
     seconds: float,
     workers: Mapping[str, int] | None = None,
 ) -> list[Record]:
-    """Send them with so many clients, each of which sends its next as soon as its last is answered, for so long; then
-    what was sent is waited for.
+    """Send them with `concurrency` clients, each of which sends its next as soon as its last is answered, for
+    `seconds`; then wait for what was sent.
     """
     records: list[Record] = []
     started = time.perf_counter()
@@ -148,7 +155,7 @@ async def send_closed(
 async def send(
     host: str, port: int, request: Request, started: float, workers: Mapping[str, int] | None = None
 ) -> Record:
-    """One request of a run that began at `started`; `workers` tells who writes what, a token of each."""
+    """Send one request of a run that began at `started`; `workers` maps a token of each worker to that worker."""
     sent = time.perf_counter()
     asked = (sent - started, len(request.prompt), request.group, request.prefix_tokens, request.max_tokens)
     try:
@@ -167,7 +174,7 @@ async def send(
 
 
 def _reason(message: str) -> str:
-    """The code of an error that the server told, or else what is known in a line."""
+    """Return the code of an error that the server reported, or else what is known in a line."""
     code = re.search(r"""["']code["']: ["'](\w+)""", message)
     return code[1] if code else " ".join(message.split())[:200]
 
@@ -180,7 +187,7 @@ def append_run(file: Path, run: Mapping[str, Any], records: Sequence[Record]) ->
 
 
 def read_runs(file: Path) -> list[tuple[dict[str, Any], list[Record]]]:
-    """The reverse of `append_run`. Raises ValueError for a line that is none of a record file's."""
+    """Read what `append_run` wrote. Raises ValueError for a line that is not of a record file."""
     runs: list[tuple[dict[str, Any], list[Record]]] = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         fields = json.loads(line)

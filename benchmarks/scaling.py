@@ -1,7 +1,8 @@
-"""One, two and four workers behind one server: throughput, balance, latency, routing by prefix, and a worker killed.
+"""Measures one, two and four workers behind one server: throughput, balance, latency, routing by prefix, and a worker
+killed.
 
 The engines are timed stand-ins (`benchmarks.timed_engine`), all else is the real server, so few cores can host several
-workers. What the API process itself takes is measured beside it, and where it is the limit.
+workers. What the API process itself takes is measured too, and where it is the limit.
 
     python -m benchmarks.scaling            # four minutes
     python -m benchmarks.scaling --quick    # one
@@ -36,19 +37,19 @@ from benchmarks.timed_server import Fleet, timed_server
 from benchmarks.wire import scrape
 
 USUAL = StepTimes(base=0.015, per_prompt_token=0.0001, per_sequence=0.0003)
-"""Near those of the 124M checkpoint on two cores."""
+"""Step times near those of the 124M checkpoint on two cores."""
 FAST = StepTimes(base=0.002, per_prompt_token=0.000002, per_sequence=0.00002)
-"""So short that the API process has most to do."""
+"""Step times so short that the API process has most to do."""
 PROMPT, OUTPUT = 128, 64
 CLIENTS = 32
-"""Of each worker, at saturation."""
+"""Clients of each worker, at saturation."""
 SHARE = 0.6
-"""Of what one worker answers at saturation, offered to each in the open loop."""
+"""The share of what one worker answers at saturation, offered to each in the open loop."""
 PREFIXES = {"groups": 32, "prefix_tokens": 1024, "own_tokens": 32, "max_tokens": 16}
 PREFIX_RATE = 6.0
-"""Requests a second for each worker: about what one can do that finds no prefix."""
+"""Requests a second for each worker: about what a worker can do that finds no prefix."""
 PREFIX_BLOCKS = 400
-"""Of each worker's cache: a third of the prefixes fit."""
+"""Blocks of each worker's cache: a third of the prefixes fit."""
 TABLES = ("scale", "limit", "routing", "loss")
 
 
@@ -62,7 +63,7 @@ class Bench:
     record: Path | None
 
     def keep(self, run: Run) -> Run:
-        """Write it down, if that is wanted."""
+        """Write the run to the record file, if there is one."""
         if self.record is not None:
             append_run(self.record, run.as_data(), run.records)
         return run
@@ -70,7 +71,7 @@ class Bench:
 
 @contextmanager
 def warm(fleet: Fleet) -> Iterator[tuple[Server, dict[str, int]]]:
-    """A server that has answered, and the words of its workers."""
+    """Start a server that has answered. Return it and the words of its workers."""
     with timed_server(fleet) as server:
         words = words_of_workers(server, fleet)
         few = plain_requests(8 * fleet.num_workers, 99, prompt_tokens=8, max_tokens=4, rate=50)
@@ -79,7 +80,7 @@ def warm(fleet: Fleet) -> Iterator[tuple[Server, dict[str, int]]]:
 
 
 def saturate(bench: Bench, server: Server, fleet: Fleet, words: dict[str, int]) -> Run:
-    """As many clients for each worker as keep it busy."""
+    """Run as many clients for each worker as keep it busy."""
     requests = endless_requests(fleet.num_workers, prompt_tokens=PROMPT, max_tokens=OUTPUT)
     clients = CLIENTS * fleet.num_workers
     load = send_closed(server.host, server.port, requests, clients, bench.seconds, words)
@@ -87,14 +88,16 @@ def saturate(bench: Bench, server: Server, fleet: Fleet, words: dict[str, int]) 
 
 
 def offer(bench: Bench, server: Server, fleet: Fleet, words: dict[str, int], rate: float) -> Run:
-    """`rate` requests a second for each worker, whatever becomes of them."""
+    """Send `rate` requests a second for each worker, whatever becomes of them."""
     total = rate * fleet.num_workers
     requests = plain_requests(round(total * bench.seconds), 7, prompt_tokens=PROMPT, max_tokens=OUTPUT, rate=total)
     return bench.keep(measure("open loop", fleet, server, send_open(server.host, server.port, requests, words)))
 
 
 def scale(bench: Bench) -> tuple[list[Run], list[Run], float]:
-    """Each number of workers at saturation, and at the same load for each worker; that load, in requests a second."""
+    """Measure each number of workers at saturation, and at the same load for each worker. Return also that load, in
+    requests a second.
+    """
     closed, opened = [], []
     rate = 0.0
     for num in bench.workers:
@@ -106,8 +109,8 @@ def scale(bench: Bench) -> tuple[list[Run], list[Run], float]:
 
 
 def limit_of_api(bench: Bench) -> tuple[list[Run], Run]:
-    """Workers so fast that the API process has more to do than they; and the last of these with answers of one token,
-    so that what a request costs can be told from what a token does.
+    """Measure workers so fast that the API process has more to do than they; and the last of these with answers of
+    one token, to separate what a request costs from what a token does.
     """
     runs = []
     for num in bench.workers:
@@ -122,7 +125,7 @@ def limit_of_api(bench: Bench) -> tuple[list[Run], Run]:
 
 
 def route(bench: Bench) -> list[Run]:
-    """Prompts that begin with a few long prefixes, by each way to choose a worker."""
+    """Measure prompts that begin with a few long prefixes, by each way to choose a worker."""
     runs = []
     rate = PREFIX_RATE * bench.workers[-1]
     requests = grouped_requests(round(rate * bench.seconds), 3, **PREFIXES, rate=rate)
@@ -135,7 +138,7 @@ def route(bench: Bench) -> list[Run]:
 
 
 def lose_a_worker(bench: Bench, rate: float) -> tuple[Run, Loss]:
-    """A steady load, a quarter of the way into which one worker is killed."""
+    """Measure a steady load, a quarter of the way into which one worker is killed."""
     fleet, loss = Fleet(bench.workers[-1], USUAL), Loss()
     seconds = 2 * bench.seconds
     total = rate * fleet.num_workers

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.scaling` as tables. Measures nothing."""
+"""Formats the figures of `benchmarks.scaling` as tables. It measures nothing."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ TIMES = "p50 / p99 ms"
 
 
 def of_saturation(runs: Sequence[Run], seconds: float) -> str:
-    """Rates between the start of all clients and the end of the first; efficiency is against the first run's worker."""
+    """Return rates between the start of all clients and the end of the first; efficiency is against the first run's
+    worker.
+    """
     head = ["workers", "tokens/s", "efficiency", "busiest / mean", f"TTFT {TIMES}", "requests + steps, messages/s"]
     rows = [[*head, "API process, cores", "µs of it a token, requests included", "workers, cores", "client, cores"]]
     rates = [run.rate_between(0.3 * seconds, seconds) for run in runs]
@@ -34,7 +36,9 @@ def of_saturation(runs: Sequence[Run], seconds: float) -> str:
 
 
 def costs_of_api(run: Run, short: Run) -> str:
-    """What a request and a token cost the API process, from two runs of different answers: a line through both."""
+    """Return what a request and a token cost the API process, from two runs of different answers: a line through
+    both.
+    """
     requests, tokens = len(run.records), run.num_output_tokens
     others, few = len(short.records), short.num_output_tokens
     of_token = (run.api_seconds * others - short.api_seconds * requests) / (tokens * others - few * requests)
@@ -46,7 +50,7 @@ def costs_of_api(run: Run, short: Run) -> str:
 
 
 def of_latency(runs: Sequence[Run]) -> str:
-    """The same load for each worker."""
+    """Return the latencies at the same load for each worker."""
     rows = [["workers", "requests/s", f"TTFT {TIMES}", f"TPOT {TIMES}", f"E2E {TIMES}", "busiest / mean", "failed"]]
     for run in runs:
         rows.append([
@@ -62,7 +66,7 @@ def of_latency(runs: Sequence[Run]) -> str:
 
 
 def of_routing(runs: Sequence[Run]) -> str:
-    """The same requests by each way to choose a worker."""
+    """Return the same requests by each way to choose a worker."""
     rows = [["routing", "hit rate", "expected", f"TTFT {TIMES}", f"E2E {TIMES}", "busiest / mean", "failed"]]
     for run in runs:
         expected = run.counted.get("lightwell_routed_prefix_tokens_total", 0.0)
@@ -80,7 +84,7 @@ def of_routing(runs: Sequence[Run]) -> str:
 
 
 def of_loss(run: Run, loss: Loss) -> str:
-    """A worker killed."""
+    """Return what happened when a worker was killed."""
     up, even = loss.up, loss.balanced(run)
     if up is None:
         return f"Worker {loss.lost}, killed after {loss.killed:.1f} s, did not come back within {run.seconds:.0f} s."
@@ -103,8 +107,9 @@ def of_loss(run: Run, loss: Loss) -> str:
 
 
 def failed_elsewhere(run: Run, loss: Loss) -> int:
-    """Requests that a worker which was not killed had and did not answer. A failed request does not tell whose it was,
-    but the server counts what it gives to each worker, and an answer names who wrote it.
+    """Return the number of requests that a worker which was not killed had and did not answer. A failed request does
+    not say which worker had it, but the server counts what it gives to each worker, and an answer names the worker
+    that wrote it.
     """
     others = [worker for worker in range(run.fleet.num_workers) if worker != loss.lost]
     given = sum(run.counted[f'lightwell_worker_requests_total{{worker="{worker}"}}'] for worker in others)
@@ -116,12 +121,14 @@ def times_to_first_token(records: Sequence[Record]) -> str:
 
 
 def failures(run: Run) -> str:
-    """How many, and the code that most of them have."""
+    """Return how many failed, and the code that most of them have."""
     return str(run.failures.total()) + "".join(f"; {count} {code}" for code, count in run.failures.most_common(3))
 
 
 def best_hit_rate(records: Sequence[Record]) -> float:
-    """If each group's first request alone had to compute the prefix, of which whole blocks are kept."""
+    """Return the hit rate if each group's first request alone had to compute the prefix, of which whole blocks are
+    kept.
+    """
     seen: set[int] = set()
     hits = 0
     for record in sorted(records, key=lambda each: each.arrival):
@@ -134,5 +141,5 @@ def best_hit_rate(records: Sequence[Record]) -> float:
 
 
 def milliseconds(seconds: Sequence[float]) -> str:
-    """The p50 / p99 of these; nan of nothing."""
+    """Return the p50 / p99 of these times; nan for no values."""
     return " / ".join(f"{1e3 * percentile(seconds, fraction):.0f}" for fraction in (0.5, 0.99))

@@ -1,4 +1,4 @@
-"""Clients of pods behind a Service: each request goes to a ready pod by a connection of its own."""
+"""Runs clients of pods behind a Service: each request goes to a ready pod by a connection of its own."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ ANSWERED = "answered"
 
 
 class Service:
-    """The endpoints: pods that are ready, in turns."""
+    """The endpoints: pods that are ready, in round robin."""
 
     def __init__(self) -> None:
         self.pods: list[Pod] = []
@@ -31,13 +31,13 @@ class Service:
         self.pods.append(pod)
 
     def endpoint(self) -> str | None:
-        """Of a pod that is ready, or None."""
+        """Return the address of a pod that is ready, or None if there is none."""
         ready = [pod for pod in self.pods if pod.is_ready]
         return ready[next(self._turn) % len(ready)].url if ready else None
 
 
 class ServiceLoad:
-    """So many clients that ask one request after the other, every second one as a stream, until the block ends."""
+    """Clients that send one request after the other, every second one as a stream, until the block ends."""
 
     def __init__(self, service: Service, clients: int) -> None:
         self._service = service
@@ -61,15 +61,15 @@ class ServiceLoad:
             thread.join()
 
     def take(self) -> Counter[str]:
-        """What clients saw since the last call, how often: "answered", an error's status and code, or how a connection
-        ended. While no pod is ready they wait.
+        """Return what clients saw since the last call, and how often: "answered", an error's status and code, or how
+        a connection ended. While no pod is ready they wait.
         """
         with self._lock:
             seen, self._seen = self._seen, Counter()
         return seen
 
     def wait_for_answers(self, patience: float = 60.0) -> None:
-        """Until each client may have had two more answers. Raises TimeoutError."""
+        """Wait until each client may have had two more answers. Raises TimeoutError."""
         wanted = self._num_answered + 2 * len(self._threads)
         end = time.monotonic() + patience
         while self._num_answered < wanted:
@@ -108,7 +108,9 @@ class ServiceLoad:
         return self._judged([json.loads(each) for each in data if each != _DONE], is_whole=data[-1:] == [_DONE])
 
     def _judged(self, events: list[dict[str, object]], *, is_whole: bool) -> str:
-        """All answers must be the first one's text: the same pod or another, as a stream or not."""
+        """Return the outcome: all answers must be the first one's text, from the same pod or another, as a stream or
+        not.
+        """
         text = ""
         for event in events:
             match event:

@@ -1,8 +1,10 @@
-"""What a server of the 124M checkpoint in bfloat16 takes, a minute after it was busy, beside what its weights take.
+"""Measures what a server of the 124M checkpoint in bfloat16 takes, a minute after it was busy, compared with what its
+weights take.
 
 Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once: other
 programs that map the same libraries take their share of them, so nothing else should run. The KV cache is as large as
-one lets it be, and is told apart: it is given the size that the default has, 64 full contexts, so that it is known.
+its setting allows, and is counted separately: it is given the size that the default has, 64 full contexts, so that it
+is known.
 
     python -m benchmarks.serving_memory --cache /tmp/lightwell-benchmarks
 """
@@ -25,12 +27,12 @@ SECONDS = 60.0
 CONTEXTS = 64
 BLOCK_SIZE = 32
 MOST_TIMES_WEIGHTS, MOST_BESIDE = 1.5, 400_000_000
-"""The bar: so many times the weights, and so many bytes."""
+"""The limit: a multiple of the weights, and bytes in addition."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a checkpoint in bfloat16. Bytes."""
+    """Sizes of a checkpoint in bfloat16, in bytes."""
 
     weights: int
     kv_cache: int
@@ -41,7 +43,7 @@ class Sizes:
 
 
 def sizes_of(folder: Path) -> Sizes:
-    """Of a folder with weights in float32."""
+    """Return the sizes of a folder with weights in float32."""
     import torch
 
     from model.checkpoint.registry import read_config
@@ -53,7 +55,7 @@ def sizes_of(folder: Path) -> Sizes:
 
 
 def memory_after_load(folder: Path, kv_cache: int, seconds: float) -> dict[str, int]:
-    """Bytes by kind of process, so many seconds after REQUESTS by CLIENTS clients."""
+    """Return the bytes by kind of process, `seconds` after REQUESTS by CLIENTS clients."""
     arguments = [str(folder), "--dtype", "bfloat16", "--served-model-name", "model"]
     with serve([*arguments, "--kv-cache-memory", str(kv_cache), "--block-size", str(BLOCK_SIZE)]) as server:
         prompts = random_prompts(REQUESTS, seed=0)
@@ -72,7 +74,7 @@ def by_kind(server: Server) -> dict[str, int]:
 
 
 def report(folder: Path, seconds: float) -> None:
-    """Prints the table. MB are 10^6 bytes."""
+    """Print the table. MB are 10^6 bytes."""
     sizes = sizes_of(folder)
     found = memory_after_load(folder, sizes.kv_cache, seconds)
     without_cache = sum(found.values()) - sizes.kv_cache

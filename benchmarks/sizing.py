@@ -1,4 +1,4 @@
-"""What servers take, beside what `lightwell size` foretells of them (docs/sizing.md).
+"""Measures what servers take, compared with what `lightwell size` predicts for them (docs/sizing.md).
 
 Memory is the proportional set size of all processes of a server some seconds after it was busy. Nothing else should
 run, as other programs that map the same libraries take a share of them.
@@ -35,7 +35,7 @@ SMALLEST_VOCABULARY = 4096
 
 
 def measured(folder: Path, dtype: str, quantize: str) -> dict[str, int]:
-    """Bytes by kind of process, some seconds after the last of some requests."""
+    """Return the bytes by kind of process, some seconds after the last of some requests."""
     arguments = [str(folder), "--dtype", dtype, "--quantize", quantize, "--kv-cache-memory", str(KV_CACHE)]
     with serve([*arguments, "--served-model-name", "model"]) as server:
         prompts = random_prompts(REQUESTS, seed=0, vocabulary=SMALLEST_VOCABULARY)
@@ -46,7 +46,7 @@ def measured(folder: Path, dtype: str, quantize: str) -> dict[str, int]:
 
 
 def row(model: str, cache: Path, dtype: str, quantize: str) -> list[str]:
-    """One line of the table. MB are 10^6 bytes."""
+    """Return one line of the table. MB are 10^6 bytes."""
     folder = MODELS[model].folder(cache)
     settings = Settings(dtype=dtype, quantize=quantize, kv_cache_memory=KV_CACHE)
     foretold = sizes(read_config(folder), settings)

@@ -1,9 +1,10 @@
-"""From the start of the process to ready and to the first token, beside other engines: fresh, and once more.
+"""Measures the time from the start of the process to ready and to the first token, compared with other engines: fresh,
+and once more.
 
-Of each engine the first start is that of a fresh clone after `make install`: without bytecode of our own source, and
-with an empty folder for what peers compile. Of those after it the medians are told. The files of model and libraries
-were read before, the libraries' bytecode is there. Ready is asked for ten times a second; then one request with a short
-prompt is sent. With `--build-image` a fresh container with the default model is started too: from the start of
+The first start of each engine is that of a fresh clone after `make install`: without bytecode of our own source, and
+with an empty folder for what peers compile. For those after it the medians are given. The files of model and libraries
+were read before, the libraries' bytecode is there. Readiness is polled ten times a second; then one request with a
+short prompt is sent. With `--build-image` a fresh container with the default model is started too: from the start of
 `lightwell serve` in it to its first token.
 
     python -m benchmarks.startup --models default 124m --turns 5 [--build-image SCRIPT]
@@ -37,14 +38,14 @@ IMAGE = "lightwell-startup"
 
 @dataclass(frozen=True)
 class Start:
-    """Of one process. Seconds since it was started."""
+    """The start of one process. Times are seconds since it was started."""
 
     ready: float
     first_token: float
 
 
 def start_once(name: str, setup: Setup) -> Start:
-    """Raises Absent or ServerFailed."""
+    """Start once and measure. Raises Absent or ServerFailed."""
     prompt = [id_ % vocabulary_of(setup.folder) for id_ in range(300, 300 + PROMPT_TOKENS)]
     started = time.perf_counter()
     with ENGINES[name](setup) as engine:
@@ -55,20 +56,20 @@ def start_once(name: str, setup: Setup) -> Start:
 
 
 def caches_in(folder: Path) -> dict[str, str]:
-    """The environment with which what engines compile is kept there: inductor's and vLLM's own."""
+    """Return the environment with which what engines compile is kept there: inductor's and vLLM's own."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
     return {name: str(folder / name.lower()) for name in names}
 
 
 def forget_bytecode() -> None:
-    """Leave our own source as a fresh clone has it."""
+    """Remove the bytecode, so that our own source is as in a fresh clone."""
     for top in ("model", "server"):
         for folder in list((ROOT / top).rglob("__pycache__")):
             shutil.rmtree(folder)
 
 
 def measure(names: Sequence[str], setup: Setup, turns: int) -> dict[str, list[Start]]:
-    """Of each engine that is there a fresh start and so many more, in turns. Prints why one is not there."""
+    """Measure a fresh start and `turns` more of each engine that is available, in turn. Print why one is not."""
     found: dict[str, list[Start]] = {name: [] for name in names}
     forget_bytecode()
     with TemporaryDirectory(prefix="lightwell-startup-") as caches:
@@ -84,7 +85,7 @@ def measure(names: Sequence[str], setup: Setup, turns: int) -> dict[str, list[St
 
 
 def table_of_starts(title: str, found: dict[str, list[Start]]) -> str:
-    """Seconds. The ratio is of the starts after the first."""
+    """Return a table of seconds. The ratio is of the starts after the first."""
     head = [
         "engine",
         "fresh: ready s",
@@ -110,14 +111,16 @@ def table_of_starts(title: str, found: dict[str, list[Start]]) -> str:
 
 
 def report(models: Sequence[str], names: Sequence[str], cache: Path, home: Path, turns: int) -> None:
-    """Prints a table for each of `models` (of MODELS)."""
+    """Print a table for each of `models` (of MODELS)."""
     for model in models:
         found = measure(names, Setup(MODELS[model].folder(cache), DTYPE, home), turns)
         print(f"{table_of_starts(f'start, {model}, {DTYPE}', found)}\n", flush=True)
 
 
 def table_of_container(build_image: str) -> str:
-    """Seconds of the image in a new container, by a script: SCRIPT TAG builds it, SCRIPT TAG -- COMMAND runs in one."""
+    """Return a table of the seconds of the image in a new container, by a script: SCRIPT TAG builds it, SCRIPT TAG
+    -- COMMAND runs in one.
+    """
     subprocess.run([build_image, IMAGE], cwd=ROOT, check=True, capture_output=True)
     check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
     command = [build_image, IMAGE, "--", "python", "-c", check]

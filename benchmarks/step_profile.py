@@ -1,9 +1,9 @@
-"""Where the time of one decode step goes: products, attention, norms, and what stands between them.
+"""Measures where the time of one decode step goes: products, attention, norms, and what is between them.
 
-A network in this process and steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The step is timed
-as a server takes it, all blocks in one call where that can be, and block by block; the parts in further steps block by
-block, with a clock around each, so that they add up to a little more. "Products alone" are the same products, one
-after the other with nothing between them (`benchmarks.ceiling`), timed in turn with the steps.
+A network in this process runs steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The step is timed
+as a server takes it, all blocks in one call where that can be, and block by block; the parts are timed in further steps
+block by block, with a clock around each, so that they add up to a little more. "Products alone" are the same products,
+one after the other with nothing between them (`benchmarks.ceiling`), timed in turn with the steps.
 
     python -m benchmarks.step_profile --dtype bfloat16 --rows 1 8 32
 """
@@ -66,7 +66,7 @@ def clocks(seconds: dict[str, float]) -> Iterator[None]:
 
 
 class Decoder:
-    """A network and a cache in which so many sequences hold KEYS tokens."""
+    """A network and a cache in which a number of sequences hold KEYS tokens."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, rows: int) -> None:
         self.config = read_config(folder)
@@ -93,7 +93,7 @@ class Decoder:
 
 
 def measure(folder: Path, dtype: torch.dtype, rows: int, rounds: int) -> list[str]:
-    """A row of the table: medians in milliseconds."""
+    """Measure and return a row of the table: medians in milliseconds."""
     decoder = Decoder(folder, dtype, rows)
     products = Products(decoder.config, dtype)
     whole: dict[bool, list[float]] = {False: [], True: []}

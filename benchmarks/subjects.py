@@ -1,7 +1,8 @@
-"""What is measured in turns: servers with prompts of their model, and `transformers.generate` with a static batch.
+"""The subjects that are measured in turn: servers with prompts of their model, and `transformers.generate` with a
+static batch.
 
-All are started first. A peer's server that does not have its turn is stopped (SIGSTOP), so that it takes nothing of the
-others'; ours, whose worker is watched, waits idle.
+All are started first. A peer's server that does not have its turn is stopped (SIGSTOP), so that it takes nothing from
+the others; ours, whose worker is watched, waits idle.
 """
 
 import json
@@ -29,18 +30,18 @@ Traffic = Callable[[str, int, Sequence[dict[str, Any]]], Coroutine[Any, Any, Loa
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one turn."""
+    """The figures of one turn."""
 
     tokens_per_second: float
     timelines: Sequence[Timeline] = ()
-    """Of each request, where it was streamed."""
+    """Timelines of the requests that were streamed."""
 
 
 class Subject(Protocol):
     @property
     def name(self) -> str: ...
     def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
-        """Of so many requests, `concurrency` at a time; no two seeds have the same prompts."""
+        """Measure `requests` requests, `concurrency` at a time; no two seeds have the same prompts."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Served:
         return Figures(load.tokens_per_second, load.timelines)
 
     def drive(self, bodies: Sequence[dict[str, Any]], traffic: Traffic) -> Load:
-        """Its turn with these requests. Raises RuntimeError where it reads or writes other numbers of tokens than it
-        was told: short answers would make the figures flatter than they are.
+        """Run its turn with these requests. Raises RuntimeError where it reads or writes other numbers of tokens
+        than requested: short answers would make the figures flatter than they are.
         """
         self.engine.resume()
         try:
@@ -83,7 +84,7 @@ class Served:
 
 @dataclass(frozen=True)
 class StaticBatch:
-    """`transformers.generate`, in a process that waits while it is not asked."""
+    """`transformers.generate`, in a process that waits when it has nothing to do."""
 
     asks: IO[str]
     answers: IO[str]
@@ -116,7 +117,7 @@ def static_batch(setup: Setup) -> Iterator[StaticBatch]:
 
 @contextmanager
 def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setup) -> Iterator[Served]:
-    """Of an engine that waits for its turn, and may run when it is to end."""
+    """Run an engine that waits for its turn, and may run when it is to end."""
     with start(setup) as engine:
         engine.pause()
         try:
@@ -127,7 +128,7 @@ def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setu
 
 @contextmanager
 def all_of(names: Sequence[str], setup: Setup) -> Iterator[list[Subject]]:
-    """Those of `names` that can be had, and our bfloat16 beside int8. Prints why another cannot."""
+    """Start those of `names` that are available, and our bfloat16 next to int8. Print why another is not."""
     starts: list[tuple[str, AbstractContextManager[Subject]]] = [
         (name, static_batch(setup) if name == STATIC else served(ENGINES[name], setup)) for name in names
     ]

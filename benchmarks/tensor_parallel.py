@@ -1,9 +1,10 @@
-"""One worker's model on two and more processes, beside one: how near the numbers are, what a step takes and holds.
+"""Compares one worker's model on two and more processes with one process: how near the numbers are, what a step takes
+and holds.
 
-Each line is an engine in a process of its own, which starts the other ranks. Numbers: of a text of 200 tokens every
-layer's patterns and stream, and the logits; of eight prompts 64 tokens each, chosen greedily; all beside those of the
-model's first line. On a CPU the ranks share the cores and meet over the loopback, so steps get longer, not shorter:
-what is shown is the price of meeting.
+Each line is an engine in a process of its own, which starts the other ranks. Numbers are compared: of a text of 200
+tokens every layer's patterns and residual stream, and the logits; of eight prompts 64 tokens each, chosen greedily; all
+with those of the model's first line. On a CPU the ranks share the cores and communicate over the loopback, so steps get
+longer, not shorter: what is shown is the price of communication.
 
     python -m benchmarks.tensor_parallel                    # the default model and the 124M checkpoint, 1 and 2 ranks
     python -m benchmarks.tensor_parallel --ranks 1 2 4 --model small
@@ -38,27 +39,27 @@ STREAMS = (1, 8, 32)
 POINTS = ("attn.hook_pattern", "hook_resid_post")
 _STEPS = 60
 _CACHE = 768 << 20
-"""Bytes, for the longest of all streams at once, in float64 too."""
+"""Bytes of the cache, for the longest of all streams at once, in float64 too."""
 
 
 @dataclass
 class Measured:
-    """Of one engine."""
+    """What was measured of one engine."""
 
     load: float
-    """Seconds."""
+    """Seconds to load."""
     steps: dict[int, float]
-    """Milliseconds of a step in which so many streams get a token each, median."""
+    """Median milliseconds of a step, by the number of streams that get a token each."""
     prompt: float
     """Milliseconds of a prompt of 512 tokens (less where the context is shorter), median."""
     looking: float
-    """... and of a trace of patterns and stream of 200 tokens."""
+    """Milliseconds of a trace of patterns and residual stream of 200 tokens, median."""
     bytes: list[int]
-    """Of each rank's private memory that is in use, torch's and Python's own included."""
+    """Bytes of each rank's private memory that is in use, torch's and Python's own included."""
 
 
 def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[RequestOutput]]:
-    """All answers."""
+    """Run the requests and return all answers."""
     answers: dict[int, list[RequestOutput]] = {each.uid: [] for each in requests}
     for each in requests:
         engine.add_request(each)
@@ -86,7 +87,7 @@ def tracing(num_layers: int) -> TraceTask:
 
 
 def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """Numbers go to `out`, an npz."""
+    """Measure an engine. The numbers go to `out`, an npz."""
     sizes = json.loads((folder / "config.json").read_text())
     began = time.perf_counter()
     engine = Engine.from_folder(
@@ -111,7 +112,7 @@ def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
 
 
 def other_ranks() -> list[str]:
-    """Their process ids."""
+    """Return the process ids of the other ranks."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [
         pid for pid in children if b"server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -124,7 +125,7 @@ def private_bytes(pid: str) -> int:
 
 
 def median_ms(engine: Engine, make: Callable[[], tuple[Sequence[int], Task]]) -> float:
-    """Of a request alone."""
+    """Return the median milliseconds of a request alone."""
     times = []
     for uid in range(7):
         prompt, task = make()
@@ -147,7 +148,7 @@ def step_ms(engine: Engine, streams: int, vocabulary: int) -> float:
 
 
 def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """In a process of its own."""
+    """Measure an engine in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.tensor_parallel"]
     command += ["--one", str(folder), str(num_ranks), dtype, str(out)]
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()[-1]
@@ -156,7 +157,9 @@ def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measur
 
 
 def worst(ours: Path, theirs: Path) -> str:
-    """The largest differences of patterns, stream and logits, and how many tokens are the same until they part."""
+    """Return the largest differences of patterns, residual stream and logits, and how many tokens are the same until
+    they differ.
+    """
     with np.load(ours) as mine, np.load(theirs) as other:
         cells = []
         for ending in ("hook_pattern", "hook_resid_post", "logits"):

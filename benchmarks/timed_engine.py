@@ -1,6 +1,6 @@
-"""The real engine around a network that only takes its time: what lies between engines can be measured on few cores.
+"""Runs the real engine around a network that only takes its time: what is between engines can be measured on few cores.
 
-Scheduling, blocks, prefix cache, preemption and books are the server's own. A step sleeps as long as
+Scheduling, blocks, prefix cache, preemption and counters are the server's own. A step sleeps as long as
 `benchmarks.simulation.step_times` says and brings each stream a token that names the worker. It generates and nothing
 else, and its numbers mean nothing. `benchmarks.timed_server` serves it.
 """
@@ -27,11 +27,11 @@ from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sequence import Chunk, Sequence
 
 _PIECE = 0.005
-"""Seconds between two looks whether the step is still wanted: a network looks between its blocks."""
+"""Seconds between two checks whether the step is still wanted: a network checks between its blocks."""
 
 
 class TimedRunner(ModelRunner):
-    """Computes nothing, for as long as it is told."""
+    """A runner that computes nothing, for as long as its step times say."""
 
     step_times: StepTimes
     token_id: int
@@ -52,11 +52,11 @@ class TimedRunner(ModelRunner):
         return StepResult(tokens={chunk.sequence.uid: self.token_id for chunk in chunks if chunk.needs_sample})
 
     def check(self) -> None:
-        """It is always able to do nothing."""
+        """Check nothing: it is always able to do nothing."""
 
 
 def work_of(chunks: ReadOnlySequence[Chunk]) -> tuple[int, int, int]:
-    """Prompt tokens, decoding sequences and the keys these look at: the arguments of `StepTimes.seconds`.
+    """Return the prompt tokens, decoding sequences and the keys these attend to: the arguments of `StepTimes.seconds`.
 
     What a preempted sequence computes again counts as prompt.
     """
@@ -66,11 +66,12 @@ def work_of(chunks: ReadOnlySequence[Chunk]) -> tuple[int, int, int]:
 
 
 class TimedEngine(Engine):
-    """See the module."""
+    """An engine around a timed network; see the module."""
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> "TimedEngine":
-        """An engine for any decoder, whose cache has as many blocks as that model's would have and takes no memory.
+        """Create an engine for any decoder, whose cache has as many blocks as that model's would have and takes no
+        memory.
 
         Raises:
             KeyError: the environment holds no step times.
@@ -91,7 +92,7 @@ class TimedEngine(Engine):
         return engine
 
     def add_request(self, request: EngineRequest) -> None:
-        """As the real one. Raises ValueError for what needs a network: anything but plain text."""
+        """Add a request like the real one. Raises ValueError for what needs a network: anything but plain text."""
         task = request.task
         is_plain = isinstance(task, GenerateTask) and task.attention is None and not request.interventions
         if not is_plain:

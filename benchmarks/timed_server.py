@@ -1,8 +1,8 @@
-"""`lightwell serve` around the timed engine, whose step times are in the environment.
+"""Runs `lightwell serve` around the timed engine, whose step times are in the environment.
 
     python -m benchmarks.timed_server [flags of lightwell serve]
 
-All else is the real server: HTTP, admission, routing, workers, metrics. Loads no torch in the API process.
+All else is the real server: HTTP, admission, routing, workers, metrics. It loads no torch in the API process.
 """
 
 import json
@@ -23,11 +23,11 @@ from server.config.command_line import from_arguments
 from server.dispatch.routing import Router
 
 STEP_TIMES = "TIMED_ENGINE_STEP_TIMES"
-"""The environment's variable that holds the step times as JSON."""
+"""The environment variable that holds the step times as JSON."""
 ROUTING = "TIMED_SERVER_ROUTING"
-"""... that names one of `benchmarks.routing_policies`; without it the server's own is used."""
+"""The environment variable that names one of `benchmarks.routing_policies`; without it the server's own is used."""
 FIRST_TOKEN = 300
-"""What worker 0 generates; worker i that plus i."""
+"""The token that worker 0 generates; worker i generates that plus i."""
 CONTEXT = 8192
 """Tokens that the stand-in reads and writes at most."""
 BLOCK_SIZE = 32
@@ -40,20 +40,20 @@ class Fleet:
     num_workers: int
     step_times: StepTimes
     num_blocks: int = 1024
-    """Of each worker's cache, the one that is never used included."""
+    """Blocks of each worker's cache, the one that is never used included."""
     max_num_seqs: int = 64
     routing: str = "prefix"
 
     @property
     def flags(self) -> list[str]:
-        """Of `lightwell serve`."""
+        """Return the flags of `lightwell serve`."""
         flags = [f"--max-num-seqs={self.max_num_seqs}", f"--block-size={BLOCK_SIZE}"]
         return [*flags, "--device=cpu", "--threads=1", f"--devices={self.num_workers}"]
 
 
 @contextmanager
 def timed_server(fleet: Fleet, flags: Sequence[str] = (), log_file: Path | None = None) -> Iterator[Server]:
-    """That fleet, ready, on a free port of the loopback interface. Raises ServerFailed."""
+    """Start that fleet on a free port of the loopback interface, and wait until it is ready. Raises ServerFailed."""
     with TemporaryDirectory() as folder:
         model = make_model(Path(folder) / "timed")
         port = free_port()
@@ -66,7 +66,7 @@ def timed_server(fleet: Fleet, flags: Sequence[str] = (), log_file: Path | None 
 
 
 def make_model(folder: Path) -> Path:
-    """The default model with a longer context, in `folder`: its weights are loaded and never used."""
+    """Make the default model with a longer context, in `folder`: its weights are loaded and never used."""
     original = ROOT / "model" / "fables"
     folder.mkdir()
     for file in original.iterdir():
@@ -78,7 +78,7 @@ def make_model(folder: Path) -> Path:
 
 
 def bytes_per_block(model: Path) -> int:
-    """Of the cache of that model, by which `--kv-cache-memory` is counted: float32."""
+    """Return the bytes of a block of the cache of that model, by which `--kv-cache-memory` is counted: float32."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
     return int(4 * per_token * BLOCK_SIZE)

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client over asyncio streams: one connection that can leave at any moment, gently or with a reset.
 
-What load generators need and httpx hides: when the head came, each piece of a body, a small receive buffer, RST. Knows
-no route.
+It has what load generators need and httpx hides: when the head came, each piece of a body, a small receive buffer, RST.
+It knows no route.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Answer:
 
 
 class Wire:
-    """One connection. `send`, then `read_head`, then `pieces` or `read_body`; it can be used again after that."""
+    """One connection: `send`, then `read_head`, then `pieces` or `read_body`; it can be used again after that."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -42,7 +42,7 @@ class Wire:
 
     @classmethod
     async def open(cls, host: str, port: int, receive_buffer: int | None = None) -> "Wire":
-        """A connection; one with a small `receive_buffer` (bytes) makes the server wait for a slow reader soon."""
+        """Open a connection; one with a small `receive_buffer` (bytes) makes the server wait for a slow reader soon."""
         connection = socket.socket()
         if receive_buffer is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -57,7 +57,7 @@ class Wire:
     async def ask(
         self, method: str, path: str, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One exchange."""
+        """Send one request and read its answer."""
         await self.send(method, path, content, headers)
         head = await self.read_head()
         return Answer(head, await self.read_body(head))
@@ -65,19 +65,19 @@ class Wire:
     async def send(
         self, method: str, path: str, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> None:
-        """The whole request, its length announced."""
+        """Send the whole request, its length announced."""
         self.writer.write(_request_head(method, path, content, headers) + content)
         await self.writer.drain()
 
     async def send_part(
         self, method: str, path: str, content: bytes, headers: Mapping[str, str] | None, part: float
     ) -> None:
-        """The head, and of the body the first `part` (below 1): the rest never comes."""
+        """Send the head, and of the body the first `part` (below 1): the rest never comes."""
         self.writer.write(_request_head(method, path, content, headers) + content[: int(part * len(content))])
         await self.writer.drain()
 
     async def read_head(self) -> Head:
-        """Raises WireError for an end before the head's."""
+        """Read the head. Raises WireError for an end before the head's."""
         try:
             lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         except asyncio.IncompleteReadError as error:
@@ -86,7 +86,7 @@ class Wire:
         return Head(int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in pairs})
 
     async def pieces(self, head: Head) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises WireError for an end before the body's."""
+        """Return the body as it comes. Raises WireError for an end before the body's."""
         try:
             if head.headers.get("transfer-encoding") == "chunked":
                 while size := int((await self.reader.readuntil(b"\r\n")).strip(), 16):
@@ -104,15 +104,15 @@ class Wire:
             raise WireError("the connection ended between two chunks of an answer, or within one") from error
 
     async def read_body(self, head: Head) -> bytes:
-        """All of it."""
+        """Read the whole body."""
         return b"".join([piece async for piece in self.pieces(head)])
 
     def close(self) -> None:
-        """FIN; RST instead where something came that nobody read."""
+        """Close with FIN; RST instead where data came that was not read."""
         self.writer.close()
 
     def reset(self) -> None:
-        """RST, as a client whose process or machine is gone."""
+        """Close with RST, as a client does whose process or machine is gone."""
         connection = self.writer.get_extra_info("socket")
         if connection.fileno() >= 0:  # not closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -129,18 +129,18 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 def json_content(body: Any) -> bytes:
-    """A body as JSON in UTF-8."""
+    """Return a body as JSON in UTF-8."""
     return json.dumps(body).encode()
 
 
 def samples(text: str) -> dict[str, float]:
-    """A Prometheus exposition as values by name and labels, as they are written: `a_total{b="c"}`."""
+    """Return a Prometheus exposition as values by name and labels, as they are written: `a_total{b="c"}`."""
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
 
 async def scrape(host: str, port: int) -> dict[str, float]:
-    """`samples` of a server's /metrics, over a connection of its own."""
+    """Return `samples` of a server's /metrics, over a connection of its own."""
     wire = await Wire.open(host, port)
     values = samples((await wire.ask("GET", "/metrics")).body.decode())
     wire.close()

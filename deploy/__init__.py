@@ -1,1 +1,1 @@
-"""What brings the server up elsewhere; Python code where that needs it."""
+"""Deploys the server elsewhere; holds Python code if that needs it."""

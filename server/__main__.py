@@ -1,4 +1,4 @@
-"""`python -m server` is `lightwell`."""
+"""Runs `python -m server`, which is `lightwell`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Puts one server together: model files, application, processes. The only place that knows all of the parts.
+"""Puts one server together: model files, application, processes. No other file knows all of the parts.
 
-Reads what the API process needs of the model (config, tokenizer, chat template) before anything is started, so that
-a folder that cannot be served ends the start with one line. Imports no torch.
+It reads what the API process needs of the model (config, tokenizer, chat template) before anything is started, so that
+a folder that cannot be served ends the start with one line. It imports no torch.
 """
 
 import ipaddress
@@ -48,7 +48,7 @@ _DESCRIPTION = (
 
 
 class ServeError(RuntimeError):
-    """The server cannot start or go on; the message is one line for the operator."""
+    """The server cannot start or continue; the message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ModelFiles:
 
     folder: Path
     fingerprint: Fingerprint
-    """Of the folder, taken before anything was read."""
+    """The folder's fingerprint, taken before anything was read."""
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -67,7 +67,7 @@ class ModelFiles:
 
 
 def load_model_files(settings: Settings) -> ModelFiles:
-    """Find and read the model's folder, weights apart. Raises ValueErrors of one line."""
+    """Find the model's folder and read all but the weights. Raises ValueErrors of one line."""
     folder = model_folder.resolve(settings.model)
     before = fingerprint(folder)
     config = read_config(folder)
@@ -93,7 +93,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
 
 
 def default_model_id(model: str | None, folder: Path) -> str:
-    """A hub id as it is; of a folder the last part of its path."""
+    """Return a hub id as it is, or the last part of a folder's path."""
     return model if model is not None and not Path(model).expanduser().exists() else folder.resolve().name
 
 
@@ -106,7 +106,7 @@ def create_app(
     metrics: Metrics,
     tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
+    """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
     # Here: importing and building the routes takes half a second, in which the workers start already.
     from server.routes import build_routes
     from server.routes.context import AppContext
@@ -144,9 +144,9 @@ def create_app(
 
 
 def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """The lifespan, at whose beginning the OpenAPI document is made.
+    """Return the lifespan, with the OpenAPI document made at its beginning.
 
-    It takes most of a second, once: while the workers load, and not when a client asks, beside all running streams.
+    That takes most of a second, once: it is done while the workers load, and not when a client asks and streams run.
     """
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyn
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
+    """Return whether an address to listen on is reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -167,7 +167,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
-    """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
+    """Serve until told to stop, and return the exit status. Raises ServeError, with one line that says why."""
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None

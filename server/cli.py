@@ -1,4 +1,4 @@
-"""The command `lightwell`: reads the command line and hands over. Imports nothing heavy until it serves.
+"""The command `lightwell`: reads the command line and hands over. It imports nothing heavy until it serves.
 
 Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a command line that makes no sense.
 """
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command, and return the exit status."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "census":
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def census(name: str, *, as_json: bool) -> int:
-    """Print the census of a configuration; the exit status."""
+    """Print the census of a configuration, and return the exit status."""
     from model.analysis import census_report
     from model.analysis.census import take_census
     from model.checkpoint import folder, registry
@@ -132,7 +132,7 @@ def census(name: str, *, as_json: bool) -> int:
 
 
 def size(settings: Settings) -> int:
-    """Print what a server takes; the exit status."""
+    """Print what a server takes, and return the exit status."""
     from model.checkpoint import folder, registry
     from server.config import memory_estimate
 
@@ -147,7 +147,7 @@ def size(settings: Settings) -> int:
 
 
 def kernels(arguments: argparse.Namespace) -> int:
-    """Print what computes here; the exit status."""
+    """Print what computes here, and return the exit status."""
     from server.config import kernel_report
 
     try:
@@ -161,7 +161,7 @@ def kernels(arguments: argparse.Namespace) -> int:
 
 
 def make_key(name: str, *, is_admin: bool) -> int:
-    """Print a new key and its entry for the key file; the exit status."""
+    """Print a new key and its entry for the key file, and return the exit status."""
     key = new_key()
     try:
         entry = key_entry(name, key, is_admin=is_admin)
@@ -172,7 +172,7 @@ def make_key(name: str, *, is_admin: bool) -> int:
 
 
 def health() -> int:
-    """Ask the server whether it is ready; the exit status, with one line on stderr if it is not."""
+    """Ask the server whether it is ready, and return the exit status; if it is not, print one line on stderr."""
     from server.lifecycle.health_check import serve_arguments, why_not_ready
 
     settings = from_arguments(build_parser().parse_args(["serve", *serve_arguments()]), os.environ)
@@ -181,7 +181,7 @@ def health() -> int:
 
 
 def forget_keys() -> None:
-    """Take the plain keys out of what the workers are given: the environment, and sys.argv through multiprocessing."""
+    """Remove the plain keys from what the workers are given: the environment, and sys.argv through multiprocessing."""
     os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
     for i, argument in enumerate(sys.argv):
         if argument.startswith("--api-key="):
@@ -191,7 +191,9 @@ def forget_keys() -> None:
 
 
 def print_text(text: str) -> int:
-    """Text on stdout; the exit status. A reader that leaves early, as `head` does, has what it wanted."""
+    """Print text on stdout, and return the exit status. A reader that leaves early, as `head` does, has what it
+    wanted.
+    """
     try:
         print(text, flush=True)
     except OSError as error:
@@ -202,13 +204,13 @@ def print_text(text: str) -> int:
 
 
 def fail(message: str, status: int, log_format: str = "text") -> int:
-    """One line on stderr, and the exit status."""
+    """Print one line on stderr, and return the exit status."""
     say("error", message, log_format)
     return status
 
 
 def say(level: str, message: str, log_format: str) -> None:
-    """One line on stderr, behind all that was logged: of text, or as the log's objects."""
+    """Print one line on stderr, after all that was logged, as text or in the log's JSON."""
     from server.observability import logs
 
     logs.flush()

@@ -1,4 +1,4 @@
-"""What holds in every folder: the threads of a process, and what is run by whom when several processes share the tests.
+"""What holds in every folder: the threads of a process, and which process runs which tests when several share them.
 
 `make test` runs several processes (pytest-xdist), one more than cores; `.venv/bin/pytest -k name` runs in one.
 """
@@ -23,10 +23,13 @@ if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
 
 TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
-"""One server and one browser serve many files of the folder, which takes longest of all: two processes run a half each,
-the second from this name on."""
+"""The folder, and the file name from which its second half begins. One server and one browser serve many files of
+the folder, which takes longest of all: two processes run a half each.
+"""
 CLUSTERS = tuple(f"tests/deploy/test_{name}.py" for name in ("kubelet", "ray_data", "ray_serve"))
-"""Each starts several servers: one after the other, or two cores would have them all at once."""
+"""Test files that each start several servers: they run one after the other, or two cores would have them all at
+once.
+"""
 LONGEST = (
     TOGETHER,
     "tests/deploy/",
@@ -39,24 +42,26 @@ LONGEST = (
     "tests/client/",
     "tests/test_types",
 )
-"""They wait for servers, and take longest: begun first, or one process would end alone with them."""
+"""Tests that wait for servers, and take longest: they begin first, or one process would end alone with them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of LONGEST in its order, then the rest in theirs."""
+    """Sort the tests: those of LONGEST in its order, then the rest in theirs."""
     items.sort(key=lambda item: next((i for i, top in enumerate(LONGEST) if item.nodeid.startswith(top)), len(LONGEST)))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """What was imported and collected stays: searching it for garbage took a fifth of the time of the routes' tests."""
+    """Freeze what was imported and collected: searching it for garbage took a fifth of the time of the routes'
+    tests.
+    """
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file is run by one process, whose fixtures for it are built once; files are handed out in the order above."""
+    """Run each file in one process, whose fixtures for it are built once; files are handed out in the order above."""
     from xdist.scheduler import LoadScopeScheduling
 
     config.option.loadscopereorder = False
@@ -66,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def run_together(nodeid: str) -> str:
-    """What the tests are named after that one process runs."""
+    """Return the group name of the tests that one process runs."""
     if nodeid.startswith(CLUSTERS):
         return "tests/deploy"
     if nodeid.startswith(TOGETHER):

@@ -1,4 +1,4 @@
-"""Asserts that a row of a layer's answer does not depend on the rows beside it, bit for bit."""
+"""Asserts that a row of a layer's answer does not depend on the other rows, bit for bit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,8 +37,8 @@ def assert_rows_do_not_depend_on_the_batch(layer: Callable[[torch.Tensor], torch
 def rounding_alone(
     rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [rows, in] and a weight [out, in] whose product is 0 but for rounding: each row's second half is minus its
-    first, mixed. So every change of the order of a sum shows, where bfloat16 would round it away.
+    """Return x [rows, in] and a weight [out, in] whose product is 0 but for rounding: each row's second half is
+    minus its first, mixed. So every change of the order of a sum shows, where bfloat16 would round it away.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(inputs, generator=generator)

@@ -1,6 +1,6 @@
 """Runs the fast network on one sequence in process and gathers every named point, chunk by chunk, for tests to compare.
 
-Knows model/ only: no engine, no server. Axes as in `model.hooks.points`.
+It knows only model/: no engine, no server. Axes are those of `model.hooks.points`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ BLOCK_SIZE = 8
 NUM_BLOCKS = 60
 WHOLE = 1_000_000
 MAPS = {"attn.hook_attn_scores": "scores", "attn.hook_pattern": "pattern"}
-"""Points that the network hands out through attention taps, and their kind."""
+"""Points that the network returns through attention taps, and their kind."""
 
 
 def look_at_everything(
     model: Transformer, token_ids: Sequence[int], encoder_token_ids: Sequence[int] = (), *, chunk: int = WHOLE
 ) -> dict[str, torch.Tensor]:
-    """Every point of a pass, by full name; the decoder reads `chunk` tokens a step.
+    """Return every point of a pass, by full name; the decoder reads `chunk` tokens a step.
 
     The cache's blocks are scattered, so that an answer cannot be right by their order.
     """
@@ -38,13 +38,13 @@ def look_at_everything(
 def logits_alone(
     model: Transformer, token_ids: Sequence[int], encoder_token_ids: Sequence[int] = (), *, chunk: int = WHOLE
 ) -> torch.Tensor:
-    """The logits of a decoder, or the hidden states of an encoder, with nobody looking."""
+    """Return the logits of a decoder, or the hidden states of an encoder, with no captures."""
     return _Looked(model, list(token_ids), list(encoder_token_ids), chunk, looking=False).output
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Where one sequence's keys lie in the cache."""
+    """Where one sequence's keys are in the cache."""
 
     table: list[int]
     cross_table: list[int]
@@ -91,7 +91,7 @@ class _Looked:
         return logits
 
     def places(self, stack: Stack) -> Iterator[tuple[Point, int | None]]:
-        """Every point of a stack, and each of its layers."""
+        """Yield every point of a stack, and each of its layers."""
         for point in points_of(self.config, stack):
             layers = range(stack_config(self.config, stack).num_layers) if point.in_block else (None,)
             for layer in layers:
@@ -134,7 +134,9 @@ class _Looked:
 
 
 def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "") -> float:
-    """The largest difference over all points whose names end so. Both must have the same; -inf equals only -inf."""
+    """Return the largest difference over all points whose names have this ending. Both must have the same; -inf
+    equals only -inf.
+    """
     assert set(ours) == set(expected), set(ours) ^ set(expected)
     found = 0.0
     for name in sorted(ours):
@@ -149,5 +151,5 @@ def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], endi
 
 
 def value_heads(config: ModelConfig, x: torch.Tensor) -> torch.Tensor:
-    """x [positions, key head, D] -> [positions, head, D]: head h reads key head h * K // H."""
+    """Repeat key heads: x [positions, key head, D] -> [positions, head, D]; head h reads key head h * K // H."""
     return x.repeat_interleave(config.num_heads // config.num_kv_heads, 1)

@@ -1,12 +1,13 @@
-"""How far every family's numbers are from those of transformers: `python -m tests.parity [--write FOLDER] [name ...]`.
+"""Measures how far every family's numbers are from those of transformers: `python -m tests.parity [--write FOLDER]
+[name ...]`.
 
-Small random checkpoints (`tests.tiny`), ordinary random tokens. Prints two tables in Markdown, family x quantity, each
-entry the largest absolute error over all layers, heads and positions of the prompts; `--write docs` puts them into
-docs/parity.md. Ends with status 1 when an entry is over its bound.
+It uses small random checkpoints (`tests.tiny`) and ordinary random tokens. It prints two tables in Markdown, family x
+quantity, each entry the largest absolute error over all layers, heads and positions of the prompts; `--write docs` puts
+them into docs/parity.md. It ends with status 1 when an entry is over its bound.
 
-What the two tables compare, and how, they say themselves.
+The two tables themselves say what they compare, and how.
 
-Knows the routes and the slow reference; refuses to know how the numbers are made.
+It knows the routes and the slow reference; it never knows how the numbers are made.
 """
 
 import argparse
@@ -47,32 +48,36 @@ ROWS = (
     "gpt_neox-sequential", "opt", "opt-post", "bert", "roberta", "distilbert", "mpnet", "modernbert", "t5",
     "t5-gated-untied", "bart", "marian",
 )  # fmt: skip
-"""Of tests.tiny.VARIANTS."""
+"""Names of tests.tiny.VARIANTS that are measured."""
 NUM_PROMPTS, LENGTH, ENCODER_LENGTH = 2, 45, 38
 
 Errors = dict[str, float]
-"""Quantity -> largest absolute error; a quantity that the family does not have is not there."""
+"""Quantity -> largest absolute error; a quantity that the family does not have is missing."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What is compared, of one input, from any source. Each list has one tensor a layer; no axis for a batch."""
+    """The numbers to compare, of one input, from any source. Each list has one tensor per layer; there is no batch
+    axis.
+    """
 
     patterns: list[torch.Tensor]
-    """Of all attentions: the encoder's layers, the decoder's, the decoder's across; [head, query, key]."""
+    """Patterns of all attentions: the encoder's layers, the decoder's, the decoder's cross attention; [head, query,
+    key].
+    """
     scores: list[torch.Tensor]
-    """Likewise; -inf where a query does not look."""
+    """Scores in the same order; -inf where a key is masked."""
     hidden: list[torch.Tensor]
-    """The embedding, the stream after each block, and after the final norm where there is one; [position, d]. An
-    encoder-decoder's are the encoder's, then the decoder's.
+    """The embedding, the residual stream after each block, and after the final norm if there is one; [position, d].
+    An encoder-decoder's are the encoder's, then the decoder's.
     """
     embedding: torch.Tensor
     """The mean over positions of the last hidden states (an encoder-decoder: of its encoder), [d]."""
     logits: torch.Tensor | None
-    """[position, vocab]; None without a head."""
+    """[position, vocab], or None without a head."""
 
     def errors(self, expected: "Numbers") -> Errors:
-        """The largest differences from what is expected."""
+        """Return the largest differences from what is expected."""
         found = {
             "patterns": _largest(self.patterns, expected.patterns),
             "scores": _largest([_centred(s) for s in self.scores], [_centred(s) for s in expected.scores]),
@@ -91,7 +96,9 @@ def _largest(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> 
 
 
 def _centred(scores: torch.Tensor) -> torch.Tensor:
-    """Each row less its mean over the keys that are seen; 0 where none is. Softmax does not know a row's constant."""
+    """Subtract from each row its mean over the visible keys, or 0 if there is none. Softmax ignores a row's
+    constant.
+    """
     seen = scores.isfinite()
     finite = scores.double().masked_fill(~seen, 0.0)
     mean = finite.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
@@ -107,7 +114,7 @@ class Prompt:
 
 
 def draw_prompts(config: ModelConfig, seed: int) -> list[Prompt]:
-    """Ordinary tokens, longer than every window."""
+    """Draw prompts of ordinary tokens, longer than every window."""
     rng = random.Random(seed)
 
     def ids(length: int) -> list[int]:
@@ -117,7 +124,7 @@ def draw_prompts(config: ModelConfig, seed: int) -> list[Prompt]:
 
 
 class Theirs:
-    """transformers, eager."""
+    """The numbers of transformers, eager."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self.config = read_config(folder)
@@ -155,7 +162,7 @@ class Theirs:
 
 
 def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numbers:
-    """Of all points by full name, from the network or from the reference."""
+    """Return the numbers of all points by full name, from the network or from the reference."""
 
     def each(stack: ModelConfig, prefix: str, point: str) -> list[torch.Tensor]:
         return [points[f"{prefix}blocks.{layer}.{point}"] for layer in range(stack.num_layers)]
@@ -189,13 +196,13 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
 
 
 class OverHttp:
-    """A server, as a user asks it."""
+    """A server, queried as a user does it."""
 
     def __init__(self, server: RunningServer, config: ModelConfig) -> None:
         self.server, self.config = server, config
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Tensors by name, without the number of the input."""
+        """Return tensors by name, without the number of the input."""
         response = self.server.http.post(
             self.server.url + path, json=body, headers={"Accept": "application/vnd.safetensors"}
         )
@@ -233,7 +240,7 @@ class OverHttp:
         return self.ask("/v1/trace", {**asked, "points": points})
 
     def streams(self, stack: ModelConfig, prefix: str, asked: dict[str, Any]) -> list[torch.Tensor]:
-        """What enters each block of a stack, and what leaves the last, normed where there is a final norm."""
+        """Return what enters each block of a stack, and what leaves the last, normed if there is a final norm."""
         last = "ln_final.hook_out" if stack.final_norm else f"blocks.{stack.num_layers - 1}.hook_resid_post"
         names = [*(f"blocks.{layer}.hook_resid_pre" for layer in range(stack.num_layers)), last]
         traced = self.trace([f"{prefix}{name}" for name in names], asked)
@@ -246,7 +253,7 @@ def _worst(found: Sequence[Errors]) -> Errors:
 
 @contextmanager
 def served(folder: Path) -> Iterator[OverHttp]:
-    """A server of a checkpoint. Its steps are small, so that prompts are read in chunks."""
+    """Start a server of a checkpoint. Its steps are small, so that prompts are read in chunks."""
     config = read_config(folder)
     arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--log-level", "warning"]
     if config.kind != "encoder":  # which reads its input whole
@@ -257,14 +264,14 @@ def served(folder: Path) -> Iterator[OverHttp]:
 
 
 def errors_over_http(asked: OverHttp, folder: Path, seed: int) -> Errors:
-    """float32: a server of the checkpoint against transformers."""
+    """Return the errors in float32: a server of the checkpoint against transformers."""
     theirs = Theirs(folder, torch.float32)
     prompts = draw_prompts(asked.config, seed)
     return _worst([asked.numbers(prompt).errors(theirs.numbers(prompt)) for prompt in prompts])
 
 
 def errors_in_process(folder: Path, seed: int) -> Errors:
-    """float64: network - reference, and reference with casts - transformers."""
+    """Return the errors in float64: network - reference, and reference with casts - transformers."""
     config = read_config(folder)
     theirs, weights = Theirs(folder, torch.float64), load_weights(folder, config, torch.float64)
     network = load_model(folder, config, torch.float64, CPU)
@@ -282,13 +289,13 @@ def errors_in_process(folder: Path, seed: int) -> Errors:
 
 
 def over_bound(precision: str, errors: Errors) -> list[str]:
-    """The entries that are too large, in words."""
+    """Return the entries that are too large, in words."""
     bounds = BOUNDS[precision]
     return [f"{name}: {value:.1e} > {bounds[name]:.0e}" for name, value in errors.items() if not value <= bounds[name]]
 
 
 def table(precision: str, rows: Mapping[str, Errors]) -> str:
-    """Markdown; `rows` by the name of the checkpoint."""
+    """Return a table in Markdown; `rows` by the name of the checkpoint."""
     lines = ["| checkpoint | " + " | ".join(QUANTITIES) + " |", "|---" * (len(QUANTITIES) + 1) + "|"]
     for name, errors in rows.items():
         entries = [f"{errors[quantity]:.1e}" if quantity in errors else "" for quantity in QUANTITIES]
@@ -298,7 +305,7 @@ def table(precision: str, rows: Mapping[str, Errors]) -> str:
 
 
 def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> str:
-    """What `--write` writes."""
+    """Return what `--write` writes."""
     return "\n\n".join(
         (
             "# How far our numbers are from those of transformers",

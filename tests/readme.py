@@ -1,10 +1,10 @@
-"""Reads the README and docs/ as their tests need them, and rewrites what in them follows from the code.
+"""Reads the README and docs/ as their tests need them, and rewrites the parts that follow from the code.
 
     python -m tests.readme      rewrite the tables, and the output under each example
 
-A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. An example is a ```console block: lines after `$ ` are
+A table is between `<!-- NAME -->` and `<!-- /NAME -->`. An example is a ```console block: lines after `$ ` are
 commands, the lines after them what they printed; a ```python block is followed by a ```text block with what it printed.
-Knows where the code keeps its tables; knows nothing of what they mean.
+It knows where the code keeps its tables, but nothing of what they mean.
 """
 
 import ast
@@ -31,7 +31,7 @@ PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
 @dataclass(frozen=True)
 class Example:
-    """One command of a document and the output that stands under it."""
+    """One command of a document and the output below it."""
 
     command: str
     output: str
@@ -79,7 +79,9 @@ def routes_table(openapi: dict[str, Any]) -> str:
 
 
 def fields_table() -> str:
-    """Every field of the requests that other servers have too: what is honoured, ignored and refused, and where."""
+    """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
+    where.
+    """
     from server import schemas
     from server.schemas.base import ChatMessage, RequestModel
     from server.schemas.generation import StreamOptions
@@ -109,7 +111,7 @@ def fields_table() -> str:
 
 
 def points_table() -> str:
-    """The glossary of the points: every one with its axes, how it is made, and whether it can be changed."""
+    """Return the glossary of the points: every one with its axes, how it is made, and whether it can be changed."""
     from model.hooks.points import POINTS
 
     def row(name: str, axes: str, formula: str, about: str, changeable: bool) -> str:
@@ -122,7 +124,7 @@ def points_table() -> str:
 
 
 def table(name: str, path: Path = REFERENCE) -> str:
-    """What stands between the two marks of `name` in a document."""
+    """Return what is between the two marks of `name` in a document."""
     found = re.search(marks(name), path.read_text(encoding="utf-8"), re.DOTALL)
     assert found, f"{path.name} has no <!-- {name} --> ... <!-- /{name} -->"
     return found[2].strip()
@@ -133,7 +135,7 @@ def marks(name: str) -> str:
 
 
 def console_examples(text: str) -> Iterator[Example]:
-    """Every command of every ```console block, with its output; commands go on after a backslash."""
+    """Yield every command of every ```console block, with its output; commands go on after a backslash."""
     for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
@@ -147,7 +149,7 @@ def python_examples(text: str) -> Iterator[Example]:
 
 
 def run_console(command: str, server: Server) -> str:
-    """What the command prints when the documents' address is this server's. Raises CalledProcessError."""
+    """Return what the command prints when the documents' address is this server's. Raises CalledProcessError."""
     shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # `lightwell` itself
     done = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
@@ -156,7 +158,7 @@ def run_console(command: str, server: Server) -> str:
 
 
 def run_python(code: str, server: Server) -> str:
-    """What the code prints when the documents' address is this server's. Raises CalledProcessError."""
+    """Return what the code prints when the documents' address is this server's. Raises CalledProcessError."""
     command = [sys.executable, "-c", code.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
@@ -164,14 +166,14 @@ def run_python(code: str, server: Server) -> str:
 
 
 def openapi(server: Server) -> dict[str, Any]:
-    """The schema as the running server gives it."""
+    """Return the schema as the running server gives it."""
     with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
         schema: dict[str, Any] = json.load(answer)
         return schema
 
 
 def folders_table() -> str:
-    """The folders of model/ and server/, each with what its __init__.py says of it first."""
+    """Return the folders of model/ and server/, each with the first sentence of its __init__.py."""
 
     def rule(path: Path) -> str:
         opening = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]

@@ -1,4 +1,4 @@
-"""The files that bring the server up elsewhere agree with each other and with the settings."""
+"""The files that deploy the server elsewhere agree with each other and with the settings."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_prometheus_scrapes_the_service_of_the_compose_file_at_the_port_of_the_i
 
 
 def mounts(service: str) -> dict[str, Path]:
-    """What of ours a container of the compose file sees, and where."""
+    """Return which of our files a container of the compose file sees, and where."""
     volumes = [volume.split(":") for volume in load("deploy/compose.yaml")["services"][service]["volumes"]]
     return {target: ROOT / "deploy" / source for source, target, *_ in volumes if source.startswith("./")}
 
@@ -90,7 +90,7 @@ def test_the_image_installs_the_torch_that_the_constraints_pin() -> None:
 
 
 def test_the_image_installs_what_every_setting_needs() -> None:
-    """--otlp-endpoint needs an extra, which nobody can add to a read-only container."""
+    """Check that --otlp-endpoint has its extra, which cannot be added to a read-only container."""
     command = re.search(r'python3 -c "(import tomllib;.*?)" > requirements.txt', DOCKERFILE)
     assert command
     written = subprocess.run([sys.executable, "-c", command[1]], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -104,7 +104,9 @@ def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() ->
 
 
 def test_the_image_is_healthy_where_lightwell_health_says_so() -> None:
-    """Which finds the port by itself: a port of the image's own made one that serves at another unhealthy for ever."""
+    """Check that `lightwell health` finds the port by itself: a port of the image's own made a server at another
+    port unhealthy for ever.
+    """
     checks = re.findall(r"^HEALTHCHECK (?:.*\\\n)?.*CMD (.*)$", DOCKERFILE, re.MULTILINE)
     assert [json.loads(check) for check in checks] == [["lightwell", "health"]]
 
@@ -120,7 +122,7 @@ def test_the_containers_run_read_only_and_without_rights() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["root", "12345"])
 def test_the_server_needs_no_rights_no_home_and_no_cache_and_leaves_nothing_in_tmp(user: str) -> None:
-    """What --read-only, --cap-drop ALL and --user leave, made of namespaces: no container engine is needed."""
+    """Run with what --read-only, --cap-drop ALL and --user leave, made of namespaces: no container engine is needed."""
     number = user if user.isdigit() else "0"
     alone = ["unshare", "--user", f"--map-user={number}", f"--map-group={number}", "--keep-caps", "--mount", "--fork"]
     locked = [*alone, str(ROOT / "tests" / "tools" / "read_only.sh")]

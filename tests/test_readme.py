@@ -53,7 +53,7 @@ NOT_DESCRIBED = {("GET", "/docs"), ("GET", "/admin/keys"), ("POST", "/admin/keys
 
 
 def test_every_route_that_a_document_names_is_there(server: Server) -> None:
-    """docs/inside.md named one that had been given another path."""
+    """Check against the old failure: docs/inside.md named a route that had been given another path."""
     described = readme.openapi(server)["paths"]
     there = NOT_DESCRIBED | {(method.upper(), path) for path, methods in described.items() for method in methods}
     known = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in there}
@@ -107,7 +107,8 @@ def test_python_prints_what_stands_under_it(example: Example, server: Server) ->
 
 
 def form(output: str) -> object:
-    """What must stay: the keys and types of JSON, tuples and metrics with their numbers blotted out, that text came.
+    """Return what must stay: the keys and types of JSON, tuples and metrics with their numbers blotted out, that text
+    came.
 
     Numbers and generated text may differ with the processor, whose products differ in the last bits; ids always do.
     """

@@ -19,7 +19,7 @@ TOLERANCE = 1e-10
 
 
 def _tokens(count: int, step: int) -> list[int]:
-    """Neither special tokens nor much repetition, and longer than every window."""
+    """Return tokens that are neither special nor much repeated, and longer than every window."""
     return [(step * i * i + 31 * i + 5) % (tiny.VOCAB_SIZE - 5) + 5 for i in range(count)]
 
 

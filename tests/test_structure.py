@@ -1,6 +1,7 @@
-"""The shape of the house, read from the source: which way imports point, what each part may know, how long files get.
+"""The structure of the repository, read from the source: which way imports point, what each part may know, how long
+files get.
 
-Knows nothing of what the code does. A new folder, and an arrow to another, must be named here.
+It knows nothing of what the code does. A new folder, and an arrow to another, must be named here.
 """
 
 import ast
@@ -62,7 +63,9 @@ MAY_IMPORT = {
     "model.config": "",
 }  # fmt: skip
 MOST_ENTRIES = {"server": 16, "model": 16}
-"""Besides __init__.py; what is written for one family of models each, in any number, is not counted."""
+"""Most entries of a folder besides __init__.py; files written for one family of models each, in any number, are not
+counted.
+"""
 MOST_ENTRIES_ELSEWHERE = 20
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
@@ -111,7 +114,7 @@ MODULES = {module_name(path): path for path in python_files("model", "server")}
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
-    """Each dotted name that an import statement anywhere under `tree` may bind, relative ones not allowed."""
+    """Yield each dotted name that an import statement anywhere under `tree` may bind, relative ones not allowed."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -123,7 +126,7 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 def runtime_statements(tree: ast.Module) -> ast.Module:
-    """What runs on import: function bodies and `if TYPE_CHECKING` blocks taken out."""
+    """Return what runs on import: function bodies and `if TYPE_CHECKING` blocks taken out."""
 
     class Cut(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -156,7 +159,9 @@ def libraries(tree: ast.AST) -> set[str]:
 
 
 def room_of(module: str, place: str) -> str | None:
-    """The entry of a folder, by its dotted name, in which a module is; None for what is not in the folder."""
+    """Return the entry of a folder, by its dotted name, that holds a module, or None if the module is not in the
+    folder.
+    """
     inner = module.removeprefix(f"{place}.")
     return None if inner == module else f"{place}.{inner.split('.')[0]}"
 
@@ -166,7 +171,7 @@ PLACES = sorted({module_name(path) for path in MODULES.values() if path.name == 
 
 
 def imported_rooms(place: str) -> dict[str, set[str]]:
-    """The rooms of a folder, each with those of them that it imports."""
+    """Return the entries of a folder, each with those of them that it imports."""
     rooms: dict[str, set[str]] = {room: set() for module in MODULES if (room := room_of(module, place))}
     for module, names in IMPORTS.items():
         here = room_of(module, place)
@@ -176,7 +181,7 @@ def imported_rooms(place: str) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str] | None:
-    """A way along the arrows of a graph that comes back to where it began, or None."""
+    """Return a path along the arrows of a graph that comes back to where it began, or None."""
     done: set[str] = set()
 
     def walk(node: str, path: tuple[str, ...]) -> list[str] | None:
@@ -264,7 +269,7 @@ def test_policy_needs_the_standard_library_only(name: str) -> None:
 
 
 def loaded_by(start: str) -> set[str]:
-    """Our modules that importing `start` runs, packages above them included."""
+    """Return our modules that importing `start` runs, packages above them included."""
     reached: set[str] = set()
     left = [start]
     while left:
@@ -412,7 +417,7 @@ def test_files_and_functions_stay_short() -> None:
 
 
 def page_files(*suffixes: str) -> list[Path]:
-    """The page's own files of these kinds."""
+    """Return the page's own files of these kinds."""
     return sorted(path for path in PAGE.rglob("*") if path.suffix in suffixes and "vendor" not in path.parts)
 
 
@@ -423,7 +428,7 @@ SCRIPT_IMPORT = re.compile(
 
 
 def script_imports(path: Path) -> set[str]:
-    """The files that a script imports, at once or later, by their path in the page."""
+    """Return the files that a script imports, at once or later, by their path in the page."""
     matches = SCRIPT_IMPORT.findall(path.read_text(encoding="utf-8"))
     return {(path.parent / "".join(match)).resolve().relative_to(PAGE).as_posix() for match in matches}
 

@@ -1,4 +1,6 @@
-"""Types, as `make types` checks them: one of the tests, so that it runs beside the others instead of before them."""
+"""Types, as `make types` checks them: one of the tests, so that it runs in parallel with the others instead of
+before them.
+"""
 
 import subprocess
 import sys

@@ -1,1 +1,1 @@
-"""Broken, odd and hostile HTTP over raw sockets: `python -m benchmarks.fuzz`."""
+"""Sends broken, odd and hostile HTTP over raw sockets: `python -m benchmarks.fuzz`."""

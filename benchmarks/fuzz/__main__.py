@@ -1,11 +1,11 @@
-"""Broken, odd and hostile HTTP over raw sockets, against a server of its own: nothing may hurt it.
+"""Sends broken, odd and hostile HTTP over raw sockets to a server of its own: nothing may hurt it.
 
-Throws the catalogue of attacks, then `--count` random mutations of valid requests, then opens `--idle` connections that
-say nothing or half a request, then throws the mutations once more, and last measures how long `--shapes` random bodies,
-large within the limits, make a neighbour's stream wait. Every connection must be answered or closed in bounded time,
-without a status of 500 or more; afterwards the next normal request works, the processes are the same, none holds more
-open files than before, nor more memory than before it met the mutations again, and no stream waits 50 ms longer beside
-a body than without it (medians of 5). The seed is drawn afresh unless given, and printed. Ends with status 1 when
+It throws the catalogue of attacks, then `--count` random mutations of valid requests, then opens `--idle` connections
+that send nothing or half a request, then throws the mutations once more, and last measures how long `--shapes` random
+bodies, large within the limits, make a neighbour's stream wait. Every connection must be answered or closed in bounded
+time, without a status of 500 or more; afterwards the next normal request works, the processes are the same, none holds
+more open files than before, nor more memory than before it met the mutations again, and no stream waits 50 ms longer
+with a body than without it (medians of 5). The seed is random unless given, and printed. It ends with status 1 when
 anything is wrong.
 
     python -m benchmarks.fuzz --count 20000 --idle 3000 --shapes 100
@@ -28,22 +28,22 @@ from benchmarks.processes import Server, allocated_bytes, descendants, num_open_
 from benchmarks.wire import Wire, scrape
 
 RECEIVE_TIMEOUT = 2.0
-"""Of the server: the time for a head or a body to come."""
+"""Seconds that the server waits for a head or a body."""
 BOUND = 20.0
-"""Seconds from its last byte in which a connection must end: on a busy machine with room to spare."""
+"""Seconds from its last byte in which a connection must end: ample on a busy machine."""
 SERVE = [
     *("--receive-timeout", f"{RECEIVE_TIMEOUT:g}", "--send-timeout", "5", "--log-level", "error"),
     *("--max-num-seqs", "64", "--max-num-batched-tokens", "64"),  # short steps: streams wait for nothing else
     *("--kv-cache-memory", "16MiB"),  # so few blocks that the first mutations have touched all of them
 ]
 MEMORY_SLACK = 8 << 20
-"""Of each process; 400 mutations that came again took 0.0 to 0.1 MiB in each of four runs."""
+"""Bytes by which each process may grow; 400 mutations that came again took 0.0 to 0.1 MiB in each of four runs."""
 FILES_SLACK = 4
 _SHOWN = 20
 
 
 async def fuzz(server: Server, count: int, idle: int, seed: int) -> Verdicts:
-    """Everything, and what is left of the server afterwards."""
+    """Throw everything, then check what is left of the server."""
     await _normal_request(server)
     files = {pid: num_open_files(pid) for pid in descendants(server.pid)}
     verdicts = await throw_all(server, chain(catalogue(), mutations(seed, count)), BOUND)
@@ -71,7 +71,7 @@ async def _normal_request(server: Server) -> None:
 
 
 async def _idle_connections(server: Server, count: int, verdicts: Verdicts) -> None:
-    """Connections that say nothing, or stop: others are served beside them, and all of them end."""
+    """Open connections that send nothing, or stop: others are served meanwhile, and all of them end."""
     parts = (b"", b"G", COMPLETION[:40], COMPLETION[:-1])
     wires = []
     for number in range(count):
@@ -101,7 +101,7 @@ async def _idle_connections(server: Server, count: int, verdicts: Verdicts) -> N
 
 
 async def _aftermath(server: Server, verdicts: Verdicts, files: dict[int, int], sizes: dict[int, int]) -> None:
-    """What the server holds, once it had some seconds to give it back."""
+    """Check what the server holds, once it had some seconds to give it back."""
     held: list[str] = []
     for _ in range(50):
         await asyncio.sleep(0.2)
@@ -112,7 +112,7 @@ async def _aftermath(server: Server, verdicts: Verdicts, files: dict[int, int], 
 
 
 async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) -> list[str]:
-    """Beyond these files and bytes, by process id."""
+    """Return what is held beyond these files and bytes, by process id."""
     values = await scrape(server.host, server.port)
     held = []
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "inflight_capture_bytes"):
@@ -130,7 +130,7 @@ async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) ->
 
 
 def hold_up(server: Server, count: int, seed: int) -> list[str]:
-    """Print how long each body makes a neighbour's stream wait; what is wrong of it."""
+    """Print how long each body makes a neighbour's stream wait. Return what is wrong."""
     with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
         openapi = json.load(answer)
     wrong = []
@@ -147,7 +147,7 @@ def hold_up(server: Server, count: int, seed: int) -> list[str]:
 
 
 def report(verdicts: Verdicts) -> bool:
-    """Prints the table; True when nothing is wrong."""
+    """Print the table. Return True when nothing is wrong."""
     print("| attack | connections | answers | longest s |\n|---|---|---|---|")
     for group, seconds in verdicts.seconds.items():
         answers = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.statuses[group].items()))

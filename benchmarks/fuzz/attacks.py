@@ -1,6 +1,6 @@
-"""What is thrown at the server: requests as bytes, whole and broken in every way that parsers were ever broken with.
+"""Makes what is thrown at the server: requests as bytes, whole and broken in every way that ever broke a parser.
 
-Knows the wire and a few of the server's routes; neither sends nor judges.
+It knows the wire and a few of the server's routes; it neither sends nor judges.
 """
 
 import random
@@ -30,12 +30,12 @@ class Attack:
 
     group: str
     pieces: tuple[bytes, ...]
-    """Sent one after the other, a moment apart."""
+    """Pieces that are sent one after the other, a moment apart."""
     ending: Literal["wait", "half-close", "reset"] = "wait"
     most_answers: int = 1
-    """More would be answers to what was smuggled in."""
+    """Most answers that may come; more would be answers to what was smuggled in."""
     least_answers: int = 0
-    """Of requests that are all in order."""
+    """Fewest answers that must come, for requests that are all in order."""
     pause: float = 0.0
     """Seconds between two pieces."""
 
@@ -56,7 +56,7 @@ JSON_ROUTES = ("/tokenize", "/v1/completions", "/v1/chat/completions", "/v1/atte
 
 
 def catalogue() -> Iterator[Attack]:
-    """Every attack that needs no dice."""
+    """Return every attack that needs no randomness."""
     yield from truncated()
     yield from trickling()
     yield from heads()
@@ -69,7 +69,7 @@ def catalogue() -> Iterator[Attack]:
 
 
 def truncated() -> Iterator[Attack]:
-    """Cut at every byte, by a client that ends its side there, or its whole connection."""
+    """Cut a request at every byte, by a client that closes its side there, or its whole connection."""
     for whole in (TOKENIZE, STREAM, VERSION):
         for end in range(len(whole)):
             yield Attack("truncated", (whole[:end],), "half-close")
@@ -78,7 +78,9 @@ def truncated() -> Iterator[Attack]:
 
 
 def trickling() -> Iterator[Attack]:
-    """Slowloris: a head, a body or a chunk that never ends; and a client that says nothing, or stops."""
+    """Return Slowloris attacks: a head, a body or a chunk that never ends; and a client that sends nothing, or
+    stops.
+    """
     endless = tuple(f"x-{i}: 1\r\n".encode() for i in range(400))
     yield Attack("slowloris", (b"GET /version HTTP/1.1\r\nHost: x\r\n", *endless), pause=0.1)
     head = request("/tokenize", b"", "Content-Length: 100000")
@@ -92,7 +94,7 @@ def trickling() -> Iterator[Attack]:
 
 
 def heads() -> Iterator[Attack]:
-    """Giant, many, empty, misspelt and folded headers; line ends and hosts of every kind."""
+    """Return giant, many, empty, misspelt and folded headers; line ends and hosts of every kind."""
     line = b"GET /version HTTP/1.1\r\n"
     host = b"Host: x\r\n"
     for lines in HEADER_LINES:
@@ -102,7 +104,7 @@ def heads() -> Iterator[Attack]:
 
 
 def bodies() -> Iterator[Attack]:
-    """JSON that is none, too deep, too large, not finite, said twice, not UTF-8."""
+    """Return bodies that are not JSON, too deep, too large, not finite, given twice, not UTF-8."""
     for value in BODIES:
         for path in JSON_ROUTES if len(value) < 1 << 16 else JSON_ROUTES[:2]:
             yield Attack("bodies", (request(path, value),))
@@ -115,7 +117,7 @@ SMUGGLED = b"GET /version HTTP/1.1\r\nHost: smuggled\r\n\r\n"
 
 
 def lengths() -> Iterator[Attack]:
-    """Two opinions of where a request ends, with another request behind: at most one answer may come."""
+    """Return requests whose end is ambiguous, with another request after them: at most one answer may come."""
     text = b'{"prompt": "x"}'
     whole = b"%x\r\n%s\r\n0\r\n\r\n" % (len(text), text)
     for headers in LENGTHS:
@@ -129,7 +131,7 @@ def lengths() -> Iterator[Attack]:
 
 
 def chunks() -> Iterator[Attack]:
-    """Chunked bodies with sizes, extensions and trailers as they must not be."""
+    """Return chunked bodies with invalid sizes, extensions and trailers."""
     for body in CHUNKED_BODIES:
         yield Attack(
             "chunks", (request("/tokenize", body, "Transfer-Encoding: chunked"),), "half-close", most_answers=2
@@ -137,7 +139,7 @@ def chunks() -> Iterator[Attack]:
 
 
 def other_protocols() -> Iterator[Attack]:
-    """Other versions of HTTP and other protocols altogether."""
+    """Return other versions of HTTP and other protocols altogether."""
     for whole in GREETINGS:
         yield Attack("other protocols", (whole,), "half-close")
     for method in METHODS:
@@ -148,13 +150,13 @@ def other_protocols() -> Iterator[Attack]:
 
 
 def paths() -> Iterator[Attack]:
-    """Targets in other forms, and paths that mean to leave the server's folders."""
+    """Return targets in other forms, and paths that try to leave the server's folders."""
     for path in PATHS:
         yield Attack("paths", (request(path),))
 
 
 def conversations() -> Iterator[Attack]:
-    """Several requests on one connection, expectations, and ends in the middle."""
+    """Return several requests on one connection, expectations, and ends in the middle."""
     yield Attack("pipelining", (VERSION * 50,), most_answers=50, least_answers=50)
     yield Attack("pipelining", (COMPLETION + TOKENIZE + VERSION,), most_answers=3, least_answers=3)
     yield Attack("pipelining", (STREAM * 5,), "half-close", most_answers=5)
@@ -173,7 +175,7 @@ def conversations() -> Iterator[Attack]:
 
 
 def mutations(seed: int, count: int) -> Iterator[Attack]:
-    """Valid requests with random bytes changed, cut, doubled, swapped or put in."""
+    """Return valid requests with random bytes changed, cut, doubled, swapped or inserted."""
     draw = random.Random(seed)
     spices = [
         b"\r\n",

@@ -1,5 +1,5 @@
-"""Bodies of JSON that are large within the limits: wide, deep, long and mixed, in every field of every route, and how
-long they make a neighbour's stream wait.
+"""Makes bodies of JSON that are large within the limits: wide, deep, long and mixed, in every field of every route;
+measures how long they make a neighbour's stream wait.
 
     python -m benchmarks.fuzz --shapes 40
 """
@@ -18,16 +18,16 @@ from typing import Any
 from benchmarks.processes import Server
 
 ALLOWED = 0.05
-"""Seconds that a stream may wait longer beside a body than without it."""
+"""Seconds that a stream may wait longer with a body than without it."""
 ROUNDS = 5
-"""With the body and without it, in turn; medians are compared."""
+"""Rounds with the body and without it, in turn; medians are compared."""
 _HEADERS = {"content-type": "application/json"}
 _STREAM = json.dumps({"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
 _MAX_BYTES = 32 << 20
 _MAX_VALUES = 1 << 21
 _MAX_DEPTH = 12_000
 _SIZES = (1 << 18, 1 << 21, 1 << 23, _MAX_BYTES - 1000)
-"""Bytes, about, of a value."""
+"""Approximate bytes of a value."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Shape:
 
 
 def worst() -> Iterator[Shape]:
-    """What held up streams for seconds once: one of each."""
+    """Return one of each shape that once held up streams for seconds."""
     part = b'{"type":"text","text":"a"}'
     message = b'{"role":"user","content":[' + b",".join([part] * 250) + b"]}"
     ids = b",".join([b"1234"] * (_MAX_VALUES - 10))
@@ -59,7 +59,7 @@ def worst() -> Iterator[Shape]:
 
 
 def drawn(seed: int, count: int, openapi: dict[str, Any], largest: int = _MAX_BYTES) -> Iterator[Shape]:
-    """Random ones, of at most `largest` bytes: a value of some kind in a field of some route, known or not."""
+    """Return random shapes, of at most `largest` bytes: a value of some kind in a field of some route, known or not."""
     draw = random.Random(seed)
     fields = _fields(openapi)
     for _ in range(count):
@@ -71,14 +71,14 @@ def drawn(seed: int, count: int, openapi: dict[str, Any], largest: int = _MAX_BY
 
 
 def _with(field: str, value: bytes) -> bytes:
-    """A body that is in order but for this field."""
+    """Return a body that is in order except for this field."""
     needed = {name: value for name, value in (("prompt", b'"x"'), ("input", b'"x"')) if name != field}
     told = b",".join(b'"%s":%s' % (name.encode(), text) for name, text in needed.items())
     return b'{%s,"%s":%s}' % (told, field.encode(), value)
 
 
 def _fields(openapi: dict[str, Any]) -> dict[str, list[str]]:
-    """The fields of the body of each route that takes one."""
+    """Return the fields of the body of each route that takes one."""
     found: dict[str, list[str]] = {}
     for path, methods in openapi["paths"].items():
         body = methods.get("post", {}).get("requestBody")
@@ -157,8 +157,8 @@ _KINDS: dict[str, Callable[[random.Random, int], bytes]] = {
 
 
 def waiting_seconds(server: Server, shape: Shape) -> tuple[float, float, set[int]]:
-    """The longest a neighbour's stream waits for a piece beside the body, and without one (medians), and the statuses
-    that the body is answered with.
+    """Return the longest that a neighbour's stream waits for a piece with the body, and without one (medians), and
+    the statuses that the body is answered with.
     """
     beside: list[float] = []
     without: list[float] = []
@@ -189,7 +189,7 @@ def _answer(server: Server, shape: Shape) -> int:
 
 
 class _Neighbour:
-    """Somebody who reads one stream after another, in a thread."""
+    """A client that reads one stream after another, in a thread."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -210,12 +210,12 @@ class _Neighbour:
         self._thread.join()
 
     def begin(self) -> None:
-        """Measure from here."""
+        """Start to measure."""
         time.sleep(0.1)
         self._since, self._longest = time.perf_counter(), 0.0
 
     def longest_wait(self) -> float:
-        """Seconds since `begin` between two pieces of a stream."""
+        """Return the longest time since `begin` between two pieces of a stream, in seconds."""
         time.sleep(0.1)
         return self._longest
 

@@ -1,6 +1,6 @@
-"""What requests are broken with: lines, heads, bodies, lengths, chunks and paths that parsers were ever broken with.
+"""Holds what requests are broken with: lines, heads, bodies, lengths, chunks and paths that ever broke a parser.
 
-Tables, and the function that makes a plain request; how they are thrown stands in `benchmarks.fuzz.attacks`.
+These are tables, and the function that makes a plain request; `benchmarks.fuzz.attacks` describes how they are thrown.
 """
 
 import json
@@ -9,7 +9,7 @@ import json
 def request(
     path: str, content: bytes | None = None, *headers: str, method: str = "", version: str = "HTTP/1.1"
 ) -> bytes:
-    """A plain request; with content a POST of JSON, its length announced unless the headers speak of it."""
+    """Return a plain request; with content it is a POST of JSON, its length announced unless the headers give one."""
     lines = ["Host: lightwell", *headers]
     if content is not None:
         named = {header.partition(":")[0].strip().lower() for header in headers}
@@ -84,7 +84,7 @@ ODD_HEADS = (
     b"\r\n" * 1000,
     b"GET /version HTTP/1.1\r\nHost: x\r\n\n\r\n",
 )
-"""Whole requests without a body, their lines, blanks and ends not as they should be."""
+"""Whole requests without a body, with invalid lines, blanks and ends."""
 
 BODIES = (
     b"",
@@ -146,7 +146,7 @@ BODIES = (
         {"messages": [{"role": "user", "content": "{% for i in range(10**9) %}x{% endfor %}"}], "max_tokens": 1}
     ).encode(),
 )
-"""What is sent as a body of JSON."""
+"""Payloads that are sent as a body of JSON."""
 
 CONTENT_HEADERS = (
     "Content-Type: application/json; charset=utf-16",
@@ -177,7 +177,7 @@ LENGTHS = (
     ("Content-Length : 15",),
     ("Content-Length:\x0b15",),
 )
-"""Headers that say twice, or not in digits, how long the body of 15 bytes is."""
+"""Headers that give the length of the body of 15 bytes twice, or not in digits."""
 
 ENCODINGS = (
     ("Transfer-Encoding: chunked", "Content-Length: 25"),
@@ -194,7 +194,7 @@ ENCODINGS = (
     ('Transfer-Encoding: "chunked"',),
     ("Transfer-Encoding: chunked;q=1",),
 )
-"""Headers that say, or do not quite say, that the body of 25 bytes is in chunks."""
+"""Headers that announce, or do not quite announce, that the body of 25 bytes is in chunks."""
 
 CHUNKED_BODIES = (
     b"zz\r\nx\r\n0\r\n\r\n",
@@ -218,7 +218,7 @@ CHUNKED_BODIES = (
     b"00000000000000000000005\r\nhello\r\n0\r\n\r\n",
     b"7fffffff\r\n" + b"x" * 1000,
 )
-"""Bodies in chunks."""
+"""Invalid bodies in chunks."""
 
 GREETINGS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
@@ -253,7 +253,7 @@ GREETINGS = (
         "Sec-WebSocket-Key: eA==",
     ),
 )
-"""How speakers of other protocols, and of other versions of this one, begin."""
+"""How clients of other protocols, and of other versions of this one, begin."""
 
 METHODS = (
     "TRACE",

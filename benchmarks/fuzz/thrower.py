@@ -1,6 +1,6 @@
 """Throws attacks at a server over raw sockets and judges what comes back.
 
-Whatever is sent, the server answers it or closes the connection, in bounded time; never with a status of 500 and more,
+Whatever is sent, the server answers it or closes the connection, in bounded time; never with a status of 500 or more,
 never with more answers than there were requests, and each refusal in the one shape of errors.
 """
 
@@ -18,9 +18,9 @@ from benchmarks.processes import Server
 from benchmarks.wire import Wire
 
 QUIET = 0.15
-"""Seconds of silence after an answer that call it the last."""
+"""Seconds of silence after an answer that make it the last."""
 TOGETHER = 24
-"""Connections at once."""
+"""Connections open at once."""
 _HEAD = re.compile(rb"HTTP/1\.[01] (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 _LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
 _CHUNKED = re.compile(rb"(?im)^transfer-encoding: *chunked\r?$")
@@ -33,7 +33,7 @@ class Parsed:
     statuses: tuple[int, ...]
     bodies: tuple[bytes, ...]
     rest: bytes
-    """What is no whole answer."""
+    """Bytes that are not a whole answer."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Verdicts:
 
 
 async def throw_all(server: Server, attacks: Iterable[Attack], bound: float) -> Verdicts:
-    """Every attack, some at once; each has `bound` seconds from its last byte."""
+    """Throw every attack, some at once; each has `bound` seconds from its last byte."""
     verdicts, source = Verdicts(), iter(attacks)
 
     async def thrower() -> None:
@@ -90,7 +90,7 @@ async def _send(wire: Wire, attack: Attack) -> None:
 
 
 async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
-    """Until the connection ends; once an answer is there and no more comes, we end it from our side too."""
+    """Receive until the connection ends; once an answer is there and no more comes, we close it from our side too."""
     has_ended = attack.ending != "wait"
     with contextlib.suppress(OSError):
         while True:
@@ -108,7 +108,7 @@ async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
 
 
 def parse(content: bytes) -> Parsed:
-    """The whole answers that `content` begins with; interim ones (1xx) are passed over."""
+    """Return the whole answers that `content` begins with; interim ones (1xx) are skipped."""
     statuses, bodies = [], []
     while match := _HEAD.match(content):
         status, headers, rest = int(match[1]), match[2], content[match.end() :]
@@ -132,7 +132,7 @@ def parse(content: bytes) -> Parsed:
 
 
 def _unchunked(content: bytes) -> tuple[bytes, int | None]:
-    """A chunked body and where it ends; None when it does not."""
+    """Return a chunked body and where it ends, or None if it does not."""
     body, at = b"", 0
     while (line := content.find(b"\r\n", at)) >= 0:
         size = int(content[at:line].partition(b";")[0], 16)
@@ -146,7 +146,7 @@ def _unchunked(content: bytes) -> tuple[bytes, int | None]:
 
 
 def problems(attack: Attack, parsed: Parsed) -> list[str]:
-    """What must not be, in words."""
+    """Return what is wrong, in words."""
     found = [f"status {status}" for status in parsed.statuses if status >= 500]
     if len(parsed.statuses) > attack.most_answers:
         found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, at most {attack.most_answers}")

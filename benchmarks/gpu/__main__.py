@@ -34,7 +34,7 @@ from server.engine.engine import Engine
 LIMIT = 560.0
 """Seconds of a run."""
 ENGINE_SECONDS = {"off": 10.0, "plain": 15.0, "compiled": 120.0}
-"""What an engine of each mode may take to start, by guess, before anything is known."""
+"""Estimated seconds that an engine of each mode may take to start, before anything is known."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Plan:
 
     @property
     def context(self) -> int:
-        """Of the engines: what the longest stream here takes."""
+        """Return the context length of the engines: what the longest stream here takes."""
         return self.prompt + max(self.answer, self.looking_answer)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write, and say where."""
+    """Measure, write, and print where the results are."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and table.md")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of the whole run (default %(default).0f)")
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read_machine(device: torch.device) -> Machine:
-    """The card and its limits."""
+    """Return the card and its limits."""
     return Machine(
         name=torch.cuda.get_device_name(device),
         torch=torch.__version__,
@@ -93,7 +93,7 @@ def read_machine(device: torch.device) -> Machine:
 
 
 def measure(network: Network, plan: Plan, device: torch.device, clock: Clock, results: Results) -> None:
-    """Everything about one network, into `results`; what no longer fits the time is left out."""
+    """Measure everything about one network, into `results`; what no longer fits the time is left out."""
     if not clock.has(60, network.name):
         return
     say(clock, f"{network.name}: transformers")
@@ -140,7 +140,7 @@ def decode(
     generated: float,
     start: float,
 ) -> Decode:
-    """Of one engine and that many sequences."""
+    """Measure decoding of one engine with `prompts` sequences."""
     rows, keys = len(prompts), plan.prompt + plan.answer // 2
     ours.decode_tokens_per_second(engine, prompts, 4)
     rates = sorted(ours.decode_tokens_per_second(engine, prompts, plan.answer) for _ in range(3))
@@ -158,7 +158,7 @@ def decode(
 
 
 def captures(network: Network, engine: Engine, model: Transformer, plan: Plan) -> Captures:
-    """Runs with and without, in turns."""
+    """Run with and without captures, in turn."""
     prompts, layer = random_prompts(8, 8, plan.prompt), model.config.num_layers // 2
     ours.decode_tokens_per_second(engine, prompts, 4, looking=layer)
     ratios = []
@@ -169,7 +169,7 @@ def captures(network: Network, engine: Engine, model: Transformer, plan: Plan) -
 
 
 def write(results: Results, clock: Clock, out: Path) -> None:
-    """What there is so far: a run that ends early leaves it."""
+    """Write the results so far: a run that ends early leaves them."""
     results.left_out, results.seconds = clock.left_out, clock.elapsed
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results.as_json(), indent=2))
@@ -181,7 +181,7 @@ def say(clock: Clock, what: str) -> None:
 
 
 def free_memory() -> None:
-    """Give back what nobody holds."""
+    """Free memory that is no longer referenced."""
     gc.collect()
     torch.cuda.empty_cache()
 

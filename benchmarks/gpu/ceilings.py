@@ -1,4 +1,4 @@
-"""What the card could do at most: bytes read a second, and large matrix products."""
+"""Measures what the card could do at most: bytes read a second, and large matrix products."""
 
 import torch
 
@@ -6,13 +6,13 @@ from benchmarks.gpu.clock import seconds
 
 
 def bytes_per_second(device: torch.device, num_bytes: int = 1 << 31) -> float:
-    """Read from memory: a sum over what no cache holds."""
+    """Return the bytes read from memory a second: a sum over what no cache holds."""
     data = torch.ones(num_bytes // 4, device=device)
     return num_bytes / seconds(data.sum, device, calls=4)
 
 
 def operations_per_second(dtype: torch.dtype, device: torch.device, size: int = 8192) -> float:
-    """Of a large product (two for each multiplication and addition)."""
+    """Return the operations a second of a large product (two for each multiplication and addition)."""
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)
     return 2 * size**3 / seconds(lambda: a @ b, device, calls=4)

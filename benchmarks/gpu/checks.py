@@ -1,5 +1,5 @@
-"""Whether the numbers are right on this device: a small network against `transformers`, and decode graphs against steps
-without. The tests marked `gpu` are run too, where pytest is installed.
+"""Checks that the numbers are right on this device: a small network against `transformers`, and decode graphs
+against steps without. The tests marked `gpu` are run too, where pytest is installed.
 """
 
 import importlib.util
@@ -43,7 +43,7 @@ _PAIRS = ((0, 1), (1, 7), (2, 0))
 
 @dataclass(frozen=True)
 class Check:
-    """One finding."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -51,7 +51,7 @@ class Check:
 
 
 def run_checks(device: torch.device, modes: tuple[str, ...] = MODES) -> list[Check]:
-    """In float32, so that little may differ."""
+    """Run the checks in float32, so that little may differ."""
     theirs = make_theirs(_TINY, torch.float32, device, _CONTEXT)
     with tempfile.TemporaryDirectory() as folder:
         model = make_ours(theirs, Path(folder), torch.float32, device)
@@ -67,7 +67,7 @@ def run_checks(device: torch.device, modes: tuple[str, ...] = MODES) -> list[Che
 
 @torch.inference_mode()
 def _logits(theirs: Any, model: Transformer) -> Check:
-    """Of a prompt in two chunks."""
+    """Check the logits of a prompt in two chunks."""
     ids = torch.randint(1, 1000, (300,))
     expected = theirs(ids[None].to(model.device)).logits[0, 200:].float()
     cache = KVCache(model.config, 11, 32, model.dtype, model.device)
@@ -81,14 +81,16 @@ def _logits(theirs: Any, model: Transformer) -> Check:
 
 @dataclass
 class _Told:
-    """What one request was told: tokens, and an attention row for each."""
+    """What one request returned: tokens, and an attention row for each."""
 
     tokens: list[int]
     rows: list[np.ndarray]
 
 
 def _crowd(model: Transformer, mode: str) -> tuple[list[_Told], str]:
-    """Requests of many lengths through one engine, half of which look inside; and the mode that it really has."""
+    """Run requests of many lengths through one engine, half of them with captures. Return what they returned, and
+    the mode that it really has.
+    """
     draw = random.Random(7)
     engine = make_engine(model, mode, max_num_seqs=8, max_len=_CONTEXT)
     told = [_Told([], []) for _ in range(12)]
@@ -118,7 +120,7 @@ def _alike(mode: str, found: list[_Told], expected: list[_Told]) -> Check:
 
 
 def run_tests(limit: float) -> Check:
-    """The tests marked `gpu`, in a process of their own; limit: seconds."""
+    """Run the tests marked `gpu`, in a process of their own; limit: seconds."""
     name = "tests marked gpu"
     if importlib.util.find_spec("pytest") is None:
         return Check(name, True, "left out: pytest is not installed")

@@ -1,4 +1,6 @@
-"""Time: how long a call takes on a device that works behind Python's back, and how much of the run's time is left."""
+"""Measures time: how long a call takes on a device that works asynchronously, and how much of the run's time is
+left.
+"""
 
 import statistics
 import time
@@ -8,13 +10,13 @@ import torch
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done all it was told."""
+    """Wait until the device has done all its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds(function: Callable[[], object], device: torch.device, *, repeats: int = 5, calls: int = 1) -> float:
-    """Median time of a call, of `calls` in a row, after one more."""
+    """Return the median time of a call, of `calls` in a row, after one warm-up call."""
     function()
     times = []
     for _ in range(repeats):
@@ -31,7 +33,7 @@ class Clock:
     """A run that must end in time: what no longer fits is left out and named."""
 
     def __init__(self, limit: float) -> None:
-        """limit: seconds."""
+        """Set the limit in seconds."""
         self._began = time.monotonic()
         self._limit = limit
         self.left_out: list[str] = []
@@ -41,7 +43,7 @@ class Clock:
         return time.monotonic() - self._began
 
     def has(self, needed: float, what: str) -> bool:
-        """Whether `needed` more seconds are there; if not, `what` is left out."""
+        """Return whether `needed` more seconds are available; if not, `what` is left out."""
         if self.elapsed + needed <= self._limit:
             return True
         self.left_out.append(what)

@@ -1,4 +1,4 @@
-"""The networks that are measured: Llama-shaped, random weights, made by `transformers` on the device itself."""
+"""Makes the networks that are measured: Llama-shaped, random weights, made by `transformers` on the device itself."""
 
 import json
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ LARGE = Network(
 
 
 def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, context: int) -> Any:
-    """The network as `transformers` runs it, its head tied to its token table."""
+    """Return the network as `transformers` runs it, its head tied to its token table."""
     torch.manual_seed(0)
     config = LlamaConfig(
         **network.sizes, max_position_embeddings=context, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0
@@ -63,26 +63,30 @@ def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, cont
 
 
 def make_ours(theirs: Any, folder: Path, dtype: torch.dtype, device: torch.device) -> Transformer:
-    """The same weights, through a folder, as the server reads them."""
+    """Return the same weights, through a folder, as the server reads them."""
     theirs.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
     return load_model(folder, read_config(folder), dtype, device, batch_invariant=False)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """What a decode step reads of the weights: the blocks' matrices and the head, which is the token table."""
+    """Return the bytes of weights that a decode step reads: the blocks' matrices and the head, which is the token
+    table.
+    """
     width, inner = config.hidden_size, config.intermediate_size
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     return (config.num_layers * width * (heads + 3 * inner) + config.vocab_size * width) * dtype.itemsize
 
 
 def key_value_bytes(config: ModelConfig, dtype: torch.dtype, num_keys: int) -> int:
-    """What a decode step reads of the cache for one sequence of this length."""
+    """Return the bytes of cache that a decode step reads for one sequence of this length."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * num_keys * dtype.itemsize
 
 
 def prefill_operations(config: ModelConfig, num_tokens: int) -> int:
-    """Multiplications and additions of a prompt: the blocks' matrices, causal attention, and the head for one row."""
+    """Return the operations of a prompt, two per multiplication and addition: the blocks' matrices, causal
+    attention, and the head for one row.
+    """
     width = config.hidden_size
     matrices = (weight_bytes(config, torch.uint8) - config.vocab_size * width) * num_tokens
     attention = config.num_layers * config.num_heads * config.head_dim * num_tokens**2  # q.k and p.v, half of each

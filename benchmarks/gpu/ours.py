@@ -1,4 +1,6 @@
-"""Our engine in process: tokens a second while all sequences decode, the device's own time for a step, long prompts."""
+"""Measures our engine in process: tokens a second while all sequences decode, the device's own time for a step, long
+prompts.
+"""
 
 import time
 from collections.abc import Sequence
@@ -17,11 +19,11 @@ from server.engine.sampling_params import SamplingParams
 
 BLOCK_SIZE = 32
 MODES = ("off", "plain", "compiled")
-"""Of --cuda-graphs."""
+"""Values of --cuda-graphs."""
 
 
 def make_engine(model: Transformer, mode: str, max_num_seqs: int, max_len: int) -> Engine:
-    """An engine with room for `max_num_seqs` sequences of `max_len` tokens. mode: one of MODES."""
+    """Return an engine with room for `max_num_seqs` sequences of `max_len` tokens. mode: one of MODES."""
     config = EngineConfig(
         model=Path("in memory"),
         max_num_seqs=max_num_seqs,
@@ -35,7 +37,7 @@ def make_engine(model: Transformer, mode: str, max_num_seqs: int, max_len: int) 
 
 
 def mode_of(engine: Engine) -> str:
-    """What the engine really does, which is less than it was asked for where that fails: one of MODES."""
+    """Return the mode that the engine really uses, which is less than requested where that fails: one of MODES."""
     graphs = engine._runner.graphs
     if graphs is None:
         return "off"
@@ -45,7 +47,7 @@ def mode_of(engine: Engine) -> str:
 def decode_tokens_per_second(
     engine: Engine, prompts: Sequence[Sequence[int]], num_tokens: int, looking: int | None = None
 ) -> float:
-    """Tokens a second after the first ones, greedy, all sequences together.
+    """Return the tokens a second after the first ones, greedy, all sequences together.
 
     looking: a layer whose attention rows, of all heads, the first sequence asks for with each token.
     """
@@ -74,7 +76,7 @@ def decode_tokens_per_second(
 
 @torch.inference_mode()
 def step_seconds(engine: Engine, num_rows: int, num_keys: int) -> float:
-    """Of one decode step on the device, sampling and scheduling aside."""
+    """Return the seconds of one decode step on the device, without sampling and scheduling."""
     runner = engine._runner
     model, graphs = runner.model, runner.graphs
     width = -(-num_keys // BLOCK_SIZE)
@@ -93,7 +95,7 @@ def step_seconds(engine: Engine, num_rows: int, num_keys: int) -> float:
 
 @torch.inference_mode()
 def prefill_seconds(model: Transformer, num_tokens: int) -> float:
-    """Of one prompt, with the logits of its last token."""
+    """Return the seconds of one prompt, with the logits of its last token."""
     num_blocks = -(-num_tokens // BLOCK_SIZE)
     cache = KVCache(model.config, num_blocks + 1, BLOCK_SIZE, model.dtype, model.device)
     ids = torch.randint(1, model.config.vocab_size, (num_tokens,)).tolist()

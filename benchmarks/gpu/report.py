@@ -1,4 +1,4 @@
-"""From what was measured to shares of the card's limits, and to a table that can be read."""
+"""Turns measurements into shares of the card's limits, and into a readable table."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,22 +19,22 @@ class Machine:
 
 @dataclass
 class Decode:
-    """One network, that many sequences at once."""
+    """Decoding of one network with a number of sequences at once."""
 
     network: str
     rows: int
     mode: str
-    """off | plain | compiled"""
+    """The mode: off | plain | compiled"""
     tokens_per_second: float
-    """Through our engine: scheduling and sampling included."""
+    """Tokens a second through our engine: scheduling and sampling included."""
     step_seconds: float
-    """On the device, by itself."""
+    """Seconds of a step on the device, by itself."""
     floor_seconds: float
-    """Weights and cache over the card's bandwidth."""
+    """Seconds to read weights and cache at the card's bandwidth."""
     theirs: float | None
     """Tokens a second of `transformers.generate`."""
     start_seconds: float
-    """To capture, and compile, the graphs of all sizes."""
+    """Seconds to capture, and compile, the graphs of all sizes."""
 
     @property
     def share_of_bandwidth(self) -> float:
@@ -47,30 +47,30 @@ class Decode:
 
 @dataclass
 class Prefill:
-    """One network, one prompt."""
+    """One network with one prompt."""
 
     network: str
     num_tokens: int
     seconds: float
     floor_seconds: float
-    """Multiplications and additions over the card's rate."""
+    """Seconds of the multiplications and additions at the card's rate."""
     theirs: float | None
     """Seconds of `transformers`."""
 
 
 @dataclass
 class Captures:
-    """One of eight streams looks at one layer, all heads, against nobody looking."""
+    """One of eight streams captures one layer, all heads, compared with no captures."""
 
     network: str
     mode: str
     ratios: list[float]
-    """Tokens a second with over without, run by run."""
+    """Tokens a second with captures over without, run by run."""
 
 
 @dataclass
 class Results:
-    """All of a run."""
+    """All results of a run."""
 
     machine: Machine
     checks: list[Check] = field(default_factory=list)
@@ -81,12 +81,12 @@ class Results:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the results as plain data."""
         return asdict(self)
 
 
 def table(results: Results) -> str:
-    """Markdown."""
+    """Return the results as Markdown."""
     machine = results.machine
     lines = [
         f"# {machine.name}",

@@ -1,4 +1,4 @@
-"""`transformers` on the same weights and prompts: `generate` with a static batch, and one long prompt."""
+"""Runs `transformers` on the same weights and prompts: `generate` with a static batch, and one long prompt."""
 
 import time
 from typing import Any
@@ -10,9 +10,9 @@ from benchmarks.gpu.clock import seconds, wait_for
 
 @torch.inference_mode()
 def decode_tokens_per_second(theirs: Any, prompts: list[list[int]], num_tokens: int) -> float:
-    """Tokens a second after the first one, greedy, all sequences together: the median of three.
+    """Return the tokens a second after the first one, greedy, all sequences together: the median of three.
 
-    The time of the prompts is taken away: that of one token is, from that of all.
+    The time of the prompts is taken away: that of one token is subtracted from that of all.
     """
     device = theirs.device
     ids = torch.tensor(prompts, device=device)
@@ -38,6 +38,6 @@ def decode_tokens_per_second(theirs: Any, prompts: list[list[int]], num_tokens: 
 
 @torch.inference_mode()
 def prefill_seconds(theirs: Any, num_tokens: int) -> float:
-    """Of one prompt, with the logits of its last token."""
+    """Return the seconds of one prompt, with the logits of its last token."""
     ids = torch.randint(1, theirs.config.vocab_size, (1, num_tokens), device=theirs.device)
     return seconds(lambda: theirs(ids, use_cache=True, logits_to_keep=1), theirs.device)

@@ -1,1 +1,1 @@
-"""Other engines on the same checkpoint: how each is installed, started and asked."""
+"""Other engines on the same checkpoint: how each is installed, started and requested."""

@@ -1,5 +1,5 @@
-"""llama.cpp's own conversion of a checkpoint, told what it cannot know: which pre-tokenizer a tokenizer has that is
-none of those it has seen. GPT-2's does for prompts of token ids.
+"""Runs llama.cpp's own conversion of a checkpoint, with what it cannot know: which pre-tokenizer a tokenizer has that
+is none of those it has seen. GPT-2's does for prompts of token ids.
 
     python convert_to_gguf.py SOURCE FOLDER --outtype bf16 --outfile FILE
 """

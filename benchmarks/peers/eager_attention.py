@@ -1,9 +1,9 @@
-"""transformers with `output_attentions=True`, in a process of its own that waits for a line and answers with one.
+"""Runs transformers with `output_attentions=True`, in a process of its own that waits for a line and answers with one.
 
 {"prompt": [1, 2, ...], "layer": 6, "head": 3} -> {"seconds": 0.9, "bytes": 4194304, "peak": 700000000}
 
-layer, head: what of the patterns is written, as safetensors of `dtype`; null is all of them. peak: most memory of the
-process while it answered, beyond what it had before.
+layer, head: the part of the patterns that is written, as safetensors of `dtype`; null is all of them. peak: most memory
+of the process while it answered, beyond what it had before.
 """
 
 import argparse
@@ -17,7 +17,7 @@ STATUS = Path("/proc/self/status")
 
 
 def memory(name: str) -> int:
-    """A line of the kernel's account of this process, in bytes."""
+    """Return a line of the kernel's account of this process, in bytes."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])
 

@@ -1,8 +1,8 @@
-"""sentence-transformers, or onnxruntime, in a process of its own that waits for a line and answers with one.
+"""Runs sentence-transformers, or onnxruntime, in a process of its own that waits for a line and answers with one.
 
-{"texts": ["...", ...]} -> {"seconds": 1.5, "first": [0.1, ...]}: what it took from text to vectors, and the first
-vector to compare with. onnxruntime is given what `SentenceTransformer.encode` does around its network: texts sorted by
-length, 32 to a batch, padded to the longest of them, mean over the tokens, length 1.
+{"texts": ["...", ...]} -> {"seconds": 1.5, "first": [0.1, ...]}: the seconds from text to vectors, and the first vector
+to compare with. onnxruntime is given what `SentenceTransformer.encode` does around its network: texts sorted by length,
+32 to a batch, padded to the longest of them, mean over the tokens, length 1.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""The engines that are timed beside each other, each behind `/v1/completions` and with its own defaults.
+"""The engines that are timed side by side, each behind `/v1/completions` and with its own defaults.
 
-Knows how each is started and how it is kept from the cores while another is timed; nothing of what is asked of them.
+It knows how each is started and how it is kept from the cores while another is timed; it knows nothing of what is
+requested of them.
 """
 
 import json
@@ -16,10 +17,10 @@ from pathlib import Path
 from benchmarks.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
 
 START_WITHIN = 300.0
-"""Seconds. vLLM compiles when it starts."""
+"""Seconds until an engine must be ready. vLLM compiles when it starts."""
 HERE = Path(__file__).parent
 OURS_BFLOAT16 = "lightwell bfloat16"
-"""Our own engine beside itself with weights of 8 bits."""
+"""The name of our own engine without weights of 8 bits, to compare with."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,15 @@ class Setup:
     """What an engine is to serve, and where."""
 
     folder: Path
-    """Of the checkpoint."""
+    """The folder of the checkpoint."""
     dtype: str
     """"float32", "bfloat16", or "int8": weights of 8 bits, the rest in 16."""
     home: Path
     """Where peers are installed."""
     slots: int = 32
-    """Most requests at once, for engines that must be told; the others' defaults are larger."""
+    """Most requests at once, for engines that need it as a setting; the others' defaults are larger."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to ours."""
+    """Environment variables added to ours."""
 
     @property
     def context(self) -> int:
@@ -45,14 +46,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class Engine:
-    """One that is ready."""
+    """An engine that is ready."""
 
     name: str
     server: Server
     model: str
     """What it calls the model: the field of that name in a request."""
     has_watchdog: bool = False
-    """Whether it would take a stopped worker for a hung one, and so is not to be stopped."""
+    """Whether it would take a stopped worker for a hung one, so it must not be stopped."""
 
     def pause(self) -> None:
         """Stop its processes until `resume`: one that spins while it has nothing to do would slow the next one."""
@@ -67,12 +68,12 @@ class Engine:
 
 
 class Absent(RuntimeError):
-    """A peer that cannot be had here; says why."""
+    """A peer is not available here; the message says why."""
 
 
 @contextmanager
 def lightwell(setup: Setup) -> Iterator[Engine]:
-    """Of this checkout, with the defaults."""
+    """Run Lightwell of this checkout, with the defaults."""
     dtype = ["bfloat16", "--quantize", "int8"] if setup.dtype == "int8" else [setup.dtype]
     arguments = [str(setup.folder), "--dtype", *dtype, "--served-model-name", "model"]
     with serve(arguments, START_WITHIN, environment=setup.environment) as server:
@@ -81,14 +82,14 @@ def lightwell(setup: Setup) -> Iterator[Engine]:
 
 @contextmanager
 def lightwell_bfloat16(setup: Setup) -> Iterator[Engine]:
-    """What int8 is to be compared with."""
+    """Run what int8 is to be compared with."""
     with lightwell(replace(setup, dtype="bfloat16")) as engine:
         yield replace(engine, name=OURS_BFLOAT16)
 
 
 @contextmanager
 def vllm(setup: Setup) -> Iterator[Engine]:
-    """`vllm serve` of the CPU build."""
+    """Run `vllm serve` of the CPU build."""
     if setup.dtype == "int8":
         raise Absent("of the weights that it loads it makes int8 only of the experts of a mixture")
     install(HERE / "install_vllm.sh", setup.home / "vllm")
@@ -102,7 +103,7 @@ def vllm(setup: Setup) -> Iterator[Engine]:
 
 @contextmanager
 def llama(setup: Setup) -> Iterator[Engine]:
-    """`llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format."""
+    """Run `llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format."""
     install(HERE / "install_llama.sh", setup.home / "llama")
     kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}[setup.dtype]
     converted = setup.home / "gguf" / f"{setup.folder.name}-{kind}.gguf"
@@ -135,7 +136,7 @@ def install(script: Path, target: Path) -> None:
 
 
 def run(command: list[str], failure: str) -> None:
-    """Raises Absent, with `failure` and the last line it printed, when the command fails."""
+    """Run a command. Raises Absent, with `failure` and the last line it printed, when it fails."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         lines = done.stdout.strip().splitlines() or ["it printed nothing"]

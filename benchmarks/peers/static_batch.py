@@ -1,4 +1,4 @@
-"""`transformers.generate` with a static batch, in a process of its own that waits for a line and answers with one.
+"""Runs `transformers.generate` with a static batch, in a process of its own that waits for a line and answers with one.
 
 {"prompts": [[1, 2, ...], ...], "max_tokens": 64} -> {"seconds": 1.5}
 """

@@ -20,7 +20,7 @@ from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Lengths, Prefixes, Workload
 
 NEAR_124M = StepTimes(base=0.015, per_prompt_token=0.0001, per_sequence=0.0003)
-"""Near those of the 124M checkpoint on two cores of a CPU."""
+"""Step times near those of the 124M checkpoint on two cores of a CPU."""
 
 
 def parser_of_fleet() -> argparse.ArgumentParser:
@@ -84,7 +84,9 @@ def main() -> None:
 
 
 def rows_of(options: argparse.Namespace) -> list[list[str]]:
-    """A row of each policy, under the head. Raises ValueError for settings that make no sense, OSError of the file."""
+    """Return a row of each policy, under the head. Raises ValueError for settings that make no sense, OSError of the
+    file.
+    """
     longest = options.num_blocks * options.block_size // 4
     workload = Workload(
         rate=options.rate,

@@ -1,6 +1,7 @@
-"""How many replicas there should be: the arithmetic of Kubernetes' HorizontalPodAutoscaler (autoscaling/v2).
+"""Computes how many replicas there should be, with the arithmetic of Kubernetes' HorizontalPodAutoscaler
+(autoscaling/v2).
 
-Knows counts and times. It starts and ends nothing.
+It knows counts and times. It starts and ends nothing.
 """
 
 import math
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AutoscalingLimits:
-    """Names and defaults are Kubernetes'; `target` is the average of the metric that each replica should have."""
+    """Limits of the autoscaler. Names and defaults are Kubernetes'; `target` is the average of the metric that each
+    replica should have.
+    """
 
     target: float
     least: int = 1
@@ -35,7 +38,7 @@ class AutoscalingLimits:
 
 
 class Autoscaler:
-    """Ask it every `sync_period`."""
+    """The autoscaler; call it every `sync_period`."""
 
     def __init__(self, limits: AutoscalingLimits) -> None:
         self.limits = limits
@@ -43,7 +46,7 @@ class Autoscaler:
         self._changes: deque[tuple[float, int]] = deque()  # what was changed when, as far back as a period
 
     def replicas(self, now: float, current: int, total: float) -> int:
-        """How many there should be, of `current` that have `total` of the metric together."""
+        """Return how many there should be, of `current` that have `total` of the metric together."""
         limits = self.limits
         usage = total / (limits.target * current)
         wanted = current if abs(usage - 1) <= limits.tolerance else math.ceil(total / limits.target)

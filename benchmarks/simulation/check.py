@@ -1,4 +1,4 @@
-"""The simulation held against real servers: the same arrivals, and by how much each figure is off.
+"""Compares the simulation with real servers: the same arrivals, and by how much each figure is off.
 
     python -m benchmarks.simulation.check                       # one, two and four workers with timed engines
     python -m benchmarks.simulation.check --real                # and one with the default model, whose steps are fitted
@@ -6,8 +6,8 @@
 
 Timed engines (`benchmarks.timed_engine`) are the real server around a network that sleeps, so what is checked is all
 but the network: HTTP, routing, scheduling, the prefix cache. "From step times" knows these times and nothing else;
-"calibrated" also what steps, their sequences and requests take beside them, measured on a server of one worker that
-does nothing else, before anything else runs. Neither sees the run that it predicts.
+"calibrated" also knows what steps, their sequences and requests take in addition to them, measured on a server of one
+worker that does nothing else, before anything else runs. Neither sees the run that it predicts.
 """
 
 import argparse
@@ -41,10 +41,10 @@ from benchmarks.timed_server import BLOCK_SIZE, Fleet, timed_server
 
 FABLES = ROOT / "model" / "fables"
 TIMES = StepTimes(base=0.015, per_prompt_token=0.0001, per_sequence=0.0003)
-"""Near those of the 124M checkpoint on two cores; the same as in `benchmarks.scaling`."""
+"""Step times near those of the 124M checkpoint on two cores; the same as in `benchmarks.scaling`."""
 PLAIN = {"prompt_tokens": 128, "max_tokens": 64}
 PLAIN_RATE = 10.0
-"""Requests a second for each worker: about two thirds of what one can do."""
+"""Requests a second for each worker: about two thirds of what a worker can do."""
 GROUPED: dict[str, int] = {"groups": 16, "prefix_tokens": 1024, "own_tokens": 32, "max_tokens": 16}
 GROUPED_RATE = 5.0
 GROUPED_BLOCKS = 400
@@ -56,7 +56,7 @@ NEEDED = ("num_workers", "step_times", "num_blocks", "max_num_seqs", "routing", 
 
 
 def calibrate(server: Server, times: StepTimes) -> Overheads:
-    """On a server of one worker that does nothing else: one request after another, then waves of several."""
+    """Calibrate on a server of one worker that does nothing else: one request after another, then waves of several."""
     asked = endless_requests(5, prompt_tokens=100, max_tokens=24)
     alone: list[Record] = run(send_closed(server.host, server.port, asked, 1, CALIBRATION_SECONDS))
     waves = []
@@ -68,7 +68,7 @@ def calibrate(server: Server, times: StepTimes) -> Overheads:
 
 
 def requests_of(kind: str, workers: int, seconds: float) -> list[Request]:
-    """What a run is offered."""
+    """Return what a run is offered."""
     if kind == "plain":
         rate = PLAIN_RATE * workers
         return plain_requests(round(rate * seconds), 7, rate=rate, **PLAIN)
@@ -77,7 +77,7 @@ def requests_of(kind: str, workers: int, seconds: float) -> list[Request]:
 
 
 def record(workers: list[int], seconds: float, out: Path | None) -> tuple[Overheads, list[Recorded]]:
-    """Real runs, plain prompts and prompts with prefixes, of each number of workers, after a calibration."""
+    """Record real runs, plain prompts and prompts with prefixes, of each number of workers, after a calibration."""
     with timed_server(Fleet(1, TIMES)) as server:
         overheads = calibrate(server, TIMES)
     runs = []
@@ -94,7 +94,7 @@ def record(workers: list[int], seconds: float, out: Path | None) -> tuple[Overhe
 
 
 def rows_of_run(served: dict[str, Any], records: list[Record], overheads: Overheads | None) -> list[list[str]]:
-    """What the simulation says of one run, without and with the overheads."""
+    """Return what the simulation predicts for one run, without and with the overheads."""
     answered = [record for record in records if record.error is None]
     predicted = {}
     for title, known in (("from step times", Overheads()), ("calibrated", overheads)):
@@ -105,7 +105,7 @@ def rows_of_run(served: dict[str, Any], records: list[Record], overheads: Overhe
 
 @contextmanager
 def default_model() -> Iterator[tuple[Server, dict[str, Any]]]:
-    """The real engine, one worker, and what a replay has to know of it but for its step times."""
+    """Start the real engine with one worker. Return it and what a replay has to know of it, except its step times."""
     blocks = 1024
     bytes_per_block = 4 * 2 * 6 * 256 * BLOCK_SIZE
     flags = ["--device=cpu", f"--block-size={BLOCK_SIZE}", f"--kv-cache-memory={(blocks - 1) * bytes_per_block}"]
@@ -115,7 +115,7 @@ def default_model() -> Iterator[tuple[Server, dict[str, Any]]]:
 
 
 def real_rows(seconds: float) -> list[list[str]]:
-    """The default model at a quarter and at half of its capacity as the fitted step times have it."""
+    """Return rows of the default model at a quarter and at half of its capacity according to the fitted step times."""
     fitted = fit.fit_folder(FABLES, "float32")
     print(f"Default model: {fitted.times.to_json()}; {fitted.error}\n", flush=True)
     capacity = fitted.capacity(PLAIN["prompt_tokens"], PLAIN["max_tokens"], 64)

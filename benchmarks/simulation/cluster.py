@@ -1,7 +1,7 @@
-"""Many replicas behind one front door: the events of all of them in order of time.
+"""Simulates many replicas behind one front door: the events of all of them in order of time.
 
-A heap of events and nothing more. simpy would put a generator behind each replica and each request; here a request is
-a few entries in the heap, which is what lets a thousand replicas run on one core.
+It is a heap of events and nothing more. simpy would put a generator behind each replica and each request; here a
+request is a few entries in the heap, which is what lets a thousand replicas run on one core.
 """
 
 import random
@@ -23,7 +23,7 @@ from server.http.errors import QueueFull
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """As the server's settings; each replica has a server of its own, or `shared` all are workers of one."""
+    """Limits like the server's settings; each replica has a server of its own, or `shared` all are workers of one."""
 
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 4_194_304
@@ -75,7 +75,7 @@ class Cluster:
     """One run. `run` may be called once."""
 
     def __init__(self, setup: Setup, tell: Callable[[Job], None] = lambda job: None) -> None:
-        """`tell` is called with each request when it has ended, however it did."""
+        """Create a run. `tell` is called with each request when it has ended, however it did."""
         self._setup, self._tell = setup, tell
         scaling = setup.autoscaling
         most = max(setup.replicas, scaling.most if scaling else 0)
@@ -98,7 +98,7 @@ class Cluster:
             self._at(scaling.sync_period, self._scale)
 
     def run(self, arrivals: Iterable[Arrival]) -> Outcome:
-        """All of these, in order of time, until the last has ended."""
+        """Run all of these, in order of time, until the last has ended."""
         for uid, arrival in enumerate(arrivals):
             self._happen_until(arrival.at)
             self._advance_clock(arrival.at)
@@ -113,7 +113,7 @@ class Cluster:
         return self.outcome
 
     def check(self) -> None:
-        """Compare the books. Raises AssertionError."""
+        """Compare the counters. Raises AssertionError."""
         for member in self._members:
             member.replica.check()
             assert member.num_jobs == member.replica.num_jobs
@@ -169,7 +169,7 @@ class Cluster:
         self._tell(job)
 
     def _plan(self, member: Member) -> None:
-        """Its next event may have changed."""
+        """Plan the member's next event, which may have changed."""
         event = member.replica.next_event
         member.version += 1
         self._router.note(member)

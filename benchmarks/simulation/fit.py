@@ -4,7 +4,7 @@
     python -m benchmarks.simulation.fit --model FOLDER --out times.json
 
 Streams of all lengths come and go while the engine runs, so that steps of many kinds are timed: each with what the
-scheduler put into it. What a line cannot say of them is told as the error.
+scheduler put into it. What a line cannot fit is reported as the error.
 """
 
 import argparse
@@ -26,7 +26,9 @@ from server.ipc import messages
 
 
 def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) -> list[Step]:
-    """Steps while streams come and go, for so long; `length` is the context. Those with no tokens are left out."""
+    """Return steps while streams come and go, for `seconds`; `length` is the context. Those with no tokens are left
+    out.
+    """
     draw, steps = random.Random(1), []
     scheduler = engine._scheduler
     schedule = scheduler.schedule
@@ -57,7 +59,7 @@ def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) 
 
 
 def fit_folder(folder: Path, dtype: str, seconds: float = 15.0) -> Fit:
-    """Of a model folder, with the engine's defaults."""
+    """Fit the steps of a model folder, with the engine's defaults."""
     config = read_config(folder)
     engine = build_engine(folder, getattr(torch, dtype), Stopwatch())
     return fit_steps(measure_steps(engine, min(config.max_model_len, 1024), seconds, config.vocab_size))

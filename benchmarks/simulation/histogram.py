@@ -1,4 +1,4 @@
-"""How often which length of time occurred, in classes 1 % wide: millions of gaps in a few hundred numbers."""
+"""Counts how often which length of time occurred, in classes 1 % wide: millions of gaps in a few hundred numbers."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ _WIDTH = math.log(1.01)
 
 
 class Histogram:
-    """Of times above 0."""
+    """A histogram of times above 0."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -21,7 +21,7 @@ class Histogram:
         return self._counts.total()
 
     def quantile(self, fraction: float) -> float:
-        """Seconds that `fraction` of them do not exceed, within half a percent; nan where there are none."""
+        """Return the seconds that `fraction` of them do not exceed, within half a percent; nan where there are none."""
         left = fraction * self.count
         for place in sorted(self._counts):
             left -= self._counts[place]

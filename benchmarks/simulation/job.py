@@ -1,10 +1,11 @@
-"""One request on its way through a simulated worker. Knows counts of tokens, and when they came."""
+"""One request on its way through a simulated worker. It knows counts of tokens, and when they came."""
 
 from benchmarks.simulation.workload import Arrival
 
 
 class Job:
-    """See the module. `uid` is its place in the order of arrival: who comes first is served first.
+    """A request in a simulated worker; see the module. `uid` is its place in the order of arrival: first come, first
+    served.
 
     While it decodes, its worker counts for it: then `num_tokens` and `num_computed` are those of when it began to.
     """
@@ -60,5 +61,5 @@ class Job:
 
     @property
     def num_left(self) -> int:
-        """Tokens that are known and not computed."""
+        """Return the number of tokens that are known and not computed."""
         return self.num_tokens - self.num_computed

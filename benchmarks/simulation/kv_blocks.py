@@ -1,8 +1,8 @@
 """The KV cache of a simulated worker: how many blocks are free, and which prefixes they still hold.
 
-The books of `server.engine.scheduling.block_manager` without tokens or hashes: a block of a shared prefix has a name,
-the others are counted. So a request costs a few operations instead of one for each of its tokens. A test holds them to
-the real ones, step by step.
+It does the bookkeeping of `server.engine.scheduling.block_manager` without tokens or hashes: a block of a shared prefix
+has a name, the others are counted. So a request costs a few operations instead of one for each of its tokens. A test
+compares it with the real one, step by step.
 """
 
 from collections import Counter, OrderedDict
@@ -14,7 +14,7 @@ _BLOCKS_OF_A_GROUP = 1 << 24
 
 
 class KVBlocks:
-    """`num_blocks` usable blocks of `block_size` tokens."""
+    """A cache of `num_blocks` usable blocks of `block_size` tokens."""
 
     def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True) -> None:
         self.num_blocks = num_blocks
@@ -34,14 +34,14 @@ class KVBlocks:
 
     @property
     def usage(self) -> float:
-        """The share of blocks that jobs hold, 0 to 1."""
+        """Return the share of blocks that jobs hold, 0 to 1."""
         return 1 - self.num_free / self.num_blocks
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
     def take(self, count: int) -> None:
-        """`count` free blocks, blank ones first, are held from now on. There must be so many."""
+        """Hold `count` free blocks from now on, blank ones first. There must be as many."""
         self._num_blank -= count
         while self._num_blank < 0:
             key, kept = self._cached.popitem(last=False)
@@ -57,7 +57,8 @@ class KVBlocks:
             self._num_blank += evicted
 
     def admit(self, job: Job, num_running: int, num_growing: Callable[[], int]) -> bool:
-        """Blocks for all known tokens of `job`, those that the cache holds shared. False where there are too few.
+        """Give `job` blocks for all its known tokens, those that the cache holds shared. Return False where there are
+        too few.
 
         One more must stay free for each running job that has yet to grow: at most `num_running`, counted when it
         matters.
@@ -95,7 +96,7 @@ class KVBlocks:
                 job.names.append(name)
 
     def free(self, job: Job) -> None:
-        """Give back what `job` holds. What is filled stays for others until it is evicted, its end first."""
+        """Give back what `job` holds. What is filled stays for others until it is evicted, the last blocks first."""
         table = max(job.table, self.num_blocks_for(job.num_computed))
         own = max(0, job.num_computed // self.block_size - job.num_prefix_blocks) if self._caching else 0
         if own:
@@ -111,7 +112,7 @@ class KVBlocks:
         job.names, job.table = [], 0
 
     def check(self, num_held: int, holders: Collection[Job]) -> None:
-        """Compare the books with those who hold `num_held` blocks in their tables. Raises AssertionError."""
+        """Compare the counters with the jobs that hold `num_held` blocks in their tables. Raises AssertionError."""
         held = Counter(name for job in holders for name in job.names)
         noted = {name: count for name, count in self._num_holders.items() if count}
         assert held == noted, f"{held} hold named blocks, {noted} are noted"
@@ -121,7 +122,7 @@ class KVBlocks:
         assert self._num_blank >= 0, f"{self._num_blank} blank blocks"
 
     def _hits(self, job: Job) -> list[int]:
-        """The names of the leading blocks that the cache holds; the newest token must be computed."""
+        """Return the names of the leading blocks that the cache holds; the newest token must be computed."""
         if not self._caching:
             return []
         names = []

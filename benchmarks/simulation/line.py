@@ -1,4 +1,4 @@
-"""The line nearest to measured steps: the least relative errors, no coefficient below 0. Knows no engine."""
+"""Fits the line nearest to measured steps: the least relative errors, no coefficient below 0. It knows no engine."""
 
 import statistics
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Fit:
 
     @property
     def errors(self) -> list[float]:
-        """Relative, of each step."""
+        """Return the relative error of each step."""
         return [abs(self.times.seconds(*step[:3]) / step.seconds - 1) for step in self.steps]
 
     @property
     def total_error(self) -> float:
-        """Of all steps together."""
+        """Return the relative error of all steps together."""
         return sum(self.times.seconds(*step[:3]) for step in self.steps) / sum(step.seconds for step in self.steps) - 1
 
     @property
@@ -51,14 +51,16 @@ class Fit:
         )
 
     def capacity(self, prompt_tokens: int, output_tokens: int, sequences: int) -> float:
-        """Requests a second of such lengths that one engine answers with so many at once."""
+        """Return the requests a second of such lengths that one engine answers with `sequences` at once."""
         keys = round(sequences * (prompt_tokens + output_tokens / 2))
         own = self.times.per_prompt_token * prompt_tokens
         return 1 / (own + output_tokens * self.times.seconds(0, sequences, keys) / sequences)
 
 
 def fit_steps(steps: list[Step]) -> Fit:
-    """The line nearest to these, each error counted as a share of its step. Raises ValueError for fewer than 8."""
+    """Return the line nearest to these steps, each error counted as a share of its step. Raises ValueError for fewer
+    than 8.
+    """
     if len(steps) < 8:
         raise ValueError(f"{len(steps)} steps; at least 8 are needed")
     seconds = np.array([step.seconds for step in steps])
@@ -74,8 +76,8 @@ def fit_steps(steps: list[Step]) -> Fit:
 
 
 def _least_errors(columns: Floats) -> Floats:
-    """The coefficients with which the rows come nearest to 1, by the sum of the errors and not of their squares: steps
-    that the machine itself held up would pull those at them.
+    """Return the coefficients with which the rows come nearest to 1, by the sum of the errors and not of their
+    squares: steps that the machine itself held up would pull those towards them.
     """
     weights = np.ones(len(columns))
     for _ in range(_ROUNDS):  # iteratively reweighted least squares

@@ -18,7 +18,9 @@ class State(Enum):
 
 
 class Member:
-    """See the module. `slot` is its place in the router's books, which another takes over when it is gone."""
+    """A replica in a cluster; see the module. `slot` is its place in the router's bookkeeping, which another takes
+    over when it is gone.
+    """
 
     def __init__(
         self,
@@ -44,15 +46,15 @@ class Member:
 
     @property
     def tokens_noted(self) -> int:
-        """What its requests still have to be read and may still write, as of its last event."""
+        """Return what its requests still have to be read and may still write, as of its last event, in tokens."""
         return self._given - self.replica.num_tokens_written
 
     def tokens_left(self, now: float) -> int:
-        """The same, up to the last step that has ended."""
+        """Return the same as `tokens_noted`, up to the last step that has ended."""
         return self.tokens_noted - self.replica.tokens_since(now)
 
     def add(self, job: Job, now: float) -> None:
-        """Raises QueueFull (429), and then has not got it."""
+        """Add a job. Raises QueueFull (429); then it was not added."""
         max_tokens = job.arrival.max_tokens or job.output
         if self._admission is not None:
             cost = self._admission.cost(job.num_prompt, 0, max_tokens, 0)
@@ -63,7 +65,7 @@ class Member:
         self.replica.add(job, now)
 
     def lose(self, now: float) -> list[Job]:
-        """Its process dies. What it had."""
+        """Let its process die. Return the jobs that it had."""
         jobs = self.replica.lose(now)
         for job in jobs:
             self._release(job, was_read=job.first_token_at >= 0)
@@ -73,9 +75,7 @@ class Member:
         return jobs
 
     def begin(self) -> None:
-        """It takes requests, with nothing to do. Until then a front door that has not noticed still reckons with what
-        it had.
-        """
+        """Take requests, with nothing to do. Until then a front door that has not noticed still counts what it had."""
         self.state = State.READY
         self._given = self.replica.num_tokens_written
 

@@ -1,4 +1,4 @@
-"""What became of the requests of a run, in the figures that operators ask for. Knows no event and no policy."""
+"""What became of the requests of a run, in the figures that operators ask for. It knows no event and no policy."""
 
 import math
 from array import array
@@ -20,7 +20,7 @@ class Objective:
 
 
 class Answers:
-    """What those who asked saw."""
+    """The answers that the clients saw."""
 
     def __init__(self) -> None:
         self.ttft, self.latency, self.tpot = array("d"), array("d"), array("d")
@@ -33,7 +33,7 @@ class Answers:
         self.output.append(job.output)
 
     def kept(self, objective: Objective) -> list[int]:
-        """The output tokens of each that was as promised."""
+        """Return the output tokens of each answer that was as promised."""
         return [
             output
             for first, each, output in zip(self.ttft, self.tpot, self.output, strict=True)
@@ -42,8 +42,8 @@ class Answers:
 
 
 class Outcome:
-    """Of one run. Latencies, goodput and hit rate are those of requests that came after `warm_up` seconds, gaps those
-    that ended after it.
+    """The outcome of one run. Latencies, goodput and hit rate are those of requests that came after `warm_up`
+    seconds, gaps those that ended after it.
     """
 
     def __init__(self, warm_up: float = 0.0) -> None:
@@ -87,12 +87,14 @@ class Outcome:
         self.stays += job.ended_at - job.arrived_at
 
     def note_time(self, seconds: float, busy_seconds: float) -> None:
-        """A replica that there is no more, or still is when the last request arrives, was there for so long."""
+        """Count the time that a replica was there: one that is gone, or one still there when the last request
+        arrives.
+        """
         self.replica_seconds += seconds
         self.busy_seconds += busy_seconds
 
     def note_replica(self, replica: Replica, seconds: float) -> None:
-        """What one did in all its time."""
+        """Count what a replica did in all its time."""
         self.num_preemptions += replica.num_preemptions
         self.gaps = Histogram.sum([self.gaps, replica.gaps])
         if seconds:
@@ -101,57 +103,57 @@ class Outcome:
     # ---- figures
 
     def ttft(self, fraction: float) -> float:
-        """Seconds to the first token; nan where nothing was answered."""
+        """Return the seconds to the first token; nan if nothing was answered."""
         return quantile(self._answers.ttft, fraction)
 
     def latency(self, fraction: float) -> float:
-        """Seconds to the last token."""
+        """Return the seconds to the last token."""
         return quantile(self._answers.latency, fraction)
 
     def gap(self, fraction: float) -> float:
-        """Seconds between two tokens of a stream, within a percent."""
+        """Return the seconds between two tokens of a stream, within a percent."""
         return self.gaps.quantile(fraction)
 
     @property
     def seconds(self) -> float:
-        """Until the last answer."""
+        """Return the seconds until the last answer."""
         return self._ended_at
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens."""
+        """Return the output tokens a second."""
         return self.num_output_tokens / self.seconds if self.seconds else math.nan
 
     def goodput(self, objective: Objective) -> float:
-        """The share of requests, refused ones included, that were answered as promised."""
+        """Return the share of requests, refused ones included, that were answered as promised."""
         counted = len(self._answers.ttft) + self._num_failed
         return len(self._answers.kept(objective)) / counted if counted else math.nan
 
     def share_of_status(self, status: str) -> float:
-        """Of all requests, those that were answered with it."""
+        """Return the share of all requests that were answered with this status."""
         failed = sum(count for reason, count in self.failures.items() if reason.startswith(status))
         return failed / self.num_arrived if self.num_arrived else math.nan
 
     @property
     def hit_rate(self) -> float:
-        """Of prompt tokens, those found in a prefix cache."""
+        """Return the share of prompt tokens found in a prefix cache."""
         return self.num_cached_tokens / self.num_prompt_tokens if self.num_prompt_tokens else math.nan
 
     @property
     def imbalance(self) -> float:
-        """Of the replicas' paces in tokens a second, the largest over the mean: 1 is even."""
+        """Return the largest of the replicas' rates in tokens a second, over their mean: 1 is even."""
         return max(self._work) * len(self._work) / sum(self._work) if self._work and sum(self._work) else math.nan
 
     @property
     def utilisation(self) -> float:
-        """The share of the replicas' time in which a step ran."""
+        """Return the share of the replicas' time in which a step ran."""
         return self.busy_seconds / self.replica_seconds if self.replica_seconds else math.nan
 
     def cost_per_million(self, price: float, objective: Objective | None = None) -> float:
-        """Of output tokens, or of those alone that came as promised, at `price` for a replica's hour; nan where there
-        are none. The warm-up's tokens are among them, for its time is paid as well. Where the load is more than the
-        replicas can do, they work on after the last arrival, for which nobody pays here: refusals and goodput tell that
-        it was.
+        """Return the cost of a million output tokens, or of those alone that came as promised, at `price` for a
+        replica's hour; nan if there are none. The warm-up's tokens are included, as its time is paid as well. If the
+        load is more than the replicas can do, they work on after the last arrival, which is not paid for here:
+        refusals and goodput show that it was.
         """
         num_tokens = self.num_output_tokens
         if objective is not None:
@@ -160,7 +162,7 @@ class Outcome:
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """The smallest that `fraction` of them do not exceed; nan of none."""
+    """Return the smallest value that `fraction` of them do not exceed; nan for no values."""
     if not values:
         return math.nan
     return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]

@@ -1,11 +1,12 @@
-"""What a thousand replicas would do: policies by load, then a day's rise and fall with an autoscaler and failures.
+"""Predicts what a thousand replicas would do: policies by load, then a day's rise and fall with an autoscaler and
+failures.
 
     python -m benchmarks.simulation.prediction                       # some three minutes on two cores
     python -m benchmarks.simulation.prediction --replicas 100        # a tenth of it
     python -m benchmarks.simulation.prediction --times times.json    # with step times that were measured (`fit`)
 
-Four of five prompts begin with one of so many prefixes of 1024 tokens as there are four for each replica, the i-th most
-popular 1 / i as often as the first; a replica's cache holds 128. Lengths are log-normal.
+Four of five prompts begin with a prefix of 1024 tokens, of which there are four for each replica; the i-th most popular
+is used 1 / i as often as the first; a replica's cache holds 128. Lengths are log-normal.
 """
 
 import argparse
@@ -33,7 +34,7 @@ LIMITS = EngineLimits(num_blocks=4096)
 
 @dataclass(frozen=True)
 class Case:
-    """One simulation: what it is called, what it simulates."""
+    """One simulation: its name, and what it simulates."""
 
     names: tuple[str, ...]
     setup: Setup
@@ -41,7 +42,7 @@ class Case:
 
 
 def workload(replicas: int, rate: float, seconds: float) -> Workload:
-    """`rate` is requests a second for each replica."""
+    """Return the workload; `rate` is requests a second for each replica."""
     return Workload(
         rate=rate * replicas,
         seconds=seconds,
@@ -54,7 +55,7 @@ def workload(replicas: int, rate: float, seconds: float) -> Workload:
 def policies_by_load(
     replicas: int, times: StepTimes, policies: list[str], rates: list[float], seconds: float
 ) -> list[Case]:
-    """The same load by each policy, and by the last one while each replica is lost ten times an hour; the
+    """Return the same load by each policy, and by the last one while each replica is lost ten times an hour; the
     first third of it warms the caches.
     """
     cases = []
@@ -68,8 +69,8 @@ def policies_by_load(
 
 
 def day(replicas: int, times: StepTimes, seconds: float) -> list[Case]:
-    """A load that rises to its fivefold and falls again: with as many replicas all the time as its top needs, with an
-    autoscaler, and with replicas that are lost. A twentieth of the fleet serves it.
+    """Return a load that rises to its fivefold and falls again: with as many replicas all the time as its peak
+    needs, with an autoscaler, and with replicas that are lost. A twentieth of the fleet serves it.
     """
     count = max(4, replicas // 20)
     offered = replace(
@@ -97,14 +98,14 @@ def _rise_and_fall(now: float, most: float, seconds: float) -> float:
 
 
 def outcome_of(case: Case) -> tuple[Outcome, float]:
-    """And the CPU time that it took."""
+    """Return the outcome and the CPU seconds that it took."""
     started = time.process_time()
     outcome = Cluster(case.setup).run(case.workload.arrivals(case.setup.seed))
     return outcome, time.process_time() - started
 
 
 def rows_of(cases: list[Case], first: list[str], price: float) -> list[list[str]]:
-    """The cases side by side, in as many processes as there are cores."""
+    """Return the cases side by side, run in as many processes as there are cores."""
     rows = [[*tables.head(OBJECTIVE, first), "replicas, mean / most", "lost", "requests", "simulated in"]]
     with ProcessPoolExecutor(os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()) as pool:
         for case, (outcome, seconds) in zip(cases, pool.map(outcome_of, cases), strict=True):

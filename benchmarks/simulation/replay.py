@@ -1,6 +1,6 @@
-"""A real run beside what the simulation says of it: the same arrivals, the same figures, the error of each.
+"""Compares a real run with what the simulation predicts for it: the same arrivals, the same figures, the error of each.
 
-It knows what `benchmarks.recorded_load` wrote down of a run. It starts no server.
+It knows what `benchmarks.recorded_load` wrote of a run. It starts no server.
 """
 
 import statistics
@@ -19,8 +19,8 @@ from benchmarks.simulation.workload import replayed
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What step times leave out: seconds of a step beside the network, more of it for each sequence (whose tokens are
-    sent, by processes that may share the worker's cores), and of a request on its way there and back.
+    """What step times leave out: seconds of a step in addition to the network, more of it for each sequence (whose
+    tokens are sent, by processes that may share the worker's cores), and of a request on its way there and back.
     """
 
     step: float = 0.0
@@ -29,8 +29,8 @@ class Overheads:
 
     @classmethod
     def of(cls, alone: Sequence[Record], waves: Sequence[Sequence[Record]], times: StepTimes) -> "Overheads":
-        """Of requests that had a worker to themselves, one after the other, and of waves that came at once. Medians, so
-        that one hiccup is none.
+        """Return the overheads of requests that had a worker to themselves, one after the other, and of waves that
+        came at once. They are medians, so that one hiccup does not count.
         """
         step, requests = statistics.median(_beside(record, 1, times) for record in alone), []
         for record in alone:
@@ -43,19 +43,19 @@ class Overheads:
         return cls(max(0.0, step), max(0.0, more / (num - 1)), max(0.0, statistics.median(requests)))
 
     def added_to(self, times: StepTimes) -> StepTimes:
-        """Of steps with what is beside them."""
+        """Return the step times with the overheads of steps added."""
         return replace(times, base=times.base + self.step, per_sequence=times.per_sequence + self.sequence)
 
 
 def _beside(record: Record, sequences: int, times: StepTimes) -> float:
-    """Seconds between its tokens beyond those of steps of so many such sequences."""
+    """Return the seconds between its tokens beyond those of steps of `sequences` such sequences."""
     keys = round(sequences * (record.prompt_tokens + record.output_tokens / 2))
     return record.time_per_output_token - times.seconds(0, sequences, keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a run, real or not: seconds, tokens a second, and the share of prompt tokens that a cache held."""
+    """The figures of a run, real or not: seconds, tokens a second, and the share of prompt tokens that a cache held."""
 
     ttft: tuple[float, float, float]
     """p50, p90 and p99."""
@@ -84,7 +84,7 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def setup_of(run: Mapping[str, Any], overheads: Overheads, *, seed: int = 0) -> Setup:
-    """The simulation of what served a recorded run: workers of one server."""
+    """Return the simulation of what served a recorded run: workers of one server."""
     return Setup(
         replicas=run["num_workers"],
         times=overheads.added_to(StepTimes(**run["step_times"])),
@@ -101,7 +101,7 @@ def setup_of(run: Mapping[str, Any], overheads: Overheads, *, seed: int = 0) -> 
 
 
 def predict(setup: Setup, records: Sequence[Record], overheads: Overheads) -> list[Record]:
-    """What would become of the same requests; those that failed in the real run do not come."""
+    """Return what would become of the same requests; those that failed in the real run do not come."""
     jobs: list[Job] = []
     Cluster(setup, jobs.append).run(replayed(records))
     answered = [job for job in jobs if not job.failure]
@@ -125,7 +125,7 @@ HEAD = ["run", "workers", "", "TTFT p50 / p90 / p99 ms", "E2E p50 / p90 / p99 ms
 
 
 def rows_of(name: str, num_workers: int, real: Figures, predicted: Mapping[str, Figures]) -> list[list[str]]:
-    """Rows of a table under HEAD: what was measured, then each prediction and its error in percent."""
+    """Return rows of a table under HEAD: what was measured, then each prediction and its error in percent."""
     rows = [[name, str(num_workers), "measured", *_cells(real)]]
     for title, figures in predicted.items():
         rows.append(["", "", title, *_cells(figures)])
@@ -139,7 +139,7 @@ def _cells(figures: Figures) -> list[str]:
 
 
 def _errors(figures: Figures, real: Figures) -> list[str]:
-    """Hit rates are shares: their error is in points."""
+    """Return the error of each figure; hit rates are shares, so their error is in points."""
     times = [
         " / ".join(_percent(ours, theirs) for ours, theirs in zip(own, other, strict=True))
         for own, other in ((figures.ttft, real.ttft), (figures.latency, real.latency))

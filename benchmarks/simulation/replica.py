@@ -1,9 +1,9 @@
-"""One simulated worker: continuous batching as `server.engine.scheduling.scheduler` does it, in seconds that nobody
-waits for.
+"""Simulates one worker: continuous batching as `server.engine.scheduling.scheduler` does it, in simulated seconds.
 
-Requests of one client and one priority that generate text. Its steps are those of the real scheduler, block manager and
-prompt budget, one by one (a test compares them). But steps in which only decodes run are made many at once: until one
-ends, the cache is full, or somebody arrives who could join. So a request costs a few events, however long its answer.
+It simulates requests of one client and one priority that generate text. Its steps are those of the real scheduler,
+block manager and prompt budget, one by one (a test compares them). But steps in which only decodes run are made many at
+once: until one ends, the cache is full, or a job arrives that could join. So a request costs a few events, however long
+its answer.
 """
 
 from bisect import bisect_left, insort
@@ -24,7 +24,9 @@ _uid = attrgetter("uid")
 
 
 class Replica:
-    """`ended` is told of each job that has its last token, `read` of each whose prompt is read."""
+    """One simulated worker. `ended` is called with each job that has its last token, `read` with each whose prompt
+    is read.
+    """
 
     def __init__(
         self,
@@ -75,25 +77,25 @@ class Replica:
         return self._blocks.usage
 
     def tokens_since(self, now: float) -> int:
-        """Tokens that the steps that ended since the last event wrote."""
+        """Return the tokens that the steps that ended since the last event wrote."""
         work = self._work
         if work is None or work.num_steps == 1:
             return 0
         return (work.steps_until(now) - 1) * work.num_decodes
 
     def busy_until(self, now: float) -> float:
-        """Seconds in which a step ran, those of the work under way included: that may be many steps."""
+        """Return the seconds in which a step ran, those of the work in flight included: that may be many steps."""
         return self.busy_seconds + (0.0 if self._work is None else now - self._work.started)
 
     @property
     def next_event(self) -> float | None:
-        """When the work under way is done; None where there is none."""
+        """Return when the work in flight is done, or None if there is none."""
         return None if self._work is None else self._work.started + self._work.seconds(self._work.num_steps)
 
     # ---- events
 
     def add(self, job: Job, now: float) -> None:
-        """It arrives. Raises ValueError where the cache could never hold it."""
+        """Add a job that arrives. Raises ValueError where the cache could never hold it."""
         if self._blocks.num_blocks_for(job.max_computed) > self._blocks.num_blocks:
             raise ValueError(
                 f"a request of {job.max_computed} tokens needs more than the {self.limits.num_blocks} blocks of "
@@ -107,7 +109,7 @@ class Replica:
             self._work.num_steps = self._work.steps_until(now)
 
     def advance(self) -> None:
-        """The work under way is done: book it, and begin the next."""
+        """Finish the work in flight and begin the next."""
         work, now = self._work, self.next_event
         assert work is not None
         assert now is not None
@@ -118,7 +120,7 @@ class Replica:
         self._begin(now)
 
     def lose(self, now: float) -> list[Job]:
-        """It dies, and its cache with it. Those it had."""
+        """Let the worker die, and its cache with it. Return the jobs that it had."""
         self.busy_seconds = self.busy_until(now)  # its work never comes to be booked
         jobs = [*self._waiting, *self._prefilling, *self._decoding.values()]
         limits = self.limits
@@ -129,7 +131,7 @@ class Replica:
         return sorted(jobs, key=_uid)
 
     def check(self) -> None:
-        """Compare the books. Raises AssertionError."""
+        """Compare the counters. Raises AssertionError."""
         decoding = self._decoding.values()
         for job in decoding:
             self._settle(job)
@@ -154,7 +156,7 @@ class Replica:
         self._work = Work(now, seconds, growth, num_decodes, num_steps, chunks)
 
     def _schedule_decodes(self, now: float) -> None:
-        """A block for each that needs one; those last in rank lose theirs where there are too few."""
+        """Give a block to each decode that needs one; those last in rank lose theirs where there are too few."""
         for job in [job for job in self._prefilling if _has_one_left(job)]:  # of a text that is computed again
             self._prefilling.remove(job)
             self._start_decoding(job)
@@ -167,7 +169,7 @@ class Replica:
         self._preempt(now)
 
     def _preempt(self, now: float) -> None:
-        """Blocks in the order of rank, taken from those last in rank."""
+        """Give blocks in the order of rank, taken from those last in rank."""
         running = sorted([*self._prefilling, *self._decoding.values()], key=_uid)
         place = 0
         while place < len(running):
@@ -226,7 +228,7 @@ class Replica:
         return True
 
     def _num_growing(self) -> int:
-        """Running jobs that may come to need another block."""
+        """Return the number of running jobs that may need another block."""
         count, size = 0, self.limits.block_size
         for job in self._prefilling:
             count += job.table * size < job.max_computed
@@ -236,8 +238,8 @@ class Replica:
         return count
 
     def _steps_alike(self) -> int:
-        """How many steps, this one included, run before one ends or the cache is full. Those who wait did not fit, and
-        will not before.
+        """Return how many steps, this one included, run before one ends or the cache is full. Jobs that wait did not
+        fit, and will not fit before.
         """
         while self._ends[0][2] != self._ends[0][3].epoch:
             heappop(self._ends)
@@ -280,7 +282,7 @@ class Replica:
             self._end(job, now)
 
     def _note_gaps(self, work: Work, now: float) -> None:
-        """Of the work's steps, those that end in the warm-up do not count."""
+        """Count the gaps of the work's steps; those that end in the warm-up do not count."""
         if now < self._warm_up:
             return
         first = work.steps_until(self._warm_up)
@@ -329,13 +331,13 @@ class Replica:
         self._growing[self._remainder(job)] -= 1
 
     def _settle(self, job: Job) -> None:
-        """Write down what it has of the steps since it began to decode."""
+        """Write to the job what it has of the steps since it began to decode."""
         job.num_generated = self._steps - job.offset
         job.num_tokens = job.num_prompt + job.num_generated
         job.num_computed = job.num_tokens - 1
 
     def _remainder(self, job: Job) -> int:
-        """It needs a block in the steps that leave this remainder: those whose token is the first of one."""
+        """Return the remainder of the steps in which it needs a block: those whose token is the first of one."""
         return (job.offset - job.num_prompt + 1) % self.limits.block_size
 
 

@@ -1,6 +1,8 @@
-"""Who gets a request: the server's own policy (`server.dispatch.routing`, as it is), and those it is compared with.
+"""Decides which member gets a request: the server's own policy (`server.dispatch.routing`, as it is), and those it is
+compared with.
 
-A router sees what a front door sees: who takes requests, and what each has left to do. It does not look into a worker.
+A router sees what a front door sees: which members take requests, and what each has left to do. It sees no worker's
+internals.
 """
 
 import math
@@ -14,27 +16,28 @@ from benchmarks.simulation.member import Member
 from server.dispatch.routing import Candidate, RoutedPrompt, Router
 
 FEW = 16
-"""Of so many members each one's tokens are counted up to the last step, and all are weighed against each other. Of more
-they are known as of the member's last event, some steps ago, and only those are weighed who could win.
+"""With at most this many members, each one's tokens are counted up to the last step, and all are weighed against
+each other. With more they are known as of the member's last event, some steps ago, and only those that could win are
+weighed.
 """
 
 
 class RoutingPolicy(Protocol):
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
-        """One of `members`, of which there is at least one."""
+        """Choose one of `members`, of which there is at least one."""
 
     def begin(self, member: Member) -> None:
-        """It takes requests from now on; its cache is empty."""
+        """Take note that the member takes requests from now on; its cache is empty."""
 
     def end(self, member: Member) -> None:
-        """Its cache is gone."""
+        """Take note that the member's cache is gone."""
 
     def note(self, member: Member) -> None:
-        """What it has left to do may have changed."""
+        """Take note that what the member has left to do may have changed."""
 
 
 class _Plain:
-    """Of those that keep nothing in mind."""
+    """A base of routers that keep no state."""
 
     def __init__(self, most_members: int, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -51,7 +54,7 @@ class _Plain:
 
 
 class RoundRobin(_Plain):
-    """Each in turn."""
+    """A router that takes each member in turn."""
 
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
         self._next += 1
@@ -59,14 +62,14 @@ class RoundRobin(_Plain):
 
 
 class RandomChoice(_Plain):
-    """Anyone."""
+    """A router that takes any member."""
 
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
         return self._draw.choice(members)
 
 
 class PowerOfTwo(_Plain):
-    """The one with less to do of two at random (Mitzenmacher 2001)."""
+    """A router that takes the member with less to do of two at random (Mitzenmacher 2001)."""
 
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
         first, second = self._draw.choice(members), self._draw.choice(members)
@@ -74,14 +77,14 @@ class PowerOfTwo(_Plain):
 
 
 class FewestRequests(_Plain):
-    """The one with the fewest unfinished requests, as many proxies do it."""
+    """A router that takes the member with the fewest unfinished requests, as many proxies do."""
 
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
         return min(members, key=lambda member: member.num_jobs)
 
 
 class Ours:
-    """`server.dispatch.routing.Router`; `by_prefix` is what it does, without it nothing is expected to lie anywhere."""
+    """`server.dispatch.routing.Router`; `by_prefix` is what it does, without it no prefix is expected on any member."""
 
     def __init__(self, most_members: int, seed: int, *, by_prefix: bool = True) -> None:
         self._router = Router(most_members)
@@ -89,7 +92,7 @@ class Ours:
         self._loads = [math.inf] * most_members  # tokens left of each slot, as of its last event
         self._members: dict[int, Member] = {}  # by slot
         self._given: defaultdict[int, set[int]] = defaultdict(set)
-        """Of each group, the slots of those who were ever given one of it."""
+        """The slots of the members that were ever given a request of each group."""
 
     def begin(self, member: Member) -> None:
         limits = member.replica.limits
@@ -125,8 +128,8 @@ class Ours:
         return chosen
 
     def _shortlist(self, job: Job) -> list[int]:
-        """The slots of those of whom the router would choose one: those with the least to do, and of those that may
-        hold the prefix whoever has at most so much more to do as it is long.
+        """Return the slots of the members of which the router would choose one: those with the least to do, and of
+        those that may hold the prefix each that has at most as much more to do as the prefix is long.
         """
         loads = self._loads
         least = min(loads)
@@ -168,4 +171,4 @@ POLICIES: dict[str, Callable[[int, int], RoutingPolicy]] = {
     "least-loaded": _least_loaded,
     "prefix": Ours,
 }
-"""By name: made for at most so many members, and a seed."""
+"""Policies by name: each is made for a most number of members, and a seed."""

@@ -1,4 +1,6 @@
-"""A step of a simulated worker: what bounds it, who has tokens of it, how long it takes. Knows no queue, no block."""
+"""A step of a simulated worker: what bounds it, which jobs have tokens of it, how long it takes. It knows no queue
+and no block.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from benchmarks.simulation.job import Job
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Of a worker; the names are those of the server's settings. Raises ValueError for what no server would take."""
+    """Limits of a worker; the names are those of the server's settings. Raises ValueError for what no server would
+    take.
+    """
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
@@ -29,7 +33,7 @@ class EngineLimits:
 
 @dataclass(slots=True)
 class Work:
-    """A step under way, or several of single tokens."""
+    """A step in flight, or several of single tokens."""
 
     started: float
     first_seconds: float
@@ -39,11 +43,13 @@ class Work:
     chunks: list[tuple[Job, int]]
 
     def seconds(self, num_steps: int) -> float:
-        """Of the first so many steps."""
+        """Return the seconds of the first `num_steps` steps."""
         return num_steps * self.first_seconds + self.growth * (num_steps * (num_steps - 1) // 2)
 
     def steps_until(self, elapsed: float) -> int:
-        """The step that is under way after so many seconds, counted from 1; one that ends just then still is."""
+        """Return the step that is in flight after `elapsed` seconds, counted from 1; one that ends just then still
+        is.
+        """
         low, high = 1, self.num_steps
         while low < high:
             middle = (low + high) // 2
@@ -55,7 +61,7 @@ class Work:
 
 
 class Share:
-    """Hands out a step's tokens for prompts, as the scheduler's `_share`."""
+    """Hands out a step's tokens for prompts, like the scheduler's `_share`."""
 
     def __init__(self, take_in: Callable[[Job], bool], running: set[Job]) -> None:
         self.chunks: list[tuple[Job, int]] = []
@@ -64,7 +70,7 @@ class Share:
         self._is_open = True
 
     def hand_out(self, line: Sequence[Job], budget: int) -> int:
-        """What is left of the budget."""
+        """Hand out tokens and return what is left of the budget."""
         rest = [job for job in line if job not in self._served]
         for place, job in enumerate(rest):
             if not budget:

@@ -13,7 +13,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step: `base`, and so much more for each thing that it computes.
+    """Seconds of a step: `base`, and seconds for each thing that it computes.
 
     Each must be finite and at least 0 (ValueError), so that no step goes back in time.
     """
@@ -29,7 +29,7 @@ class StepTimes:
                 raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds, at least 0")
 
     def seconds(self, prompt_tokens: int, sequences: int, context_keys: int) -> float:
-        """Seconds of a step that computes `prompt_tokens` of prompts and one token for each of `sequences`.
+        """Return the seconds of a step that computes `prompt_tokens` of prompts and one token for each of `sequences`.
 
         `context_keys` is the sum of the lengths of those sequences, the token that is computed included.
         """
@@ -41,12 +41,14 @@ class StepTimes:
         )
 
     def to_json(self) -> str:
-        """One line of JSON: an object with the four names."""
+        """Return one line of JSON: an object with the four names."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The reverse of `to_json`. Raises ValueError where a name is unknown, `base` is missing or a value unfit."""
+        """Read what `to_json` wrote. Raises ValueError where a name is unknown, `base` is missing or a value is
+        unfit.
+        """
         fields = json.loads(text)
         names = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(fields, dict) or "base" not in fields or not set(fields) <= set(names):
@@ -54,10 +56,10 @@ class StepTimes:
         return cls(**fields)
 
     def save(self, path: Path) -> None:
-        """Writes `path` as JSON."""
+        """Write the step times to `path` as JSON."""
         path.write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads what `save` wrote. Raises OSError, or ValueError where the file is not such JSON."""
+        """Read what `save` wrote. Raises OSError, or ValueError where the file is not such JSON."""
         return cls.from_json(path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from benchmarks.simulation.outcome import Objective, Outcome
 
 
 def head(objective: Objective, first: Sequence[str] = ()) -> list[str]:
-    """Of the rows that `row` makes, behind columns of one's own."""
+    """Return the head of the rows that `row` makes, after `first` columns of the caller's own."""
     promised = f"TTFT {1e3 * objective.time_to_first_token:.0f} ms, TPOT {1e3 * objective.time_per_output_token:.0f} ms"
     times = ["TTFT p50 / p90 / p99 ms", "ITL p50 / p99 ms", "E2E p50 / p90 / p99 s"]
     return [*first, *times, f"as promised ({promised})", "tokens/s", "hit rate", "busiest / mean", "busy", "429", "503",
@@ -15,8 +15,8 @@ def head(objective: Objective, first: Sequence[str] = ()) -> list[str]:
 
 
 def row(outcome: Outcome, objective: Objective, price: float, first: Sequence[str] = ()) -> list[str]:
-    """`price` is that of a replica's hour; the last column charges all of it to the tokens of requests answered as
-    promised.
+    """Return a row; `price` is that of a replica's hour; the last column charges all of it to the tokens of requests
+    answered as promised.
     """
     promised = outcome.cost_per_million(price, objective)
     return [

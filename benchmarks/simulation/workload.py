@@ -1,6 +1,7 @@
-"""What comes in: when, how long, and which prompts begin alike. Drawn from a seed, or read from a recording.
+"""Makes what comes in: when, how long, and which prompts begin alike. It is drawn from a seed, or read from a
+recording.
 
-It knows requests as lengths. It does not know who answers them.
+It knows requests as lengths. It does not know what answers them.
 """
 
 import math
@@ -70,7 +71,7 @@ class Workload:
     """Requests for `seconds`; `prompts` are the lengths beyond the shared prefix.
 
     `burstiness` is the squared coefficient of variation of the gaps: 1 is Poisson, 4 comes in bursts (gamma gaps).
-    `rate` is requests a second, or tells it by the time. Raises ValueError where one of these is not above 0.
+    `rate` is requests a second, or a function of the time. Raises ValueError where one of these is not above 0.
     """
 
     rate: float | Callable[[float], float]
@@ -87,7 +88,7 @@ class Workload:
                 raise ValueError(f"{name} is {value}; it must be above 0")
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
-        """The same for the same seed, in order of time."""
+        """Return the same arrivals for the same seed, in order of time."""
         draw = random.Random(seed)
         shares = [1 / place**self.prefixes.zipf for place in range(1, self.prefixes.groups + 1)]
         weights, groups = list(accumulate(shares)), range(self.prefixes.groups)
@@ -104,7 +105,7 @@ class Workload:
 
 
 def replayed(records: Iterable[Record]) -> list[Arrival]:
-    """What came in a real run, in order of time: its answered requests."""
+    """Return what came in a real run, in order of time: its answered requests."""
     arrivals = [
         Arrival(
             record.arrival,

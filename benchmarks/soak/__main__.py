@@ -1,12 +1,12 @@
-"""Many clients that behave in every way clients do, on one server whose worker is killed now and then.
+"""Runs many clients that behave in every way clients do, on one server whose worker is killed now and then.
 
-Asks each question of a pool alone first; then the clients ask them in any order for `--minutes`: some read slowly,
+It asks each question of a pool alone first; then the clients ask them in any order for `--minutes`: some read slowly,
 some leave, some send nonsense. At the end every request must be accounted for (`benchmarks.soak.books`), every whole
-answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held given back. Of the
-patient requests that no fault hit, half must have been answered, and each kind of question once. Memory is judged of
-processes that lived five minutes: in soaks of less than ten perhaps of none, which is told. In the last third no worker
-is killed, so that there is one to judge. Prints Markdown tables; ends with status 1, and says why, when anything is
-wrong.
+answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held must be given back.
+Of the patient requests that no fault hit, half must have been answered, and each kind of question once. Memory is
+judged of processes that lived five minutes: in soaks of less than ten perhaps of none, which is reported. In the last
+third no worker is killed, so that there is one to judge. It prints Markdown tables; it ends with status 1, and says
+why, when anything is wrong.
 
     python -m benchmarks.soak --minutes 30 --clients 64
 """
@@ -36,14 +36,15 @@ SERVE = [
     "--max-num-seqs", "24", "--kv-cache-memory", "8MiB", "--log-format", "json", "--send-timeout", "30",
     "--served-model-name", MODEL,
 ]  # fmt: skip
-"""Few places and little cache, so that requests queue and are preempted."""
+"""Arguments of the server: few slots and little cache, so that requests queue and are preempted."""
 _SETTLE_WITHIN = 30.0
 _BOOKS_CHECKED = 4.0
-"""Seconds of idleness after which the server has looked at its own books: both processes do after two (a tick of
-`server.lifecycle.drain`, a heartbeat of `server.worker.loop` later), and count at once what they find."""
+"""Seconds of idleness after which the server has checked its own counters: both processes do after two (a tick of
+`server.lifecycle.drain`, a heartbeat of `server.worker.loop` later), and count at once what they find.
+"""
 _FILES_SLACK = 2
 _LAST_LOG = 2000
-"""Characters of its log that are shown of a server that ended."""
+"""Characters of the log that are shown when a server has ended."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Soak:
 
 
 async def ask_alone(server: Server, questions: Sequence[Question]) -> list[object]:
-    """The answer to each question, on a server with nothing else to do."""
+    """Return the answer to each question, on a server with nothing else to do."""
     answers = []
     wire = await Wire.open(server.host, server.port)
     for number, question in enumerate(questions):
@@ -73,8 +74,8 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
 
 
 async def settled(server: Server, log: Path) -> dict[str, float]:
-    """All values of /metrics once nothing is held any more, nothing new is counted or logged, and the server has looked
-    at its own books. As they are when that does not come.
+    """Return all values of /metrics once nothing is held any more, nothing new is counted or logged, and the server
+    has checked its own counters. They are returned as they are when that does not come.
     """
     give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:
@@ -98,7 +99,7 @@ async def soak(
     seed: int,
     kill_every: float,
 ) -> Soak:
-    """Everything, on a server that logs JSON into `log`."""
+    """Run everything, on a server that logs JSON into `log`."""
     found = Findings()
     expected = await ask_alone(server, questions)
     before, files = await settled(server, log), _open_files(server)
@@ -134,7 +135,7 @@ async def soak(
 
 
 async def _while_it_lives(server: Server, log: Path, acting: Awaitable[object]) -> None:
-    """Waits for `acting`. Raises RuntimeError with the log's end as soon as the server's process ends."""
+    """Wait for `acting`. Raises RuntimeError with the log's end as soon as the server's process ends."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     descriptor = os.pidfd_open(server.pid)
@@ -171,7 +172,7 @@ def _open_files(server: Server) -> dict[str, int]:
 
 
 def report(result: Soak, seconds: float) -> bool:
-    """Prints the tables; True when nothing is wrong."""
+    """Print the tables. Return True when nothing is wrong."""
     print("| client | requests | 200 | refused | 429, 503 | failed streams | left | broken |")
     print("|---|---|---|---|---|---|---|---|")
     by_behaviour: dict[str, list[Outcome]] = {}

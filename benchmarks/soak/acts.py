@@ -1,4 +1,5 @@
-"""What the soak's clients do: a pool of questions with one right answer each, wrong requests, and ways to behave.
+"""Decides what the soak's clients do: a pool of questions with one right answer each, wrong requests, and ways to
+behave.
 
 Everything is drawn from seeds: two soaks with the same seed send the same requests, only their timing differs.
 """
@@ -43,16 +44,16 @@ class Act:
 
     behaviour: Behaviour
     index: int
-    """Of the question in the pool; of the wrong request in `wrong_requests`."""
+    """Index of the question in the pool; or of the wrong request in `wrong_requests`."""
     patience: float
     """From 0 to 1: how late a client leaves."""
     is_rude: bool
-    """Leaves with a reset."""
+    """Whether the client leaves with a reset."""
 
 
 def pool() -> list[Question]:
-    """The questions of the mixed load and of every other route that computes, several choices at once, and a tensor
-    large enough for a slow reader to be waited for.
+    """Return the questions of the mixed load and of every other route that computes, several choices at once, and a
+    tensor large enough for a slow reader to be waited for.
     """
     large = {"input": " ".join(STORIES) * 3, "layers": "all", "heads": "all"}
     more = [one for index, story in enumerate(STORIES) for one in (*_several(story, index), *_inside(story, index))]
@@ -60,14 +61,14 @@ def pool() -> list[Question]:
 
 
 def _long() -> list[Question]:
-    """Answers that grow until the cache is full: some of what runs then is preempted."""
+    """Return questions whose answers grow until the cache is full: some of what runs then is preempted."""
     drawn = {"max_tokens": 200, "ignore_eos": True, "temperature": 0.9, "n": 4}
     bodies = [{**drawn, "prompt": story, "seed": index} for index, story in enumerate(STORIES[:2])]
     return [Question("completion, n, long", "/v1/completions", body) for body in bodies]
 
 
 def _several(story: str, index: int) -> list[Question]:
-    """HTTP requests that are several requests of the engine each."""
+    """Return HTTP requests that are several requests of the engine each."""
     drawn = {"max_tokens": 12 + index, "temperature": 0.9, "n": 2, "seed": index, "stop": ","}
     two = {**drawn, "prompt": [story, story[::-1]]}
     chat = {**drawn, "messages": [{"role": "user", "content": story}]}
@@ -79,7 +80,7 @@ def _several(story: str, index: int) -> list[Question]:
 
 
 def _inside(story: str, index: int) -> list[Question]:
-    """How a pass came about, and what the weights alone say."""
+    """Return questions about how a pass came about, and what the weights alone say."""
     layer, model = index % 6, f"/v1/models/{MODEL}"
     matrix = ("W_Q", "W_K", "W_V", "W_O", "mlp.W_in", "mlp.W_out")[index]
     return [
@@ -95,7 +96,7 @@ def _inside(story: str, index: int) -> list[Question]:
 
 
 def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
-    """What client `number` does, without end."""
+    """Return what client `number` does, without end."""
     draw = random.Random(f"{seed}/{number}")
     behaviours, weights = list(WEIGHTS), list(WEIGHTS.values())
     num_wrong = len(wrong_requests())
@@ -106,7 +107,7 @@ def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
 
 
 def wrong_requests() -> list[Wrong]:
-    """Malformed bodies, wrong fields, over-long prompts, wrong routes, methods and types."""
+    """Return malformed bodies, wrong fields, over-long prompts, wrong routes, methods and types."""
     prompt = {"prompt": "Once upon a time"}
     looks = Wrong("", b"", 400, "/v1/attention")
     return [
@@ -136,10 +137,10 @@ def wrong_requests() -> list[Wrong]:
 
 
 def content_of(question: Question) -> bytes:
-    """The body that is sent with a question."""
+    """Return the body that is sent with a question."""
     return json_content(question.body) if question.method == "POST" else b""
 
 
 def headers_of(question: Question) -> dict[str, str]:
-    """What is sent with a question."""
+    """Return the headers that are sent with a question."""
     return {**JSON_HEADERS, "Accept": question.accept}

@@ -1,8 +1,8 @@
-"""Closes the books of a soak: what the clients saw, what the log says and what the counters count must be one story.
+"""Checks the counters of a soak: what the clients saw, what the log says and what the counters count must agree.
 
 Every request has an id, so the clients' side and the log's are compared one by one; the counters have none, and must
-equal the log's lines, summed. Where a client left, several ends are right: those rules stand here and in
-`benchmarks.soak.ends`, in words. Knows nothing of how requests are sent.
+equal the log's lines, summed. Where a client left, several ends are right: those rules are here and in
+`benchmarks.soak.ends`, in words. It knows nothing of how requests are sent.
 """
 
 import json
@@ -21,7 +21,7 @@ from benchmarks.soak.faults import Fault
 FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
 CROWDED = 429
 QUIET = "quiet-"
-"""Begins the ids of what was asked before and after the soak, of which no books are kept."""
+"""Begins the ids of what was requested before and after the soak, which is not compared."""
 _HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}')
 _PROBES = ("/health", "/metrics")
 """Routes whose requests are not logged."""
@@ -30,7 +30,7 @@ MAX_EXAMPLES = 5
 
 @dataclass
 class Findings:
-    """What does not agree, or must not be: counts by kind, with a few examples of each."""
+    """Mismatches and errors: counts by kind, with a few examples of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -42,7 +42,7 @@ class Findings:
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """The lines about requests, of a log in JSON. All other lines are passed over, the quiet ones too."""
+    """Return the lines about requests, of a log in JSON. All other lines are skipped, the quiet ones too."""
     lines = []
     for text in path.read_text(errors="replace").splitlines():
         event = _as_json(text)
@@ -66,7 +66,7 @@ def _as_json(text: str) -> dict[str, Any]:
 
 
 def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
-    """What the clients saw, by itself: no hang, no broken answer, no wrong status, no wrong number."""
+    """Check what the clients saw, by itself: no hang, no broken answer, no wrong status, no wrong number."""
     for outcome in outcomes:
         said = (
             f"{outcome.request_id} ({outcome.behaviour}, {outcome.kind}): {outcome.status} {outcome.error_code or ''}"
@@ -91,8 +91,8 @@ def _is_excused(outcome: Outcome, faults: Sequence[Fault]) -> bool:
 
 
 def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
-    """The server did not only refuse: of those who waited, and whom no fault hit, half got their answer, and each kind
-    of question got one.
+    """Check that the server did not only refuse: of the requests that waited, and that no fault hit, half got their
+    answer, and each kind of question got one.
     """
     patient = [one for one in outcomes if one.behaviour == "patient" and not _is_excused(one, faults)]
     answered = [one for one in patient if one.end == "whole" and one.status == 200 and one.error_code is None]
@@ -103,9 +103,9 @@ def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
 
 
 def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Findings) -> None:
-    """One line for each request, with the status and, of whole answers, the end that its client saw.
+    """Check for one line for each request, with the status and, of whole answers, the end that its client saw.
 
-    A client that left before the head of its answer may have been told anything. One that left with a reset, or
+    The line of a client that left before the head of its answer may show any status. One that left with a reset, or
     before its request was whole, may have been gone before the server knew of it: then there may be no line.
     """
     by_id: dict[str, list[LogLine]] = defaultdict(list)
@@ -126,7 +126,7 @@ def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Find
 
 
 def is_logged(name: str) -> bool:
-    """Whether a value of /metrics counts HTTP requests that stand in the log."""
+    """Return whether a value of /metrics counts HTTP requests that are in the log."""
     match = _HTTP_COUNTER.fullmatch(name)
     return match is not None and not match[2].startswith(_PROBES)
 
@@ -134,7 +134,7 @@ def is_logged(name: str) -> bool:
 def check_counters(
     lines: Sequence[LogLine], before: Mapping[str, float], after: Mapping[str, float], found: Findings
 ) -> None:
-    """The counters against the lines of the log, to the last one: HTTP by route and status, and the engine's.
+    """Check the counters against the lines of the log, to the last one: HTTP by route and status, and the engine's.
 
     `before` and `after` are all values of /metrics at an idle server, around what the lines are of.
     """
@@ -161,7 +161,7 @@ def check_counters(
 
 
 def _route_of(path: str, routes: Iterable[str]) -> str:
-    """The template that a path belongs to, the longest where several fit, as the counters name it."""
+    """Return the template that a path belongs to, the longest where several fit, as the counters name it."""
     fitting = [route for route in routes if re.fullmatch(re.sub(r"\\{.*?\\}", ".+", re.escape(route)), path)]
     return max(fitting, key=len, default="unmatched")
 
@@ -174,7 +174,7 @@ def check_ends(
     after: Mapping[str, float],
     found: Findings,
 ) -> None:
-    """The counters of ends, reason by reason, against what the clients saw and the log tells, summed."""
+    """Check the counters of ends, reason by reason, against what the clients saw and the log says, summed."""
     by_id = {outcome.request_id: outcome for outcome in outcomes}
     least: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -190,7 +190,7 @@ def check_ends(
 
 
 def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Counter[str]:
-    """How the engine's requests ended between two looks: finish reasons, and codes of failures."""
+    """Return how the engine's requests ended between two readings: finish reasons, and codes of failures."""
     ended: Counter[str] = Counter()
     for name in after:
         match = re.fullmatch(r'lightwell_request_(success|failed)_total\{\w+="(\w+)"\}', name)
@@ -200,7 +200,7 @@ def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Coun
 
 
 def delta(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> int:
-    """What a counter counted between two looks."""
+    """Return what a counter counted between two readings."""
     return round(after[name] - before.get(name, 0))
 
 
@@ -212,11 +212,11 @@ HELD = (
 )
 """Gauges that an idle server shows as 0."""
 INTEGRITY = "lightwell_integrity_failures_total"
-"""Counts the times that the server found its own books to contradict each other, which it looks at when idle."""
+"""Counts the times that the server found its own counters to contradict each other, which it checks when idle."""
 
 
 def check_idle(values: Mapping[str, float], found: Findings) -> None:
-    """Everything that requests held is given back, and the server's own look at its books found the same."""
+    """Check that everything requests held is given back, and that the server's own check of its counters agrees."""
     for name in HELD:
         if values[name] != 0:
             found.add("held by an idle server", f"{name} {values[name]:g}")
@@ -227,7 +227,7 @@ def check_idle(values: Mapping[str, float], found: Findings) -> None:
 def check_faults(
     faults: Sequence[Fault], before: Mapping[str, float], after: Mapping[str, float], found: Findings
 ) -> None:
-    """Each killed worker was started again, and no other."""
+    """Check that each killed worker was started again, and no other."""
     kills = sum(fault.kind == "kill" for fault in faults)
     restarts = delta("lightwell_worker_restarts_total", before, after)
     if kills != restarts:

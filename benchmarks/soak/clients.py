@@ -1,6 +1,6 @@
-"""One client of the soak: does what it is told, act after act, and notes what became of each request.
+"""One client of the soak: performs act after act, and notes what became of each request.
 
-Judges nothing but whether a whole answer is the right one: the books are closed elsewhere.
+It judges nothing but whether a whole answer is the right one: the outcomes are compared elsewhere.
 """
 
 import asyncio
@@ -19,12 +19,14 @@ from benchmarks.wire import Head, Wire, WireError
 PATIENCE = 120.0
 """Seconds after which a request counts as hung."""
 _SLOW_SECONDS = 4.0
-"""A slow reader takes about so long, and at most PATIENCE."""
+"""Seconds that a slow reader takes, about; at most PATIENCE."""
 _LATEST_LEAVE = 0.6
 _LONGEST_REST = 2.0
 """Seconds of rest after a refusal that asks to come back later, at most."""
 _LONGEST_IDLE = 1.0
-"""Seconds after which a kept connection is not trusted: the server ends idle ones, perhaps just as a request comes."""
+"""Seconds after which a kept connection is not trusted: the server closes idle ones, perhaps just as a request
+comes.
+"""
 
 
 @dataclass
@@ -38,18 +40,18 @@ class Outcome:
     path: str = ""
     ended: float = 0.0
     is_sent: bool = True
-    """False when the client left before all of it was sent."""
+    """False if the client left before all of it was sent."""
     is_rude: bool = False
     status: int | None = None
-    """None when no head came."""
+    """The status, or None if no head came."""
     end: Literal["whole", "left", "broken"] = "broken"
-    """The answer came whole; the client left; or it ended, or hung, where it must not."""
+    """The answer came whole, the client left, or it ended, or hung, where it must not."""
     error_code: str | None = None
-    """Of an error body, or of the error event that ended a stream; its type where it has no code."""
+    """The code of an error body, or of the error event that ended a stream; its type where it has no code."""
     finish: tuple[str, ...] = ()
     """The finish reasons of a whole answer's choices; none in an answer without choices."""
     retry_after: float | None = None
-    """Seconds."""
+    """Seconds of the Retry-After header."""
     expected_status: int = 200
     difference: str = ""
     """Where a whole answer differs from the quiet one."""
@@ -57,7 +59,7 @@ class Outcome:
 
 
 class Client:
-    """Sends requests one after another; keeps its connection while everybody behaves."""
+    """Sends requests one after another; keeps its connection while both sides behave."""
 
     def __init__(
         self, server: Server, pool: Sequence[Question], expected: Sequence[object], note: Callable[[Outcome], None]
@@ -72,7 +74,7 @@ class Client:
         self._kept_at = 0.0
 
     async def run(self, seed: int, number: int, until: float) -> None:
-        """Act until that moment (CLOCK_MONOTONIC)."""
+        """Act until this moment (CLOCK_MONOTONIC)."""
         for count, act in enumerate(acts(seed, number, len(self._pool))):
             if time.monotonic() >= until:
                 break
@@ -83,7 +85,7 @@ class Client:
         self._drop()
 
     async def perform(self, act: Act, request_id: str) -> Outcome:
-        """One act from its beginning to its end."""
+        """Perform one act from its beginning to its end."""
         target: Question | Wrong = self._wrong[act.index] if act.behaviour == "wrong" else self._pool[act.index]
         kind = target.name if isinstance(target, Wrong) else target.kind
         outcome = Outcome(request_id, act.behaviour, kind, time.monotonic(), target.path, is_rude=act.is_rude)
@@ -142,7 +144,7 @@ class Client:
         return head
 
     async def _read(self, wire: Wire, index: int | None, outcome: Outcome, slowness: float | None = None) -> None:
-        """The whole answer, compared with the right one."""
+        """Read the whole answer and compare it with the right one."""
         head = await self._head(wire, outcome)
         body = await (wire.read_body(head) if slowness is None else _read_slowly(wire, head, slowness))
         outcome.end = "whole"
@@ -189,7 +191,7 @@ def _named(headers: Mapping[str, str], outcome: Outcome) -> dict[str, str]:
 
 
 async def _read_slowly(wire: Wire, head: Head, slowness: float) -> bytes:
-    """With rests between the first pieces, so that the server has to wait for its reader."""
+    """Read with pauses between the first pieces, so that the server has to wait for its reader."""
     pieces, rested, longest = [], 0.0, _SLOW_SECONDS * slowness
     async for piece in wire.pieces(head):
         pieces.append(piece)
@@ -200,7 +202,7 @@ async def _read_slowly(wire: Wire, head: Head, slowness: float) -> bytes:
 
 
 async def _read_some(wire: Wire, head: Head, act: Act) -> None:
-    """The first pieces of the answer; all of it where there are no more."""
+    """Read the first pieces of the answer; all of it where there are no more."""
     count = 0
     async for _ in wire.pieces(head):
         count += 1
@@ -226,7 +228,7 @@ def _code(content: bytes) -> str:
 
 
 def _finish_reasons(question: Question, answer: Any) -> tuple[str, ...]:
-    """Of each choice, in an answer as `meaning` gives it."""
+    """Return the finish reason of each choice, in an answer as `meaning` gives it."""
     if question.body.get("stream"):
         return tuple(str(reason) for _, reason in answer.values())
     choices = answer.get("choices", ()) if isinstance(answer, dict) else ()

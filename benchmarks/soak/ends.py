@@ -1,4 +1,5 @@
-"""How the requests of the engine ended that one HTTP request made: as its client saw it, and as its log line tells it.
+"""Decides how the requests of the engine ended that one HTTP request made: as its client saw it, and as its log line
+says.
 
 One HTTP request may be several requests of the engine (prompts times `n`, inputs, questions about the weights), of
 which some may end one way and some another. docs/operating.md, "Every request is accounted for", says which ends there
@@ -33,7 +34,9 @@ class LogLine:
     engine_requests: int
     generated_tokens: int
     finish: tuple[str, ...] = ()
-    """Reasons for which its requests of the engine ended, each once however many there were; failures are none."""
+    """Reasons for which its requests of the engine ended, each once however many there were; failures are not
+    included.
+    """
     error: str | None = None
 
 
@@ -46,7 +49,7 @@ class Bounds:
 
 
 def difference(outcome: Outcome, line: LogLine) -> str:
-    """What the line says otherwise than the client of a whole answer saw it end; empty where they agree."""
+    """Return how the line disagrees with what the client of a whole answer saw; empty where they agree."""
     if line.error != outcome.error_code:
         return f"client's error {outcome.error_code}, log's {line.error}"
     told, number = set(line.finish), line.engine_requests
@@ -63,11 +66,11 @@ def difference(outcome: Outcome, line: LogLine) -> str:
 
 
 def bounds(line: LogLine, outcome: Outcome | None, faults: Sequence[Fault]) -> Bounds:
-    """What the counters of ends may have counted of this line.
+    """Return what the counters of ends may have counted of this line.
 
-    A whole answer's choices are known one by one. Of several requests that ended in several ways only the ways are. A
-    client that left while the worker was lost may have been told of neither: then both it and the log have the abort at
-    most, and the failure is counted all the same.
+    A whole answer's choices are known one by one. Of several requests that ended in several ways only the ways are
+    known. A client that left while the worker was lost may have seen neither end: then both it and the log have the
+    abort at most, and the failure is counted all the same.
     """
     if outcome is not None and outcome.end == "whole" and outcome.finish:
         exact = Counter(outcome.finish)

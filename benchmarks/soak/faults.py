@@ -1,4 +1,4 @@
-"""What is done to the server while the soak runs: its worker is killed, or stopped for a moment, at random times.
+"""Breaks the server while the soak runs: its worker is killed, or stopped for a moment, at random times.
 
 Kills are spaced so that the supervisor goes on restarting (`server.lifecycle.supervisor` gives up at five ends within a
 minute).
@@ -21,9 +21,11 @@ from benchmarks.wire import Wire
 SETTLING = 1.0
 """Seconds around a fault in which its failures are still its own."""
 LEAST_SPACING = 20.0
-"""Seconds from the beginning of one fault to the next, at least, and from when it is healed: three in a minute."""
+"""Seconds from the beginning of one fault to the next, at least, and from when it is healed: at most three in a
+minute.
+"""
 SPARED = 1 / 3
-"""The part of a soak, its last, in which no worker is killed: one must live long for its memory to be judged."""
+"""The last part of a soak, in which no worker is killed: one must live long for its memory to be judged."""
 _STARTING = 60.0
 """Seconds that a killed worker's successor may take before its life counts."""
 _POLL = 0.05
@@ -37,23 +39,23 @@ class Fault:
     kind: Literal["kill", "stop"]
     began: float
     ready: float
-    """When /health/ready answered 200 again (kill), or the worker was let go on (stop)."""
+    """When /health/ready answered 200 again (kill), or the worker was let continue (stop)."""
     is_healed: bool = True
 
     def may_hit(self, outcome: Outcome) -> bool:
-        """Whether what became of that request can be its doing, by the clock."""
+        """Return whether what became of that request can be due to this fault, by the clock."""
         return outcome.ended >= self.began - SETTLING and outcome.began <= self.ready + SETTLING
 
 
 def last_kill(seconds: float) -> float:
-    """When workers are no longer killed, of a soak of so many seconds: a long one leaves the last worker the life that
-    a judgement of its memory takes.
+    """Return when workers are no longer killed, of a soak of `seconds`: a long one leaves the last worker the life
+    that a judgement of its memory needs.
     """
     return seconds - max(SPARED * seconds, MIN_LIFE + _STARTING if seconds >= MUST_JUDGE else 0)
 
 
 def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tuple[float, Literal["kill", "stop"]]]:
-    """Seconds from the beginning at which a fault is due, and its kind; the first is a kill, soon."""
+    """Return seconds from the beginning at which a fault is due, and its kind; the first is a kill, soon."""
     draw = random.Random(f"faults {seed}")
     moment, kind = min(LEAST_SPACING, seconds / 3), "kill"
     while moment < seconds - 1:
@@ -65,16 +67,18 @@ def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tupl
 def put_off(
     moment: float, kind: Literal["kill", "stop"], seconds: float, healed: float
 ) -> tuple[float, Literal["kill", "stop"]]:
-    """A planned fault after one that was healed at `healed`: late enough, and no kill where none may be any more."""
+    """Return a planned fault moved after one that was healed at `healed`: late enough, and no kill where none may
+    come any more.
+    """
     moment = max(moment, healed + LEAST_SPACING)
     return moment, (kind if moment < last_kill(seconds) else "stop")
 
 
 async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:
-    """Every fault of the plan, each noted in `faults` once it is healed; returns after the last.
+    """Cause every fault of the plan, and note each in `faults` once it is healed; return after the last.
 
-    Where workers start slowly, as beside other work, faults come later: a server whose last workers together were ready
-    for less than a minute ends, as it should (`server.lifecycle.supervisor`).
+    Where workers start slowly, for example under other load, faults come later: a server whose last workers together
+    were ready for less than a minute ends, as it should (`server.lifecycle.supervisor`).
     """
     draw, begun = random.Random(f"stops {seed}"), time.monotonic()
     for planned, plan in fault_times(seed, seconds, mean_spacing):
@@ -98,7 +102,7 @@ async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float
 
 
 async def _is_ready_again(server: Server) -> bool:
-    """Waits until the server has noticed, and is ready again; False when it is not in time."""
+    """Wait until the server has noticed, and is ready again; return False when it is not in time."""
     give_up, was_unready = time.monotonic() + _READY_WITHIN, False
     while time.monotonic() < give_up:
         wire = await Wire.open(server.host, server.port)

@@ -1,8 +1,8 @@
-"""Memory and file descriptors of the server's processes over time, and whether they stay flat.
+"""Measures memory and file descriptors of the server's processes over time, and whether they stay flat.
 
 Each process is judged over the second half of its own life: a worker that was just started is still growing into its
-work, and a killed one leaves nothing to compare with. Counted is what it allocated: when two other programs that map
-the same libraries ended beside a soak, its processes' share of the libraries' pages rose by 40 MiB each.
+work, and a killed one leaves nothing to compare with. What it allocated is counted: when two other programs that map
+the same libraries ended during a soak, its processes' share of the libraries' pages rose by 40 MiB each.
 """
 
 import asyncio
@@ -18,11 +18,13 @@ API_PROCESS, WORKER = "the API process", "worker"
 INTERVAL = 2.0
 """Seconds between two samples."""
 MIN_LIFE = 300.0
-"""Seconds: a younger worker is still growing into its work, and its line says nothing of a leak."""
+"""Seconds that a worker must live to be judged: a younger one is still growing into its work, and its line says
+nothing of a leak.
+"""
 MUST_JUDGE = 600.0
-"""Seconds: in a soak as long as this, the memory of the API process and of a worker must be judged."""
+"""Seconds of a soak from which on the memory of the API process and of a worker must be judged."""
 MEMORY_GROWTH, MEMORY_SLACK = 0.05, 16 << 20
-"""What memory may grow in half a life and still be called flat: this part, or so many bytes."""
+"""What memory may grow in half a life and still be called flat: this share, or this many bytes."""
 FILES_SLACK = 16
 
 
@@ -37,13 +39,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Growth:
-    """Of one process over the second half of its life, along a fitted line."""
+    """The growth of one process over the second half of its life, along a fitted line."""
 
     pid: int
     name: str
     seconds: float
     num_bytes: float
-    """At the half of its life."""
+    """Bytes at the half of its life."""
     more_bytes: float
     most_bytes: int
     num_files: float
@@ -51,7 +53,7 @@ class Growth:
 
     @property
     def problems(self) -> list[str]:
-        """What is not flat, in words."""
+        """Return what is not flat, in words."""
         found = []
         if self.more_bytes > max(MEMORY_GROWTH * self.num_bytes, MEMORY_SLACK):
             found.append(
@@ -63,12 +65,12 @@ class Growth:
 
 
 class Watch:
-    """Samples until it is cancelled."""
+    """A sampler that runs until it is cancelled."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.names: dict[int, str] = {}
-        """Kind of each process, by its id, as of `samples`."""
+        """The kind of each process, by its id, as of `samples`."""
         self.samples: dict[int, list[Sample]] = defaultdict(list)
 
     async def run(self) -> None:
@@ -84,7 +86,7 @@ class Watch:
                 self.samples[pid].append(Sample(time.monotonic(), num_bytes, num_open_files(pid)))
 
     def growths(self) -> list[Growth]:
-        """Of each process that lived long enough, the API process first."""
+        """Return the growth of each process that lived long enough, the API process first."""
         return [
             growth_of(pid, self.names[pid], samples)
             for pid, samples in self.samples.items()
@@ -92,19 +94,19 @@ class Watch:
         ]
 
     def unjudged(self) -> list[str]:
-        """Kinds of processes of which none lived long enough."""
+        """Return the kinds of processes of which none lived long enough."""
         return sorted({API_PROCESS, WORKER} - {growth.name for growth in self.growths()})
 
 
 def name_of(pid: int, server: Server) -> str:
-    """What a process of the server is."""
+    """Return what a process of the server is."""
     if pid == server.pid:
         return API_PROCESS
     return WORKER if is_worker(pid) else "helper"
 
 
 def growth_of(pid: int, name: str, samples: Sequence[Sample]) -> Growth:
-    """Lines fitted to the second half of the samples."""
+    """Fit lines to the second half of the samples."""
     half = samples[len(samples) // 2 :]
     times = [sample.at for sample in half]
     seconds = times[-1] - times[0]
@@ -122,7 +124,7 @@ def growth_of(pid: int, name: str, samples: Sequence[Sample]) -> Growth:
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """Of the line of least squares; 0 for fewer than two moments."""
+    """Return the slope of the line of least squares; 0 for fewer than two moments."""
     middle, mean = sum(times) / len(times), sum(values) / len(values)
     spread = sum((time - middle) ** 2 for time in times)
     return sum((t - middle) * (v - mean) for t, v in zip(times, values, strict=True)) / spread if spread else 0.0

@@ -1,9 +1,9 @@
-"""The dashboard: which rows and panels, what they ask Prometheus, what to look for in each.
+"""Builds the dashboard: its rows and panels, what they ask Prometheus, what to check in each.
 
     python -m deploy.grafana.build      writes dashboards/lightwell.json, which Grafana reads
 
 In a query, HERE stands for the jobs and instances chosen above the dashboard, SPAN for the shortest time over which a
-rate can be told. Knows the names of metrics; knows nothing of Grafana's fields (`panels`).
+rate can be computed. It knows the names of metrics; it knows nothing of Grafana's fields (`panels`).
 """
 
 import json
@@ -24,7 +24,7 @@ def ask(expr: str, legend: str = "", format: str = "time_series") -> Query:
 
 
 def quantiles(histogram: str) -> tuple[Query, ...]:
-    """p50, p90 and p99 over the chosen servers together."""
+    """Return the queries of p50, p90 and p99 over the chosen servers together."""
     buckets = f"sum by (le) (rate(lightwell_{histogram}_bucket{{HERE}}[SPAN]))"
     return tuple(
         ask(f"histogram_quantile({quantile}, {buckets})", f"p{quantile * 100:.0f}") for quantile in (0.5, 0.9, 0.99)
@@ -38,7 +38,7 @@ def mean(histogram: str) -> str:
 
 
 def share(part: str, whole: str) -> str:
-    """Nothing, not NaN, where there is no whole: an idle server refuses no share."""
+    """Return the query of a share. Without a whole it gives nothing, not NaN: an idle server refuses no share."""
     return f"{part} / ({whole} > 0)"
 
 
@@ -338,7 +338,7 @@ ROWS = {
 
 
 def choice(name: str, query: str) -> dict[str, Any]:
-    """A list above the dashboard, all of it chosen at first."""
+    """Return a list above the dashboard, all of it chosen at first."""
     return {
         "name": name,
         "type": "query",
@@ -355,7 +355,7 @@ def choice(name: str, query: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The whole dashboard, as Grafana keeps it."""
+    """Return the whole dashboard, as Grafana keeps it."""
     return {
         "uid": "lightwell",
         "title": "Lightwell",
@@ -385,7 +385,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file that Grafana reads."""
+    """Return the text of the file that Grafana reads."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

@@ -1,13 +1,13 @@
-"""Grafana's panels as the JSON it keeps them in, from what a panel shows: title, unit, description and queries.
+"""Makes Grafana's panels, as the JSON it keeps them in, from what a panel shows: title, unit, description and queries.
 
-Knows the fields that Grafana wants (schema 39: Grafana 11 and later). Knows nothing of what is measured.
+It knows the fields that Grafana wants (schema 39: Grafana 11 and later). It knows nothing of what is measured.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 24
-"""Columns of a dashboard."""
+"""Number of columns of a dashboard."""
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 Json = dict[str, Any]
@@ -24,29 +24,31 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows. Width in columns, height in Grafana's rows of 30 pixels."""
+    """What one panel shows. Its width is in columns, its height in Grafana's rows of 30 pixels."""
 
     title: str
     kind: str
     """Grafana's type of panel: timeseries, stat, table, heatmap, state-timeline."""
     unit: str
     description: str
-    """What to look for."""
+    """What a viewer should check in the panel."""
     queries: tuple[Query, ...]
     width: int = 8
     height: int = 8
     stacked: bool = False
     top: float | None = None
-    """The end of the axis, where there is one: 1 for shares."""
+    """The end of the axis, if there is one: 1 for shares."""
     limit: float | None = None
-    """Red from here on."""
+    """The value from which on the panel is red."""
     limit_is_least: bool = False
-    """Red below the limit instead."""
+    """Whether the panel is red below the limit instead."""
     when_empty: str = "none"
 
 
 def laid_out(rows: dict[str, tuple[Panel, ...]]) -> list[Json]:
-    """All panels of all rows with their places, a row's title above its panels, left to right and then down."""
+    """Return all panels of all rows with their positions, a row's title above its panels, left to right and then
+    down.
+    """
     panels: list[Json] = []
     y = 0
     for title, row in rows.items():
@@ -67,7 +69,7 @@ def laid_out(rows: dict[str, tuple[Panel, ...]]) -> list[Json]:
 
 
 def panel_json(panel: Panel) -> Json:
-    """The panel without id and place."""
+    """Return the panel without id and position."""
     return {
         "type": panel.kind,
         "title": panel.title,
@@ -94,7 +96,7 @@ def target_json(query: Query, letter: str, panel: Panel) -> Json:
 
 
 def defaults_json(panel: Panel) -> Json:
-    """How values are written and coloured."""
+    """Return how values are written and coloured."""
     defaults: Json = {"unit": panel.unit, "noValue": panel.when_empty, "color": {"mode": "palette-classic"}}
     if panel.kind != "state-timeline":
         defaults["min"] = 0
@@ -160,4 +162,4 @@ TABLE_COLUMNS = [
         },
     }
 ]
-"""The labels, which say everything: an alert's value is always 1."""
+"""The columns of a table: only the labels, which say everything, since an alert's value is always 1."""

@@ -1,7 +1,7 @@
 """Renders the chart with Helm's own engine (helm-python-sdk carries it), and writes plain/ from it.
 
-`python -m deploy.kubernetes.render` writes plain/ anew; with `--values FILE` it prints what each map of a JSON list
-of values makes instead. Knows the chart's files by their names, and no cluster.
+`python -m deploy.kubernetes.render` writes plain/ again; with `--values FILE` it prints what each map of a JSON list of
+values makes instead. It knows the chart's files by their names, and no cluster.
 """
 
 import argparse
@@ -22,13 +22,13 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "keda": {"autoscaling": {"kind": "keda"}},
     "monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
 }
-"""Parts that a cluster may not have the means for: Kustomize components, by the values that bring them."""
+"""Parts that a cluster may not have the means for: Kustomize components, by the values that enable them."""
 
 BANNER = "# Rendered from deploy/kubernetes/chart by `python -m deploy.kubernetes.render`: change the chart instead.\n"
 
 
 def render(values: dict[str, Any], namespace: str = "default") -> dict[str, str]:
-    """Text by the template's file name, of those templates that make anything.
+    """Return the text by the template's file name, of those templates that make anything.
 
     Raises helm_python.HelmError for values that the chart refuses.
     """
@@ -39,7 +39,7 @@ def render(values: dict[str, Any], namespace: str = "default") -> dict[str, str]
 
 
 def plain_files() -> dict[str, str]:
-    """What plain/ holds, by path in it, but for the files of Kustomize, which are written by hand."""
+    """Return the files of plain/, by path in it, except the files of Kustomize, which are written by hand."""
     base = {name: text for name, text in render({}).items() if name.endswith(".yaml")}
     files = dict(base)
     for component, values in COMPONENTS.items():
@@ -49,7 +49,7 @@ def plain_files() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write plain/, or print what values make; the exit status."""
+    """Write plain/, or print what values make; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", metavar="FILE", help="JSON list of maps of values; - is standard input")
     arguments = parser.parse_args()
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def attempt(values: dict[str, Any]) -> dict[str, Any]:
-    """{"files": ...} of the rendered files, or {"error": ...} when the chart refuses the values."""
+    """Return {"files": ...} of the rendered files, or {"error": ...} when the chart refuses the values."""
     try:
         return {"files": render(values)}
     except helm_python.HelmError as error:

@@ -2,8 +2,8 @@
 
     serve run deploy.ray.app:build model=path/to/model min_replicas=1 max_replicas=4
 
-Every argument that is no field of `Scale` is a setting of `lightwell serve`, by its name in LIGHTWELL_* variables, in
-lower case. Starts nothing itself; `deploy.ray.engine` is what a replica runs.
+Every argument that is not a field of `Scale` is a setting of `lightwell serve`, by its name in LIGHTWELL_* variables,
+in lower case. It starts nothing itself; `deploy.ray.engine` is what a replica runs.
 """
 
 import dataclasses
@@ -22,20 +22,22 @@ from server.config.settings import ENV_PREFIX, Settings, SettingsError, setting_
 from server.worker.engine_worker import ENGINE_FACTORY
 
 _SPARE_GRACE = 10.0
-"""Seconds for the processes of a replica to end, beyond those for its requests."""
+"""Seconds for the processes of a replica to end, in addition to those for its requests."""
 _MANY = 100_000
-"""Requests at once: the engine's own admission says when there are too many."""
+"""Most requests at once: the engine's own admission refuses when there are too many."""
 _HEAD_NODE = "node:__internal_head__"
-"""A resource of Ray's head node alone."""
+"""A resource that only Ray's head node has."""
 _NO_SETTINGS = frozenset({"host", "port", "root_path", "api_key"})
-"""What has no meaning here, or (a key) would be shown by Ray's dashboard."""
+"""Settings that have no meaning here, or (a key) would be shown by Ray's dashboard."""
 _AGREED = ("shutdown_grace", "max_body_bytes")
-"""Settings that the ingress and Ray know too: read here once, so that no replica reads others from its environment."""
+"""Settings that the ingress and Ray know too: they are read here once, so that no replica reads others from its
+environment.
+"""
 _COUNTS = ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_replicas")
 _LEAST_LOOK_BACK = 10.0
-"""How often Ray's counts come in, in seconds: it takes only longer times to look back."""
+"""Seconds between two of Ray's counts: it accepts only longer times to look back."""
 _ACCEPTED = dict.fromkeys(_COUNTS, "a whole number of at least 1") | {"target_ongoing_requests": "a number above 0"}
-"""Of the numbers that cannot be 0."""
+"""What is accepted, by the name of a number that cannot be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +47,11 @@ class Scale:
     min_replicas: int = 1
     max_replicas: int = 1
     target_ongoing_requests: float = 32.0
-    """Requests, running and waiting, of one replica that Ray scales towards."""
+    """Requests, running and waiting, per replica that Ray scales towards."""
     upscale_delay_s: float = 10.0
     downscale_delay_s: float = 300.0
     look_back_period_s: float = 30.0
-    """Over which requests are averaged."""
+    """Seconds over which requests are averaged."""
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     max_replicas_per_node: int | None = None
@@ -58,7 +60,7 @@ class Scale:
 
 
 def build(arguments: Mapping[str, Any]) -> Application:
-    """The application. Raises SettingsError, which names the argument that cannot be used."""
+    """Build the application. Raises SettingsError, which names the argument that cannot be used."""
     scale = read_scale(arguments)
     flags = read_flags(arguments, os.environ)
     settings = Settings.from_sources(flags, {})
@@ -94,7 +96,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
 
 
 def read_flags(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """The part of the arguments that is settings, as the replicas are given it. Raises SettingsError.
+    """Return the part of the arguments that is settings, as the replicas are given it. Raises SettingsError.
 
     The body's limit and the grace are always in it: from the arguments, else from `environ`, else their defaults.
     """
@@ -117,7 +119,7 @@ def read_flags(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> dict
 
 
 def read_scale(arguments: Mapping[str, Any]) -> Scale:
-    """The part of the arguments that is Ray's; text, as from a command line, is read. Raises SettingsError."""
+    """Return the part of the arguments that is Ray's; text, as from a command line, is parsed. Raises SettingsError."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Scale):
         if field.name in arguments:

@@ -1,11 +1,11 @@
-"""Attention, traces or embeddings of a data set of any size, with Ray Data:
+"""Computes attention, traces or embeddings of a data set of any size, with Ray Data:
 
     python -m deploy.ray.batch --input texts.jsonl --output FOLDER --task embedding --workers 4
 
 Files are cut into shards, read by tasks, answered by actors that each hold an engine, and written by them. This process
-holds numbers of shards and counts, no rows. Run again, it makes the shards that are missing (docs/ray.md).
+holds numbers of shards and counts, no rows. If it is run again, it makes the shards that are missing (docs/ray.md).
 
-Exit status: 0 when every row has its answer, 3 when some rows are errors, 1 when the job could not go on, 2 for a
+Exit status: 0 when every row has its answer, 3 when some rows are errors, 1 when the job could not continue, 2 for a
 command line that makes no sense.
 """
 
@@ -37,14 +37,14 @@ _OF_THE_NUMBERS = (
     "dtype", "quantize", "device", "threads", "max_model_len", "block_size", "batch_invariant", "no_batch_invariant",
     "kernels", "kernel_arithmetic", "no_compile", "max_response_bytes",
 )  # fmt: skip
-"""Settings of the server that an answer may depend on: they stand in the manifest."""
+"""Settings of the server that an answer may depend on: they are part of the manifest."""
 _OF_THE_RUN = (
     "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory", "max_capture_bytes", "no_prefix_caching",
 )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
     try:
         settings = _settings(arguments, os.environ)
@@ -129,7 +129,7 @@ def _plan(
     files: list[Path],
     model: ModelFiles,
 ) -> Plan:
-    """Scan the input, and compare all of it with what the folder holds."""
+    """Scan the input, compare all of it with what the folder holds, and return the plan."""
     columns = Columns(text=arguments.text_column, key=arguments.key_column)
     scans = scan_all(files, arguments.rows_per_shard, columns)
     parts = parts_of(list(zip(files, scans, strict=True)), arguments.rows_per_shard)
@@ -166,7 +166,7 @@ def _plan(
 
 
 def _run(plan: Plan, arguments: argparse.Namespace) -> ShardSummary:
-    """Make what is missing; the sums of all shards. Raises BatchFailed."""
+    """Make what is missing, and return the sums of all shards. Raises BatchFailed."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     total = _sum(plan.done.values())

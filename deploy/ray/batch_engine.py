@@ -1,7 +1,7 @@
 """One worker of a batch job: an engine in this process, kept full with the rows of a shard, and the shard they fill.
 
-Rows enter the engine in order and are written in order, so that a shard's bytes do not depend on who finished first;
-what is held between is bounded. Knows no Ray: `deploy.ray.batch` puts it into an actor.
+Rows enter the engine in order and are written in order, so that a shard's bytes do not depend on which finished first;
+what is held in between is bounded. It knows no Ray: `deploy.ray.batch` puts it into an actor.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from server.routes.tasks import TaskResult
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4
-"""Rows that are held for each that may run: so many are not written yet because one before them takes long."""
+"""Rows that are held for each that may run: so many may be unwritten because one before them takes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every worker of a job does. Plain data, sent to each."""
+    """What every worker of a job does. It is plain data, sent to each."""
 
     settings: Settings
     task: TaskName
@@ -39,17 +39,19 @@ class Job:
     """Fields of the route's body, without the input."""
     file_format: FileFormat
     folder: str
-    """Where the shards are written: one that all machines see."""
+    """The folder in which the shards are written, one that all machines can read."""
     model: Mapping[str, str]
-    """`portable_fingerprint` of the model's files."""
+    """The `portable_fingerprint` of the model's files."""
 
 
 class BatchFailed(RuntimeError):
-    """The job cannot go on; the message is one line that says why."""
+    """The job cannot continue; the message is one line that says why."""
 
 
 def portable_fingerprint(files: Fingerprint) -> dict[str, str]:
-    """The same on every machine that holds the same files: of large ones without times and file numbers."""
+    """Return a fingerprint that is the same on every machine that holds the same files: without the times and file
+    numbers of large ones.
+    """
     return {name: re.sub(r"^(\d+) \S+ \S+ ", r"\1 ", told) for name, told in files.items()}
 
 
@@ -76,7 +78,7 @@ class _Coming:
     runner: asyncio.Runner
 
     def take(self) -> _Held | None:
-        """The next row, with what it asks or why it asks nothing; None at the end."""
+        """Return the next row, with what it asks or why it asks nothing, or None at the end."""
         row = next(self.rows, None)
         if row is None:
             return None
@@ -89,8 +91,8 @@ class _Coming:
 
 
 class BatchEngine:
-    """An engine and what it is asked. `max_held` rows and `max_bytes` of captured numbers wait to be written at most
-    (a row of more bytes than that, alone).
+    """An engine and its rows. At most `max_held` rows and `max_bytes` of captured numbers wait to be written (a row
+    with more bytes than that waits alone).
     """
 
     def __init__(
@@ -110,7 +112,9 @@ class BatchEngine:
 
     @classmethod
     def load(cls, job: Job) -> "BatchEngine":
-        """Raises BatchFailed when this machine's model is not the job's, ValueError when it cannot be loaded."""
+        """Load the engine. Raises BatchFailed when this machine's model is not the job's, ValueError when it cannot
+        be loaded.
+        """
         files = load_model_files(job.settings)
         _check_model(job, files)
         config = job.settings.engine_config(files.folder)
@@ -139,7 +143,7 @@ class BatchEngine:
             writer.discard()
 
     def answers(self, rows: Iterable[Row]) -> Generator[RowAnswer, None, None]:
-        """The answers in the order of the rows. Raises BatchFailed when memory runs out."""
+        """Yield the answers in the order of the rows. Raises BatchFailed when memory runs out."""
         with asyncio.Runner() as runner:  # the routes' code that reads a text may wait for a thread
             running: dict[int, _Held] = {}
             try:
@@ -148,7 +152,7 @@ class BatchEngine:
                 self._forget(running)
 
     def _forget(self, running: Iterable[int]) -> None:
-        """End what nobody waits for any more, so that the next shard meets an idle engine."""
+        """End what is not awaited any more, so that the next shard meets an idle engine."""
         for uid in running:
             self._engine.abort(uid)
         while self._engine.has_work:
@@ -198,7 +202,7 @@ class BatchEngine:
 
 
 def _answer(held: _Held, output: RequestOutput) -> RowAnswer:
-    """Raises BatchFailed where a row had no memory: its answer would depend on the machine."""
+    """Return a row's answer. Raises BatchFailed if it had no memory: its answer would depend on the machine."""
     row, planned = held.row, held.planned
     assert planned is not None
     if output.finish_reason == "memory":

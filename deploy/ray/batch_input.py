@@ -1,8 +1,9 @@
-"""The texts of a batch job: files of JSON lines, Parquet or plain lines, cut into shards that are the same every time.
+"""Reads the texts of a batch job: files of JSON lines, Parquet or plain lines, cut into shards that are the same every
+time.
 
 Rows are numbered through all files, in the order given, those of a folder by name; an empty line is a row too. A shard
-is at most so many rows in a row of one file, and of Parquet of one row group: so each is found without reading those
-before it. Knows no Ray and no model.
+is at most so many consecutive rows of one file, in Parquet of one row group: so each is found without reading those
+before it. It knows no Ray and no model.
 """
 
 import hashlib
@@ -19,11 +20,13 @@ import pyarrow.parquet as pq
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 _READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 26
-"""Of one line: a file that is no text must not be read into memory whole."""
+"""Most bytes of one line: a file that is not text must not be read into memory whole."""
 
 
 class InputError(ValueError):
-    """Input that cannot be used as a whole; the message names it and what is accepted. A bad row is none of these."""
+    """Input that cannot be used as a whole; the message names it and what is accepted. A bad row is not such an
+    error.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,27 +35,29 @@ class Columns:
 
     text: str = "text"
     key: str | None = None
-    """A field that names the row for the user; it is copied to the output as text."""
+    """The field that names the row for the user; it is copied to the output as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of the input. Of `text` and `problem` one is None."""
+    """One row of the input. One of `text` and `problem` is None."""
 
     id: int
-    """Its number among all rows of all files, from 0."""
+    """The row's number among all rows of all files, from 0."""
     text: str | None = None
     problem: str | None = None
-    """Why it has no text."""
+    """Why the row has no text."""
     key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Neighbouring rows of one file that are found at once: of text one shard's, of Parquet those of a row group."""
+    """Neighbouring rows of one file that are found at once: in text those of one shard, in Parquet those of a row
+    group.
+    """
 
     place: int
-    """Byte at which it begins; of Parquet, the number of the row group."""
+    """The byte at which it begins, or in Parquet the number of the row group."""
     num_rows: int
 
 
@@ -70,7 +75,7 @@ class FileScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A piece of the whole input, with the numbers that its shards and rows have there."""
+    """A piece of the whole input, with the numbers of its shards and rows there."""
 
     path: str
     piece: Piece
@@ -80,14 +85,14 @@ class Part:
 
     @property
     def shard_sizes(self) -> dict[int, int]:
-        """Rows of each shard, by the shard's number."""
+        """Return the number of rows of each shard, by the shard's number."""
         starts = range(0, self.piece.num_rows, self.rows_per_shard)
         sizes = [min(self.rows_per_shard, self.piece.num_rows - start) for start in starts]
         return {self.first_shard + i: size for i, size in enumerate(sizes)}
 
 
 def find_files(given: Sequence[str]) -> list[Path]:
-    """The files that are named, and those of the folders that are, by name. Raises InputError."""
+    """Return the files that are named, and those in the folders that are named, by name. Raises InputError."""
     files: list[Path] = []
     for name in given:
         path = Path(name).resolve()
@@ -149,7 +154,7 @@ def _row_groups(path: Path, columns: Columns) -> tuple[Piece, ...]:
 
 
 def parts_of(files: Sequence[tuple[Path, FileScan]], rows_per_shard: int) -> list[Part]:
-    """All pieces in their order, numbered."""
+    """Return all pieces in their order, numbered."""
     parts: list[Part] = []
     first_row = first_shard = 0
     for path, found in files:
@@ -168,7 +173,7 @@ def parts_of(files: Sequence[tuple[Path, FileScan]], rows_per_shard: int) -> lis
 
 
 def read_part(part: Part, wanted: Collection[int], columns: Columns) -> Iterator[tuple[int, list[Row]]]:
-    """The rows of those shards of a part that are wanted, one shard at a time. Raises InputError."""
+    """Yield the rows of the wanted shards of a part, one shard at a time. Raises InputError."""
     rows = _rows(part, columns)
     for number, size in part.shard_sizes.items():
         taken = list(islice(rows, size))
@@ -220,7 +225,7 @@ def _lines(file: BinaryIO, count: int) -> Iterable[bytes]:
 
 
 def _row(number: int, fields: Any, columns: Columns) -> Row:
-    """A row of what a line or a Parquet row holds, with what is wrong with it."""
+    """Return a row of what a line or a Parquet row holds, with what is wrong with it."""
     if not isinstance(fields, dict):
         return Row(id=number, problem=f"the line is no JSON object but {_kind(fields)}")
     key = None if columns.key is None or fields.get(columns.key) is None else str(fields[columns.key])
@@ -237,7 +242,9 @@ def _row(number: int, fields: Any, columns: Columns) -> Row:
 
 
 def _is_unicode(text: str) -> bool:
-    """JSON can say half a surrogate pair, which neither a tokenizer nor a file takes."""
+    """Return whether the text is Unicode: JSON can hold half a surrogate pair, which neither a tokenizer nor a file
+    takes.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

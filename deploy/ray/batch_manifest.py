@@ -1,6 +1,6 @@
-"""What a batch job is, written beside its shards: a run with another input or other options must not mix with them.
+"""Writes what a batch job is next to its shards: a run with another input or other options must not mix with them.
 
-Also holds the folder for one run at a time. Knows no Ray, no engine and nothing of what is in a shard.
+It also holds the folder for one run at a time. It knows no Ray, no engine and nothing of what is in a shard.
 """
 
 import errno
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
-"""What file systems without locks say, such as some that machines share."""
+"""Errors of file systems without locks, such as some that machines share."""
 _MAX_SHOWN = 100
 
 
 class ManifestError(ValueError):
-    """The output folder belongs to something else; the message says what differs and what helps."""
+    """The output folder belongs to another job; the message says what differs and what helps."""
 
 
 def claim(folder: Path, job: Mapping[str, Any]) -> None:
-    """Write the job's manifest, or find the same one there. Raises ManifestError for another one.
+    """Write the job's manifest, or check that the folder has the same one. Raises ManifestError for a different one.
 
     `job` is plain JSON data.
     """
@@ -61,7 +61,7 @@ def _write(path: Path, job: Mapping[str, Any]) -> None:
 
 
 def _difference(there: Any, asked: Any, name: str = "") -> str | None:
-    """The first place where two JSON values differ."""
+    """Return the first place where two JSON values differ, or None if they are equal."""
     if isinstance(there, dict) and isinstance(asked, dict):
         for key in (*there, *(key for key in asked if key not in there)):
             inner = f"{name}.{key}" if name else key
@@ -84,9 +84,10 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder for this process alone, until it ends in whatever way. Raises ManifestError when another has it.
+    """Hold the folder for this process alone, until the `with` or the process ends in any way. Raises ManifestError
+    when another has it.
 
-    Where the file system has no locks, a warning is all there is: a job that could not run at all would be worse.
+    If the file system has no locks, it only logs a warning: a job that could not run at all would be worse.
     """
     with (folder / _LOCK).open("w") as file:
         try:

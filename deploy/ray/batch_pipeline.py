@@ -1,6 +1,6 @@
-"""The part of a batch job that Ray runs: scans of the files, then tasks that read, actors that answer and write.
+"""Runs a batch job's part on Ray: scans of the files, then tasks that read, actors that answer and write.
 
-Through Ray's object store go texts and counts, no answers: those go from an engine to its shard's file. Knows no
+Texts and counts go through Ray's object store, but no answers: those go from an engine to its shard's file. It knows no
 command line and no manifest.
 """
 
@@ -19,19 +19,18 @@ from deploy.ray.batch_input import Columns, FileScan, InputError, Part, Piece, R
 from deploy.ray.shards import ShardError, ShardSummary
 
 _MAX_BLOCKS = 10_000
-"""Of the list of parts: one task reads several where there are more."""
+"""Most blocks of the list of parts: one task reads several parts if there are more."""
 _READS_AHEAD = 2
-"""Tasks that read, for each worker."""
+"""Reading tasks for each worker."""
 _BLOCK_BYTES = 1
-"""
-Less than any row has, so that Ray makes each row a block: a block goes to one actor and is answered as a whole, and
-with Ray's own 128 MiB all shards of a Parquet row group would be in one.
+"""Fewer bytes than any row has, so that Ray makes each row a block: a block goes to one actor and is answered as a
+whole, and with Ray's own 128 MiB all shards of a Parquet row group would be in one.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The actors, and what Ray sets aside for each."""
+    """The actors, and what Ray reserves for each."""
 
     number: int
     cpus: float
@@ -40,13 +39,13 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job and how far it is."""
+    """A job and its progress."""
 
     job: Job
     columns: Columns
     parts: list[Part]
     done: dict[int, ShardSummary]
-    """By the numbers of the shards that are there."""
+    """Summaries of the finished shards, by their numbers."""
 
     @property
     def num_rows(self) -> int:
@@ -54,14 +53,14 @@ class Plan:
 
     @property
     def missing(self) -> list[tuple[Part, list[int]]]:
-        """Parts that are not done, with the numbers of their shards that are not."""
+        """Return the parts that are not done, with the numbers of their missing shards."""
         each = ((part, [number for number in part.shard_sizes if number not in self.done]) for part in self.parts)
         return [(part, numbers) for part, numbers in each if numbers]
 
 
 @contextmanager
 def cluster(address: str | None, object_store_memory: int | None) -> Iterator[None]:
-    """Ray for the length of a `with`: the cluster at an address, or one of this machine alone."""
+    """Hold Ray for the length of a `with`: the cluster at an address, or one of this machine alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not address:  # Ray's word for: listen on the loopback interface, on any system
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -83,7 +82,7 @@ def cluster(address: str | None, object_store_memory: int | None) -> Iterator[No
 
 
 def scan_all(files: list[Path], rows_per_shard: int, columns: Columns) -> list[FileScan]:
-    """Beside each other, on the cluster. Raises InputError."""
+    """Scan the files in parallel, on the cluster. Raises InputError."""
     import ray
 
     task = ray.remote(num_cpus=0.5)(_try_scan)
@@ -95,7 +94,7 @@ def scan_all(files: list[Path], rows_per_shard: int, columns: Columns) -> list[F
 
 
 def _try_scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan | str:
-    """The scan, or what is wrong: Ray would tell an exception with its own stack."""
+    """Return the scan, or what is wrong: Ray would report an exception with its own stack."""
     try:
         return scan(path, rows_per_shard, columns)
     except InputError as error:
@@ -103,7 +102,7 @@ def _try_scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan | s
 
 
 def made_shards(plan: Plan, workers: Workers) -> Iterator[ShardSummary]:
-    """Each shard when it is there. Raises BatchFailed with what a worker raised."""
+    """Yield each shard when it is there. Raises BatchFailed with what a worker raised."""
     import ray
 
     missing = plan.missing
@@ -155,7 +154,7 @@ class _Reader:
 
 
 class _Worker:
-    """The actor: an engine for as long as the job runs."""
+    """The actor: it holds an engine for as long as the job runs."""
 
     def __init__(self, job: Job) -> None:
         self._engine = BatchEngine.load(job)
@@ -176,7 +175,7 @@ def _rows(item: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _as_json(part: Part) -> str:
-    """One column of text is the same for every shape that Arrow could guess."""
+    """Return the part as JSON: one column of text is the same for every shape that Arrow could guess."""
     return json.dumps(asdict(part))
 
 

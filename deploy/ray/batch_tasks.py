@@ -1,6 +1,7 @@
-"""What one text of a batch job asks of the engine, and what its answer says: as the server's route would, by its code.
+"""Converts one text of a batch job to what it asks of the engine, and its answer to what the server's route would say,
+by its code.
 
-The job's options are the fields of that route's body. Knows no engine, no files and no Ray.
+The job's options are the fields of that route's body. It knows no engine, no files and no Ray.
 """
 
 import time
@@ -41,9 +42,9 @@ _SCHEMAS: dict[TaskName, type[Body]] = {
     "trace": TraceRequest,
 }
 _OF_ONE_REQUEST = ("input", "model", "timeout", "priority", "encoding_format")
-"""Fields of the bodies that say nothing of a data set's rows."""
+"""Fields of the bodies that do not concern a data set's rows."""
 _TOLD_APART = ("object", "index", "tokens", "token_ids", "offsets")
-"""Fields of a route's answer that are no part of `Answered.described`."""
+"""Fields of a route's answer that are not part of `Answered.described`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +59,13 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What one text asks, before the engine has seen it."""
+    """What one text asks, before the engine has received it."""
 
     work: Work
     describe: Callable[[TaskResult], Answered]
 
     def request(self, uid: int) -> EngineRequest:
-        """The engine's request. A batch job has all the time there is."""
+        """Return the engine's request. A batch job has no deadline."""
         return EngineRequest(
             uid=uid,
             prompt_token_ids=self.work.prompt.ids,
@@ -76,7 +77,7 @@ class Planned:
 
 
 def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -> AppContext:
-    """What the routes' code reads and describes with; `info` is None where there is no engine."""
+    """Return what the routes' code reads and describes with; `info` is None if there is no engine."""
     return AppContext(
         settings=settings,
         keys=Keyring((), None),
@@ -103,7 +104,7 @@ class Planner:
 
     @property
     def vector_width(self) -> int | None:
-        """Numbers of every row's one vector; None where rows are told by tensors of any shapes."""
+        """Return the width of every row's one vector, or None if rows are given as tensors of any shapes."""
         if not isinstance(self._body, EmbeddingRequest):
             return None
         task = embed_task(self._context, self._body)
@@ -112,7 +113,7 @@ class Planner:
         return task.dimensions or stack_config(self._context.config, "encoder").hidden_size
 
     async def plan(self, text: str) -> Planned:
-        """Raises ApiError where the route would refuse the text, or its answer is too large."""
+        """Return what one text asks. Raises ApiError if the route would refuse the text, or its answer is too large."""
         planned = await self._plan(text)
         limit = self._context.settings.max_response_bytes
         if planned.work.capture_bytes > limit:
@@ -173,7 +174,9 @@ class Planner:
 
 
 class _NoEngine:
-    """What the routes' code may ask of an engine while it reads a body: its limits, and no passes of its own."""
+    """Answers what the routes' code may ask of an engine while it reads a body: its limits, and no passes of its
+    own.
+    """
 
     def __init__(self, info: EngineInfo | None) -> None:
         self._info = info
@@ -191,7 +194,7 @@ class _NoEngine:
 
 
 def read_options(task: TaskName, options: Mapping[str, Any]) -> Body:
-    """The route's body that has these fields, and a text in place of each row's. Raises BadRequest."""
+    """Return the route's body that has these fields, and a text in place of each row's. Raises BadRequest."""
     for name in _OF_ONE_REQUEST:
         if name in options:
             raise BadRequest(f"{name}: this field of the route's body makes no sense for a data set; leave it out.")

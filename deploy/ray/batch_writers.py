@@ -1,7 +1,7 @@
-"""Shards of a batch job on their way to disk, Parquet or safetensors: written whole or not at all.
+"""Writes the shards of a batch job to disk, Parquet or safetensors, whole or not at all.
 
 A shard is written under a name of its own and renamed when it is complete, so that a file under its final name is a
-finished shard, however often it was made. Knows no Ray and no engine.
+finished shard, however often it was made. It knows no Ray and no engine.
 """
 
 import json
@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from deploy.ray.shards import SUMMARY_KEY, RowAnswer, ShardError, ShardSummary
 
 _FLUSH_BYTES = 8 << 20
-"""Numbers of one row group, about: what a reader has in memory."""
+"""Bytes of one row group, approximately: what a reader has in memory."""
 _MAX_HEADER_BYTES = 100_000_000
-"""The safetensors library opens no file whose header is longer."""
+"""Most bytes of a header: the safetensors library opens no file with a longer one."""
 _DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}
 
 
@@ -34,21 +34,21 @@ class ShardWriter(Protocol):
 
 
 def open_shard(path: Path, *, width: int | None) -> ShardWriter:
-    """A writer of the format that the path's end names.
+    """Return a writer of the format that the path's suffix names.
 
-    With `width` every row is one vector of so many float32: Parquet then has a column `embedding` of lists.
+    With `width`, every row is one vector of so many float32: Parquet then has a column `embedding` of lists.
     """
     return _Parquet(path, width) if path.suffix == ".parquet" else _Safetensors(path)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what writers left that were killed. Nobody else may be writing there."""
+    """Delete what killed writers left. No other process may be writing there."""
     for path in folder.glob(".shard-*.tmp*"):
         path.unlink()
 
 
 class _Counts:
-    """What a summary is made of."""
+    """The counts that a summary is made of."""
 
     def __init__(self) -> None:
         self.rows = self.errors = self.tokens = 0
@@ -66,7 +66,7 @@ class _Counts:
 
 
 def _temporary(path: Path) -> Path:
-    """Beside the final name, so that a rename is one step; no other writer has it."""
+    """Return a path next to the final name, so that a rename is one step; no other writer has it."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -105,7 +105,7 @@ def _schema(width: int | None) -> pa.Schema:
 
 
 class _Parquet:
-    """Row groups of some megabytes each."""
+    """Writes row groups of some megabytes each."""
 
     def __init__(self, path: Path, width: int | None) -> None:
         self._path, self._temporary, self._width = path, _temporary(path), width
@@ -160,7 +160,9 @@ class _Parquet:
 
 
 class _Safetensors:
-    """The numbers go to a file of their own as they come; the header, which names them all, is set before them last."""
+    """Writes the numbers to a file of their own as they come; the header, which names them all, is put before them
+    last.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._temporary = path, _temporary(path)

@@ -1,7 +1,7 @@
 """One engine replica of the Ray Serve application: the server's own application and workers inside a Serve replica.
 
-Takes a request as the scope and body that the ingress read, and yields the answer in pieces. Binds no port: HTTP is
-the ingress's and Ray's. Knows nothing of other replicas.
+It takes a request as the scope and body that the ingress read, and yields the answer in pieces. It binds no port: the
+ingress and Ray do HTTP. It knows nothing of other replicas.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _REAP_TIMEOUT = 5.0
 _LOOK_INTERVAL = 0.05
 _PIECE_BYTES = 1 << 20
-"""Of an answer, most bytes at once: each piece is an object in Ray's store until the ingress has it."""
+"""Most bytes of an answer at once: each piece is an object in Ray's store until the ingress has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,10 @@ class Engine:
             await asyncio.sleep(_LOOK_INTERVAL)
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Head | bytes]:
-        """The answer: its head, then its body in pieces. Who stops reading makes the application see its client leave.
+        """Yield the answer: its head, then its body in pieces. If the reader stops, the application sees its client
+        leave.
 
-        Raises RuntimeError where the application fails in the middle of the body.
+        Raises RuntimeError if the application fails in the middle of the body.
         """
         exchange = _Exchange(body)
         scope = {**scope, "app": None, "extensions": {BODY_WRITER: {"writer": exchange}}}
@@ -108,7 +109,7 @@ class Engine:
             exchange.leave()
 
     async def state(self) -> dict[str, Any]:
-        """How this replica is, and its metrics in the Prometheus text format."""
+        """Return how this replica is, and its metrics in the Prometheus text format."""
         client = self._server.client
         return {
             "replica": serve.get_replica_context().replica_id.unique_id,
@@ -118,15 +119,15 @@ class Engine:
         }
 
     async def check_health(self) -> None:
-        """Ray makes another replica where this raises: when the workers were given up. A worker that is being started
-        again is the supervisor's business.
+        """Raise when the workers were given up, so that Ray makes another replica. A worker that is being restarted
+        is the supervisor's task.
         """
         client = self._server.client
         if not client.live:
             raise RuntimeError(client.end_reason)
 
     async def __del__(self) -> None:
-        """Called by Ray once what ran here has ended, or its grace is over."""
+        """End what ran here. Ray calls this once it has ended, or its grace is over."""
         self._server.client.begin_drain()
         await self._lifespan.__aexit__(None, None, None)
         self._server.client.socket.remove()
@@ -136,7 +137,7 @@ class Engine:
 
 
 class _Exchange:
-    """One request in the application: ASGI's two channels, and the way past `send` for tokens."""
+    """One request in the application: ASGI's two channels, and a shortcut past `send` for tokens."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -157,7 +158,7 @@ class _Exchange:
             self._came.set()
 
     def leave(self) -> None:
-        """The client is gone, or has its answer."""
+        """Record that the client is gone, or has its answer."""
         self._gone.set()
 
     async def pieces(self) -> AsyncIterator[Head | bytes]:
@@ -194,10 +195,10 @@ class _Exchange:
 
     @property
     def is_ready(self) -> bool:
-        """As `server.http.connection.BodyWriter`."""
+        """Return whether a piece may be written now, as `server.http.connection.BodyWriter` does."""
         return self._head is not None and not self._is_complete and not self._gone.is_set()
 
     def write(self, piece: bytes) -> None:
-        """As `server.http.connection.BodyWriter`."""
+        """Write a piece, as `server.http.connection.BodyWriter` does."""
         self._pieces.append(piece)
         self._came.set()

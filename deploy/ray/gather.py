@@ -1,4 +1,6 @@
-"""The metrics of many replicas as one page: every sample with the label `replica`. Knows only the text format."""
+"""Merges the metrics of many replicas into one page: every sample has the label `replica`. It knows only the text
+format.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,7 +20,9 @@ class _Families(Collector):
 
 
 def merge(pages: Mapping[str, str]) -> str:
-    """Pages in the Prometheus text format, by the replica each is of, as one page: a family stands in one place."""
+    """Return pages in the Prometheus text format, by the replica each is from, as one page: a family is in one
+    place.
+    """
     families: dict[str, Metric] = {}
     for replica, page in pages.items():
         for family in text_string_to_metric_families(page):

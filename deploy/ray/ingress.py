@@ -1,8 +1,8 @@
-"""The front of the Ray Serve application: forwards raw requests to engine replicas and says in our words what Ray
+"""The front of the Ray Serve application: forwards raw requests to engine replicas and reports in our words what Ray
 cannot do.
 
-A replica that dies, with its node or alone, is a 503 with Retry-After, or the `error` event of a stream that had begun.
-`/health` and `/metrics` speak for all replicas. Knows no route beyond those, and of a body only how long it may be.
+A replica that dies, with its node or alone, causes a 503 with Retry-After, or the `error` event of a stream that had
+begun. `/health` and `/metrics` report for all replicas. It knows no other route, and of a body only how long it may be.
 """
 
 import asyncio
@@ -37,13 +37,15 @@ logger = logging.getLogger(__name__)
 
 _SCOPE = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path",
           "headers", "client", "server")  # fmt: skip
-"""What of a scope is sent on."""
+"""The parts of a scope that are sent on."""
 _STATE_PATIENCE = 2.0
-"""Seconds that replicas have to say how they are; who does not is left out."""
+"""Seconds that replicas have to report their state; replicas that do not answer in time are left out."""
 _LOOK_INTERVAL = 1.0
-"""Seconds between two looks whether any replica may answer, for requests that got nothing yet."""
+"""Seconds between two checks whether any replica may answer, for requests that have received nothing yet."""
 _UNABLE = frozenset({"STARTING", "STOPPED"})
-"""States of a replica that answers nothing. Others may: one that is stopping first ends what it was given."""
+"""States of a replica that answers nothing. Replicas in other states may: one that is stopping first ends what it
+was given.
+"""
 _LOST = (
     ray_errors.RayActorError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError, ray_errors.ObjectLostError,
     serve_errors.ReplicaUnavailableError,
@@ -117,7 +119,7 @@ class Ingress:
                 raise  # the connection ends in the middle of the body, which cannot pass for a whole one
 
     async def _pieces(self, response: Any) -> AsyncIterator[Head | bytes]:
-        """What the replica answers. Raises Unavailable once no replica is left that could begin."""
+        """Yield what the replica answers. Raises Unavailable once no replica is left that could begin."""
         first = asyncio.ensure_future(anext(response))
         try:
             while not (await asyncio.wait({first}, timeout=_LOOK_INTERVAL))[0]:
@@ -133,7 +135,7 @@ class Ingress:
             yield piece
 
     async def _states(self) -> list[dict[str, Any]]:
-        """Of the replicas that say in time how they are."""
+        """Return the states of the replicas that report in time."""
         try:
             asked = self._engines.broadcast("state")
             # The public results_async has one limit for all: a replica that has just died would silence the others.
@@ -151,7 +153,7 @@ class Ingress:
         return states
 
     async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """503 where no replica tells anything: an empty page would look like a server at rest."""
+        """Send the metrics, or 503 if no replica reports any: an empty page would look like an idle server."""
         states = await self._states()
         if not states:
             error = Unavailable("No engine replica tells its metrics.", code="not_ready", retry_after=1)
@@ -161,7 +163,7 @@ class Ingress:
         await _respond(send, 200, CONTENT_TYPE, page.encode())
 
     async def _tell_health(self, send: Send) -> None:
-        """Ready while one replica is."""
+        """Send the health: ready while one replica is."""
         states = await self._states()
         if any(state["ready"] for state in states):
             await _respond(send, 200, "application/json", b'{"ready":true,"reason":"ready"}')
@@ -172,16 +174,16 @@ class Ingress:
 
 
 class _Looks:
-    """How many engine replicas may answer, as Ray's controller says: one look for all requests that wait."""
+    """Checks how many engine replicas may answer, as Ray's controller reports: one check for all requests that wait."""
 
     def __init__(self, engines: DeploymentHandle[Any]) -> None:
         self._engines = engines
         self._look: asyncio.Task[int | None] | None = None
         self._ended = 0.0
-        """Of the last look, on the monotonic clock."""
+        """When the last check ended, on the monotonic clock."""
 
     def last(self) -> asyncio.Task[int | None]:
-        """The look that goes on, or one of the last second; None is its result where Ray does not say."""
+        """Return the check that is in progress, or one of the last second; its result is None if Ray does not say."""
         if self._look is None or (self._look.done() and time.monotonic() - self._ended >= _LOOK_INTERVAL):
             self._look = asyncio.create_task(self._count())
         return self._look
@@ -197,7 +199,7 @@ class _Looks:
 
 
 def explain(error: Exception) -> ApiError:
-    """An exception of Ray as what the server itself would answer."""
+    """Return an exception of Ray as what the server itself would answer."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, _LOST):
@@ -210,13 +212,13 @@ def explain(error: Exception) -> ApiError:
 
 
 def _abandon(response: Any) -> None:
-    """Have the replica stop what it still does for a request."""
+    """Make the replica stop what it still does for a request."""
     with suppress(Exception):  # of one that reached no replica it raises again why
         response.cancel()
 
 
 def _num_able(engines: DeploymentHandle[Any]) -> int | None:
-    """Engine replicas that may answer a request; None where Ray knows of no such deployment (yet)."""
+    """Return how many engine replicas may answer a request, or None if Ray knows no such deployment (yet)."""
     application = serve.status().applications.get(engines.app_name)
     deployment = None if application is None else application.deployments.get(engines.deployment_name)
     if deployment is None:
@@ -225,7 +227,7 @@ def _num_able(engines: DeploymentHandle[Any]) -> int | None:
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes | None:
-    """The body; None where the client left. Raises PayloadTooLarge."""
+    """Return the body, or None if the client left. Raises PayloadTooLarge."""
     pieces: list[bytes] = []
     size = 0
     while True:

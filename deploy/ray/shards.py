@@ -1,8 +1,8 @@
-"""The output of a batch job: what a shard holds of each row, where it lies, and how it is read back.
+"""Defines the output of a batch job: what a shard holds of each row, where it is stored, and how it is read back.
 
 A shard is one file, Parquet or safetensors, that holds each of its rows once, in order: the row's numbers, or the
-reason why it has none. Reading needs numpy, pyarrow and safetensors; knows no Ray, no engine and nothing of how shards
-are written (`deploy.ray.batch_writers`).
+reason why it has none. Reading needs numpy, pyarrow and safetensors; it knows no Ray, no engine and nothing of how
+shards are written (`deploy.ray.batch_writers`).
 """
 
 import json
@@ -19,7 +19,7 @@ from safetensors import safe_open
 FileFormat = Literal["parquet", "safetensors"]
 MANIFEST = "manifest.json"
 SUMMARY_KEY = "lightwell"
-"""Under which a file's own metadata holds its summary."""
+"""The key of a shard's summary in the file's own metadata."""
 
 NumpyArray = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,10 +38,10 @@ class RowAnswer:
     error: str | None = None
     num_tokens: int = 0
     tokens: list[str] | None = None
-    """None where the route tells none: of pooled embeddings."""
+    """The tokens, or None if the route reports none, as for pooled embeddings."""
     token_ids: list[int] | None = None
     described: dict[str, Any] = field(default_factory=dict)
-    """What the route's JSON says beside: layers, heads, positions, axes; of a trace for each point."""
+    """What else the route's JSON says: layers, heads, positions, axes; for a trace, per point."""
     tensors: Mapping[str, NumpyArray] = field(default_factory=dict)
 
 
@@ -51,17 +51,17 @@ class ShardSummary:
 
     rows: int
     errors: int
-    """Of the rows, those without an answer."""
+    """The number of rows without an answer."""
     tokens: int
 
 
 def shard_path(folder: Path, number: int, file_format: FileFormat) -> Path:
-    """Where a finished shard lies."""
+    """Return where a finished shard is stored."""
     return folder / f"shard-{number:06d}.{file_format}"
 
 
 def read_summary(path: Path) -> ShardSummary:
-    """Of a finished shard, from its header alone. Raises ShardError."""
+    """Return the summary of a finished shard, from its header alone. Raises ShardError."""
     try:
         if path.suffix == ".parquet":
             told = pq.read_metadata(path).metadata[SUMMARY_KEY.encode()]
@@ -76,7 +76,7 @@ def read_summary(path: Path) -> ShardSummary:
 
 
 def read_shards(folder: Path | str, *, partial: bool = False) -> Iterator[RowAnswer]:
-    """All rows of a job's output, in the order of the input, with a few megabytes in memory at a time.
+    """Yield all rows of a job's output, in the order of the input, with a few megabytes in memory at a time.
 
     Raises ShardError for a folder without a manifest, and, unless `partial`, for a job that is not finished.
     """
@@ -105,7 +105,7 @@ def _read_parquet(path: Path) -> Iterator[RowAnswer]:
 
 
 def _rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Rows as Python values; vectors stay arrays."""
+    """Yield rows as Python values; vectors stay arrays."""
     names = [name for name in batch.schema.names if name != "embedding"]
     rows: list[dict[str, Any]] = batch.select(names).to_pylist()
     for i, fields in enumerate(rows):

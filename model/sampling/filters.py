@@ -20,7 +20,9 @@ from model.layers.fixed_shapes import aligned_rows
 from model.sampling.row_search import BLOCK, take, top
 
 _PROBABILITY_UNIT_BITS = 60
-"""Probabilities become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in int64."""
+"""Bits of probabilities, which become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
+int64.
+"""
 
 _RADIX_BITS = 11
 """Bits told apart in one round of the search for the edge of a nucleus: three rounds for float32."""
@@ -51,9 +53,9 @@ class Buffers:
     probabilities: Tensor
     """[R, V]"""
     weights: Tensor
-    """[R, V up to whole blocks]: probabilities as integers, the padding zero."""
+    """[R, V padded to whole blocks]: probabilities as integers, the padding zero."""
     groups: Tensor
-    """[R, V]: the group that a token falls in while the edge of a nucleus is looked for."""
+    """[R, V]: the group that a token falls in during the search for the edge of a nucleus."""
     masses: Tensor
     """[R, groups]: the weight of each group."""
 

@@ -35,7 +35,7 @@ _GPU_CHUNK_ELEMENTS = 1 << 22
 
 
 class SamplingOptions(FilterOptions, EditOptions, Protocol):
-    """What the sampler reads of a request's sampling parameters. Values were validated where they came in."""
+    """What the sampler reads of a request's sampling parameters. Values were validated when the request came in."""
 
     @property
     def seed(self) -> int: ...

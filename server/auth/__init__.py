@@ -1,1 +1,3 @@
-"""Who may ask, and how much: API keys, their quotas and rates. It never knows what a request computes."""
+"""Says who may send requests, and how many: API keys, their quotas and rates. It never knows what a request
+computes.
+"""

@@ -1,7 +1,8 @@
-"""API keys: which there are, read from flags and from a file that may change while the server runs, and whose one is.
+"""Knows the API keys: those from flags, those in a file that may change while the server runs, and which one a request
+has.
 
 Only SHA-256 digests are kept, never a key. A key is random (`lightwell key` makes 256 bits), so a plain digest is
-enough: there is no dictionary to try. Knows nothing of HTTP.
+enough: there is no dictionary to try. It knows nothing of HTTP.
 
     # keys.toml: one table a key, named as the logs and metrics shall name it
     [search-team]
@@ -32,10 +33,10 @@ from server.auth.quotas import PRIORITIES, KeyLimits, KeyUse
 logger = logging.getLogger(__name__)
 
 MAX_KEYS = 1000
-"""Each request's key is compared with all of them: about 0.2 us each."""
+"""The most keys. Each request's key is compared with all of them, about 0.2 us each."""
 _MAX_FILE_BYTES = 1 << 20
 _CHECK_INTERVAL = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # what TOML takes without quotes, and no name of --api-key's
 _FIELDS = ("hash", "max_requests", "tokens_per_minute", "min_priority", "expires", "admin")
@@ -62,40 +63,40 @@ class ApiKey:
 
 @dataclass(slots=True)
 class KnownKey:
-    """A key and what is done with it now."""
+    """A key and its present use."""
 
     key: ApiKey
     use: KeyUse
 
 
 def new_key() -> str:
-    """A random key of 256 bits."""
+    """Return a random key of 256 bits."""
     return f"lw-{secrets.token_urlsafe(32)}"
 
 
 def hash_of(key: str) -> str:
-    """The key as it is written to a file: `sha256:` and 64 hexadecimal digits."""
+    """Return the key as it is written to a file: `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def key_entry(name: str, key: str, *, is_admin: bool) -> str:
-    """What a key file says of a key. Raises KeyFileError for a bad name."""
+    """Return a key file's entry for a key. Raises KeyFileError for a bad name."""
     fields: dict[str, object] = {"hash": hash_of(key)} | ({"admin": True} if is_admin else {})
     _read_key(name, fields, repr(name))
     return f'[{name}]\nhash = "{hash_of(key)}"\n' + ("admin = true\n" if is_admin else "")
 
 
 class Keyring:
-    """All keys that open the server: those of `hashes` for good, those of the file as it stands now.
+    """All keys that open the server: those of `hashes` for good, those of the file as it is now.
 
     A file that changed is read again, within a second, by the next request. One that cannot be used changes nothing:
-    the error is logged and counted, and the keys read before stay. Belongs to one event loop.
+    the error is logged and counted, and the keys read before remain valid. A keyring belongs to one event loop.
     """
 
     def __init__(
         self, hashes: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises KeyFileError: a server must not start open, or closed to all, because of a slip."""
+        """Read the file. Raises KeyFileError: a server must not start open, or closed to all, because of a slip."""
         self._fixed = [ApiKey(name=f"key-{i}", digest=_digest(text)) for i, text in enumerate(hashes, 1)]
         self._file = file
         self._clock = clock
@@ -111,7 +112,7 @@ class Keyring:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is needed."""
+        """Return whether no key is needed."""
         return not self._fixed and self._file is None
 
     @property
@@ -120,9 +121,9 @@ class Keyring:
         return any(known.key.is_admin for known in self.known)
 
     def find(self, given: bytes) -> KnownKey | None:
-        """The key with these bytes, expired or not.
+        """Return the key with these bytes, expired or not, or None.
 
-        Digests of all keys are compared, each in constant time: the time tells nothing about them.
+        The digests of all keys are compared, each in constant time, so that the time reveals nothing about them.
         """
         self._look_at_file()
         digest = hashlib.sha256(given).digest()
@@ -130,7 +131,7 @@ class Keyring:
         return matches[0] if matches else None
 
     def reload(self) -> None:
-        """Read the file now. Raises KeyFileError; then the keys stay as they were."""
+        """Read the file now. Raises KeyFileError; the keys are then as they were."""
         if self._file is None:
             raise KeyFileError("no key file is in use; start the server with --api-key-file")
         try:
@@ -174,7 +175,7 @@ class Keyring:
         self._signature = signature
 
     def _replace(self, keys: Sequence[ApiKey]) -> None:
-        """Know these keys; what a key of the same name does now goes on to count."""
+        """Use these keys from now on. A key of the same name keeps the counts of its present use."""
         uses = {known.key.name: known.use for known in self.known}
         for key in keys:
             uses.setdefault(key.name, KeyUse(key.name, self._clock)).limits = key.limits
@@ -182,7 +183,7 @@ class Keyring:
 
 
 def read_keys(content: bytes, file: str) -> list[ApiKey]:
-    """The keys of a file's content. Raises KeyFileError, which never quotes what may be a key."""
+    """Read the keys in a file's content. Raises KeyFileError, which never quotes what may be a key."""
     if len(content) > _MAX_FILE_BYTES:
         raise KeyFileError(f"{file} is larger than {_MAX_FILE_BYTES} bytes")
     try:
@@ -253,5 +254,5 @@ def _expiry(value: Any, where: str) -> float | None:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """Changes when the file is written or replaced."""
+    """Return what changes when the file is written or replaced."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,12 +1,13 @@
-"""What one API key may use at once and over time: requests in flight, and tokens a minute. And how early it may go.
+"""Limits what one API key may use at once and over time, requests in flight and tokens a minute, and how early it may
+go.
 
 Tokens are a bucket that holds at most one minute's worth and fills steadily. Every prompt token is taken from it when
-its request is admitted, every generated token when it is generated, so nobody pays for a `max_tokens` that was not
-used. A request comes in while a token is in the bucket; what it then takes may put the bucket in debt, and the key's
+its request is admitted, every generated token when it is generated, so no client pays for a `max_tokens` that was not
+used. A request is admitted while a token is in the bucket; what it then takes may put the bucket in debt, and the key's
 next requests wait until that is filled up. Over time no key gets more than its limit; at once it may exceed it by what
 its requests in flight still generate, which `max_requests` bounds.
 
-Only counts: knows no key, no file and no other key, so that one can never wait for another's.
+It only counts: it knows no key, no file and no other key, so that one can never wait for another's.
 """
 
 import math
@@ -22,7 +23,7 @@ PRIORITIES = range(-1000, 1001)
 
 
 class LimitReached(Exception):
-    """A request is one too many; the message says for which limit, `retry_after` is in seconds."""
+    """A request is one too many; the message names the limit, `retry_after` is in seconds."""
 
     def __init__(self, message: str, code: str, retry_after: int) -> None:
         super().__init__(message)
@@ -32,16 +33,16 @@ class LimitReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """None is no limit."""
+    """The limits of one key; None is no limit."""
 
     max_requests: int | None = None
     tokens_per_minute: int | None = None
     min_priority: int | None = None
-    """The earliest priority of its requests; None is what the server allows everybody."""
+    """The earliest priority of its requests; None is what the server allows every client."""
 
 
 class KeyUse:
-    """What one key does now, and has done since the server started. `clock` gives seconds."""
+    """What one key uses now, and has used since the server started. `clock` returns seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
@@ -52,10 +53,10 @@ class KeyUse:
         self.refusals: Counter[str] = Counter({"max_requests": 0, "tokens_per_minute": 0})
         self._clock = clock
         self._ends = RateEstimate()
-        """Of its requests."""
+        """The rate at which its requests end."""
         self._limits = KeyLimits()
         self._level = 0.0
-        """Tokens in the bucket; negative is debt. Without meaning when there is no limit."""
+        """Tokens in the bucket; negative is debt. It means nothing when there is no limit."""
         self._filled_at = clock()
 
     @property
@@ -70,7 +71,7 @@ class KeyUse:
         self._limits = limits
 
     def begin(self, *, takes_tokens: bool) -> None:
-        """Count a request in; `end` counts it out. Raises LimitReached, which says which limit was met."""
+        """Count a request in; `end` counts it out. Raises LimitReached, which names the limit."""
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests:
             self.refusals["max_requests"] += 1
@@ -94,19 +95,21 @@ class KeyUse:
         self.requests_total += 1
 
     def end(self) -> None:
-        """The answer is sent, or its client gone."""
+        """Count a request out: its answer is sent, or its client is gone."""
         self._advance_ends()
         self.num_requests -= 1
         self._ends.add(1)
 
     def charge(self, num_tokens: int) -> None:
-        """Tokens of an admitted request: its prompt, or what it generated."""
+        """Take an admitted request's tokens from the bucket: its prompt, or what it generated."""
         self.tokens_total += num_tokens
         self._fill()
         self._level -= num_tokens
 
     def _seconds_until_ends(self, num_requests: int) -> int:
-        """How long until so many of its own requests end, as they end now: nobody else's make room for it."""
+        """Return how many seconds pass until so many of its own requests end, at the rate at which they end now.
+        Other keys' requests make no room for it.
+        """
         self._advance_ends()
         return retry_after(self._ends.seconds_for(num_requests))
 
@@ -114,7 +117,7 @@ class KeyUse:
         self._ends.advance(self._clock(), busy=self.num_requests > 0)
 
     def _fill(self) -> None:
-        """Let in what has come since the last time."""
+        """Fill the bucket with what has accrued since the last time."""
         now = self._clock()
         capacity = self._limits.tokens_per_minute
         if capacity is not None:

@@ -1,1 +1,3 @@
-"""What operators set: settings, devices, and what memory and arithmetic come of them. It never serves a request."""
+"""Reads what operators set: settings, devices, and what memory and arithmetic follow from them. It never serves a
+request.
+"""

@@ -24,7 +24,7 @@ _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give the parser one flag per setting. Values stay text: `Settings.from_sources` reads and checks them."""
+    """Give the parser one flag per setting. Values remain text: `Settings.from_sources` reads and checks them."""
     parser.add_argument("model_argument", nargs="?", metavar="MODEL", help=_help("model"))
     add_flags(parser, setting_names())
 
@@ -56,7 +56,7 @@ def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
 
 
 def shown_default(name: str) -> str:
-    """The default as a person would write it."""
+    """Return the default as a person would write it."""
     setting = Settings.__dataclass_fields__[name]
     if setting.metadata["shown_default"] is not None:
         return str(setting.metadata["shown_default"])

@@ -1,7 +1,7 @@
-"""Which card, or which of the CPU cores that this process may use, each worker of a server has.
+"""Chooses the card, or those of the CPU cores that this process may use, for each worker of a server.
 
-Standard library only: cards are counted by a process of its own, which imports torch so that this one need not. Knows
-nothing of what workers do there.
+It needs the standard library only: a process of its own counts the cards; that one imports torch, so that this one need
+not. It knows nothing of what workers do there.
 """
 
 import itertools
@@ -23,9 +23,11 @@ Devices = int | Literal["all"] | tuple[int, ...]
 
 _COUNT_CARDS = "import torch; print(torch.cuda.device_count())"
 _COUNT_TIMEOUT = 120.0
-"""Seconds. Importing torch from a disk that is slow takes some ten."""
+"""Seconds to count the cards. Importing torch from a slow disk takes some ten."""
 _MOST_WORKERS_PER_CORE = 4
-"""Of a CPU. So many are of use to tests alone; more are a mistake, and would bring the machine down."""
+"""Most workers per core of a CPU. So many are of use to tests alone; more are a mistake, and would bring the machine
+down.
+"""
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -36,9 +38,9 @@ class Places:
     accelerator: Literal["cpu", "cuda"]
     """The kind of device for the worker launcher. One worker whose device is still to be found is "cpu" too."""
     cards: tuple[int, ...] = ()
-    """Of worker i the i-th, in torch's numbers; empty without cards."""
+    """The card of each worker, in torch's numbers; empty without cards."""
     core_groups: tuple[tuple[int, ...], ...] = ()
-    """Of worker i the i-th; empty where all cores are everyone's."""
+    """The cores of each worker; empty if every worker uses all cores."""
 
     @property
     def num_workers(self) -> int:
@@ -46,10 +48,10 @@ class Places:
 
 
 def places(devices: Devices, device: str, count_cards: Callable[[], int] | None = None) -> Places:
-    """Where the workers compute that `--devices` asks for, `device` being auto, cpu or cuda.
+    """Return where the workers compute that `--devices` asks for; `device` is auto, cpu or cuda.
 
-    One worker stays where it always was: on all cores, or on the first card. Raises ValueError for cards that are not
-    there, for cards on a CPU, and for more workers than a CPU's cores could carry.
+    One worker is on all cores, or on the first card. Raises ValueError for cards that are not there, for cards on a
+    CPU, and for more workers than a CPU's cores could carry.
     """
     if devices == 1:
         return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
@@ -72,15 +74,15 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
 
 
 def as_text(devices: Devices) -> str:
-    """As `--devices` reads it."""
+    """Return the devices as `--devices` reads them."""
     if not isinstance(devices, tuple):
         return str(devices)
     return f"{devices[0]}," if len(devices) == 1 else ",".join(map(str, devices))
 
 
 def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
-    """The cores in so many groups of neighbours, as even as can be. Where there are fewer cores than groups, several
-    groups are the same core.
+    """Divide the cores into so many groups of neighbours, as evenly as possible. Where there are fewer cores than
+    groups, several groups are the same core.
     """
     num_cores = len(cores)
     if num_groups > num_cores:
@@ -90,8 +92,8 @@ def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...],
 
 
 def bind_to_cores(cores: Sequence[int]) -> None:
-    """Compute on these cores alone from now on, as far as this process may use them still: a container's can become
-    fewer while a server runs. Where none is left, stay on all that there are, which is logged.
+    """Compute on these cores alone from now on, as far as this process may still use them: a container's can become
+    fewer while a server runs. If none is left, compute on all that there are, and log it.
     """
     usable = os.sched_getaffinity(0).intersection(cores)
     if usable:
@@ -101,8 +103,8 @@ def bind_to_cores(cores: Sequence[int]) -> None:
 
 
 def visible_cards() -> int:
-    """How many cards a worker would see. Asked of torch itself, in a process that ends: no other counts as it does
-    (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
+    """Return how many cards a worker would see. A process that ends asks torch itself: no other way counts as it
+    does (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
     """
     try:
         # -P: what lies in the folder that the server was started in is nobody's torch
@@ -118,7 +120,7 @@ def visible_cards() -> int:
 
 
 def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
-    """Of `num_cards`, of which there is one at least."""
+    """Return the chosen cards, of `num_cards`, which is at least one."""
     if devices == "all":
         return tuple(range(num_cards))
     if isinstance(devices, int):
@@ -134,7 +136,7 @@ def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
 
 
 def _neighbourhood(core: int) -> tuple[int, int, int]:
-    """What orders cores so that those of one processor, and threads of one core, stand together."""
+    """Return a sort key that puts cores of one processor, and threads of one core, next to each other."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
     return _read_int(folder / "physical_package_id"), _read_int(folder / "core_id"), core
 

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies by each form of weight: for who fills in the table of CPUs.
+"""Measures how fast this machine multiplies by each form of weight, to fill in the table of CPUs.
 
 The weights are made up: the time of a product does not depend on its numbers.
 """
@@ -18,27 +18,27 @@ from model.kernels.weight import Weight
 _MANY_ROWS = 256
 _INPUTS = 4096
 _WEIGHT_BYTES = 256 << 20
-"""More than most caches hold: a single row reads its weight from memory."""
+"""Bytes of the weight: more than most caches hold, so that a single row reads it from memory."""
 _SMALL_OUTPUTS = 1024
-"""Of the weight for many rows, so that it takes no longer on a slow CPU."""
+"""Outputs of the weight for many rows, so that it takes no longer on a slow CPU."""
 _CLEARLY = 1.1
-"""How much faster DOT must be with many rows, since WIDEN is more precise and has the same bits on every CPU."""
+"""How many times as fast DOT must be with many rows, since WIDEN is more precise and has the same bits on every CPU."""
 _AS_FAST = 0.95
-"""How fast it must be at least with a single row."""
+"""How fast DOT must be at least with a single row, relative to WIDEN."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRate:
-    """Of one form of weight and one arithmetic, on one thread."""
+    """The rate of one form of weight and one arithmetic, on one thread."""
 
     bandwidth: float
     """GB of weights read in a second by a single row."""
     compute: float
-    """GFLOP (two for each weight and row) in a second by 256 rows."""
+    """GFLOP in a second by 256 rows (two for each weight and row)."""
 
 
 def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str, KernelRate]:
-    """Time products on one thread, at the level in use, each for about so long, by weights of so many bytes.
+    """Time products on one thread, at the level in use, each for about so many seconds, with weights of so many bytes.
 
     Returns the rates of float32, bfloat16 (widened), bfloat16-dot where the level has it, and int8.
     """
@@ -83,7 +83,7 @@ def _least_seconds(run: Callable[[], object], seconds: float) -> float:
 
 
 def row_of(rates: dict[str, KernelRate]) -> CpuRow:
-    """Return the row of the table of CPUs that says of this one, at the level in use, what was measured."""
+    """Return the row of the table of CPUs that describes this one, at the level in use, as it was measured."""
     vendor, family, model = library.cpu()
     dot, widened = rates.get("bfloat16-dot"), rates["bfloat16"]
     is_dot_faster = (

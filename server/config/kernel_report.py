@@ -1,4 +1,4 @@
-"""What `lightwell kernels` tells: which kernels a server on this machine computes with, and how it multiplies."""
+"""Reports for `lightwell kernels`: which kernels a server on this machine computes with, and how it multiplies."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from server.engine.execution.threads import SMALL_MODEL, use_threads
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """Of this machine, and of a server on it with the same flags and variables."""
+    """What computes on this machine, in a server with the same flags and variables."""
 
     library: str
     """Path of the compiled kernels."""
@@ -23,25 +23,25 @@ class KernelReport:
     kernels: str
     """native | torch"""
     levels: tuple[str, ...]
-    """That this CPU has, the lowest first."""
+    """The levels that this CPU has, the lowest first."""
     level: str | None
-    """In use."""
+    """The level in use."""
     cpu: tuple[str, int, int]
     """Vendor, family, model; an empty vendor where they are not known."""
     row: CpuRow | None
-    """Of the table of CPUs, if this one is there."""
+    """The row of the table of CPUs, or None if this CPU is not in it."""
     arithmetic: str | None
-    """By which products with bfloat16 weights are made: float32 | bf16-dot."""
+    """How products with bfloat16 weights are made: float32 | bf16-dot."""
     threads: int
-    """That compute for a model too large to get fewer."""
+    """Threads that compute a model, unless it is too small for so many."""
     rates: dict[str, KernelRate] | None = None
-    """On one thread; None where nothing was measured."""
+    """The rates on one thread, or None if nothing was measured."""
     measured_row: CpuRow | None = None
-    """What the table would say by these rates."""
+    """What the row of the table would be by these rates."""
 
 
 def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
-    """Look, and measure for some seconds if that is asked for.
+    """Find out what computes here, and measure for some seconds if that is asked for.
 
     Raises SettingsError for kernels, a level or a library that are asked for and not there.
     """
@@ -72,7 +72,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
 
 
 def as_json(report: KernelReport) -> dict[str, Any]:
-    """Return the report as JSON holds it."""
+    """Return the report as JSON."""
     vendor, family, model = report.cpu
     told: dict[str, Any] = {
         "library": {"path": report.library, "present": report.is_present},

@@ -1,6 +1,7 @@
-"""What a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell size`.
+"""Estimates what a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell
+size`.
 
-The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch.
+The formulas are in docs/sizing.md, with what was measured. It reads no weights and loads no torch.
 """
 
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ from server.config.settings import Settings, SettingsError
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20
-"""Python, the routes, a tokenizer of some 50,000 entries."""
+"""Bytes of the API process: Python, the routes, a tokenizer of some 50,000 entries."""
 WORKER = 340 << 20
-"""Python, torch, what steps compute with."""
+"""Bytes of a worker: Python, torch, what steps compute with."""
 _SCALE = 4
 """Bytes of the number that a row of int8 is multiplied by."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
-"""Components that each rank has whole."""
+"""Components of which each rank has a whole copy."""
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
-"""Weights whose biases are dealt out to the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
+"""Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +34,36 @@ class Sizes:
 
     weights: int
     loading: int
-    """While a worker reads its weights, beside processes and other workers: weights as they are stored, and what is
-    made of them (int8), or of the largest one at a time (packed). Each rank holds one whole weight, to take its part.
+    """While a worker reads its weights, in addition to processes and other workers: weights as they are stored, and
+    what is made of them (int8), or of the largest one at a time (packed). Each rank holds one whole weight, to take
+    its part.
     """
     kv_per_token: int
-    """On all ranks of a worker together."""
+    """Bytes of one token's keys and values, on all ranks of a worker together."""
     kv_cache: int
-    """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
+    """Bytes of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
     processes: int
-    """The API process and the worker beside weights, cache and captures."""
+    """Bytes of the API process and the worker without weights, cache and captures."""
     captures: int
-    """While the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on its way."""
+    """Bytes while the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on the way."""
 
     @property
     def idle(self) -> int:
-        """Weights, processes and a cache whose pages were all touched."""
+        """Return the bytes of weights, processes and a cache whose pages were all touched."""
         return self.weights + self.kv_cache + self.processes
 
     @property
     def most(self) -> int:
-        """`idle` and a capture budget that is used up, or the load where that takes more: a container's limit."""
+        """Return `idle` plus a capture budget that is used up, or the bytes while loading if they are more: a
+        container's limit.
+        """
         return max(self.idle + self.captures, self.loading + self.processes)
 
 
 def sizes(config: ModelConfig, settings: Settings) -> Sizes:
-    """What `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices all`, whose
-    number is another machine's, and ModelLoadError where the model cannot be dealt out to `--tensor-parallel` ranks.
+    """Return what `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices
+    all`, whose number is another machine's, and ModelLoadError where the model cannot be divided among
+    `--tensor-parallel` ranks.
     """
     if settings.devices == "all":
         raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
@@ -82,24 +87,29 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
 
 
 def _context_tokens(config: ModelConfig, settings: Settings) -> int:
-    """Of the blocks that one full context takes: what an encoder-decoder's decoder did, and what its encoder read."""
+    """Return the tokens of the blocks that one full context takes: what an encoder-decoder's decoder did, and what
+    its encoder read.
+    """
     context = settings.max_model_len or config.max_model_len
     lengths = [context] if config.encoder is None else [context, min(context, config.encoder.max_model_len)]
     return sum(-(-length // settings.block_size) for length in lengths) * settings.block_size
 
 
 def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
-    """What the weights are kept in; a CPU computes float16 checkpoints in float32 unless it is told to use float16."""
+    """Return what the weights are kept in; a CPU computes float16 checkpoints in float32 unless it is told to use
+    float16.
+    """
     if settings.dtype != "auto":
         return settings.dtype
     return "float32" if config.dtype == "float16" and settings.device != "cuda" else config.dtype
 
 
 def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
-    """Of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the embedding.
+    """Return the bytes of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the
+    embedding.
 
-    Of all ranks together; several do not go with int8.
-    Float32 weights whose numbers are all bfloat16 take half of it for their matrices; that only reading them can tell.
+    They are those of all ranks together; several ranks do not go with int8. Float32 weights whose numbers are all
+    bfloat16 take half of it for their matrices; only reading them can tell.
     """
     each = BYTES_OF[dtype]
     total = 0
@@ -114,8 +124,8 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
 
 
 def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
-    """Parameters of a row that several of so many ranks hold, counted once for each rank after the first. What
-    `Shares.of_weight` of model/sharding deals out, a test holds it to.
+    """Return the parameters of a group of weights that several of so many ranks hold, counted once for each rank
+    after the first. A test holds it to what `Shares.of_weight` of model/sharding divides.
     """
     stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
     more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one
@@ -129,12 +139,16 @@ def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
 
 
 def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Of the largest matrix or table as it is read and packed: queries, keys and values are one, as are gate and up."""
+    """Return the bytes of the largest matrix or table as it is read and packed: queries, keys and values are one, as
+    are gate and up.
+    """
     return BYTES_OF[dtype] * max(prod(weight.shape) for weight in weights_of(config))
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
-    """Keys and values of one position in all layers, on all ranks together; an encoder keeps none."""
+    """Return the bytes of keys and values of one position in all layers, on all ranks together; an encoder keeps
+    none.
+    """
     if config.kind == "encoder":
         return 0
     num_heads = -(-config.num_kv_heads // ranks) * ranks  # each rank has equally many, and one at least
@@ -142,7 +156,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
 
 
 def as_table(found: Sizes, settings: Settings) -> str:
-    """For people: one line a part, in MiB."""
+    """Return the sizes for people: one line a part, in MiB."""
     lines = {
         "weights": found.weights,
         f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,

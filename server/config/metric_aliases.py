@@ -1,6 +1,8 @@
-"""Other names for gauges, so that a scheduler that looks for vLLM's finds ours: which may have one, how it is written.
+"""Gives gauges second names, so that a scheduler that asks for vLLM's finds ours: which may have one, how it is
+written.
 
-Standard library only. Knows no registry; `server.observability.metrics` shows the gauges under both names.
+It needs the standard library only and knows no registry; `server.observability.metrics` shows the gauges under both
+names.
 """
 
 import re
@@ -14,14 +16,14 @@ GAUGES = (
     "inflight_capture_bytes",
     "cache_config_info",
 )
-"""Those that may have another name, without `lightwell_`."""
+"""Gauges that may have another name, without `lightwell_`."""
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _TAKEN = ("lightwell_", "process_")
 
 
 def parse_alias(text: str) -> tuple[str, str]:
-    """`NAME=GAUGE` as (name, gauge without `lightwell_`). Raises ValueError that says what is accepted."""
+    """Read `NAME=GAUGE` as (name, gauge without `lightwell_`). Raises ValueError that says what is accepted."""
     name, separator, gauge = (part.strip() for part in text.partition("="))
     gauge = gauge.removeprefix("lightwell_")
     if not separator or not _NAME.fullmatch(name):
@@ -39,5 +41,5 @@ def parse_alias(text: str) -> tuple[str, str]:
 
 
 def repeated_name(aliases: Sequence[tuple[str, str]]) -> str | None:
-    """A name that is given more than once."""
+    """Return a name that is given more than once, or None."""
     return next((name for name, count in Counter(name for name, _ in aliases).items() if count > 1), None)

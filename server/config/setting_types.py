@@ -54,7 +54,9 @@ def integer(low: int, high: int | None = None) -> SettingType:
 
 
 def devices() -> SettingType:
-    """A number of workers, all cards, or the numbers of cards with commas between; one card is "2,"."""
+    """Return the type of a number of workers, all cards, or the numbers of cards with commas between; one card is
+    "2,".
+    """
 
     def parse(text: str) -> Devices:
         if text == "all":
@@ -96,7 +98,7 @@ def text(metavar: str) -> SettingType:
 
 
 def texts(metavar: str) -> SettingType:
-    """Several values: the flag is repeated, the variable separates them by commas."""
+    """Return the type of several values: the flag is repeated, the variable separates them by commas."""
 
     def parse(text: str) -> tuple[str, ...]:
         values = tuple(part.strip() for part in text.split(","))
@@ -108,7 +110,7 @@ def texts(metavar: str) -> SettingType:
 
 
 def origins() -> SettingType:
-    """Web origins: scheme, host, port unless it is the scheme's own."""
+    """Return the type of web origins: scheme, host, and port unless it is the scheme's own."""
     several = texts("ORIGIN")
 
     def parse(text: str) -> tuple[str, ...]:
@@ -121,13 +123,13 @@ def origins() -> SettingType:
 
 
 def metric_aliases() -> SettingType:
-    """Pairs of another name and the gauge it is of."""
+    """Return the type of pairs: another name, and the gauge that it names."""
     several = texts("NAME=GAUGE")
     return replace(several, parse=lambda text: tuple(map(parse_alias, several.parse(text))))
 
 
 def secrets(metavar: str) -> SettingType:
-    """Several values that are kept as their hashes alone."""
+    """Return the type of several values that are kept only as hashes."""
     several = texts(metavar)
     return replace(several, parse=lambda text: tuple(map(hash_of, several.parse(text))), is_secret=True)
 
@@ -142,7 +144,9 @@ def switch() -> SettingType:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is 1000's."""
+    """Read bytes such as "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is
+    1000's.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("a size such as 1073741824, 512MiB or 2GB is accepted")
@@ -161,7 +165,7 @@ def byte_size() -> SettingType:
 
 
 def format_bytes(size: int) -> str:
-    """A size in the largest binary unit that keeps it whole: 1073741824 -> 1GiB."""
+    """Return a size in the largest binary unit that keeps it whole: 1073741824 -> 1GiB."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         if size >= 1024**power and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"

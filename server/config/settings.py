@@ -293,11 +293,11 @@ class Settings:
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "torch"]:
-        """`kernels`, or what the older flag stands for."""
+        """Return `kernels`, or what the older flag means."""
         return "torch" if self.no_compile else self.kernels
 
     def engine_config(self, folder: Path) -> EngineConfig:
-        """The part of the settings that the worker needs, for the model in `folder`."""
+        """Return the part of the settings that the worker needs, for the model in `folder`."""
         return EngineConfig(
             model=folder,
             dtype=self.dtype,
@@ -325,17 +325,19 @@ def _share(whole: int | None, count: int) -> int | None:
 
 
 def is_service_link(value: str) -> bool:
-    """Kubernetes sets LIGHTWELL_PORT=tcp://... in the pods beside a service named lightwell; it means nothing here."""
+    """Return whether Kubernetes set this value: LIGHTWELL_PORT=tcp://... in the pods next to a service named
+    lightwell.
+    """
     return value.startswith("tcp://")
 
 
 def setting_names() -> tuple[str, ...]:
-    """Every setting, in the order of the help."""
+    """Return every setting's name, in the order of the help."""
     return tuple(setting.name for setting in dataclasses.fields(Settings))
 
 
 def flag_name(name: str) -> str:
-    """`max_num_seqs` -> `--max-num-seqs`."""
+    """Return `--max-num-seqs` for `max_num_seqs`."""
     return "--" + name.replace("_", "-")
 
 

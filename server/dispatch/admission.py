@@ -1,11 +1,11 @@
-"""Whether one more request may come in: limits on requests, tokens, KV blocks, captured bytes and the time to wait,
-with an honest Retry-After.
+"""Decides whether one more request may come in: limits on requests, tokens, KV blocks, captured bytes and the time to
+wait, with an honest Retry-After.
 
 A client (an API key) is turned away from a full queue only if it holds its share of it: one client's flood is not
-another's 429. What only looks inside counts as another client, so a flood of looks turns no text away. The queue may
+another's 429. Requests that only capture count as another client, so a flood of them turns no text away. The queue may
 grow to twice its limit by that, never more. Captured bytes are memory, and have one limit for all.
 
-Only counts; knows nothing of workers, sockets or HTTP beyond the error it raises.
+It only counts; it knows nothing of workers, sockets or HTTP beyond the error it raises.
 """
 
 import math
@@ -25,24 +25,26 @@ class Cost:
     """What a request counts for while it is unfinished."""
 
     num_tokens: int
-    """Its prompt and the most it may generate."""
+    """Tokens of its prompt plus the most it may generate."""
     capture_bytes: int
     num_blocks: int = 0
-    """Of the KV cache, should it generate all of that."""
+    """Blocks of the KV cache, should it generate all of that."""
     num_read: int = 0
-    """Tokens it gives to read."""
+    """Tokens that the model reads for it."""
     is_inspection: bool = False
-    """It only looks inside: text overtakes it."""
+    """Whether it only captures; text overtakes it."""
 
 
 STEP_MEMORY = 128 << 20
-"""Bytes of a worker's memory that looks must leave: the built-in model under eight clients takes some 80 MiB."""
+"""Bytes of a worker's memory that captures must leave free: the built-in model under eight clients takes some 80
+MiB.
+"""
 
 
 def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
-    """Bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take only
-    `memory_room` bytes more than its model. Half of the room, as answers are put together beside what was captured; a
-    sixteenth where that is tight, or not even an embedding would be accepted.
+    """Return the bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take
+    only `memory_room` bytes more than its model. It is half of that room, as answers are put together next to what
+    was captured; a sixteenth of the room where it is tight, or not even an embedding would be accepted.
     """
     if memory_room is None:
         return max_capture_bytes
@@ -50,10 +52,10 @@ def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
 
 
 class ResourceBudget:
-    """How much of one thing unfinished requests hold, of how much, and how fast they give it back.
+    """How much of one thing unfinished requests hold, how much there is, and how fast it is given back.
 
     `by_stay`: a share of what is held comes back in that share of the time for which one is held, however much each
-    holds; else as much a second as lately.
+    holds; otherwise as much a second as lately.
     """
 
     def __init__(self, limit: float, clock: Callable[[], float], *, by_stay: bool = False) -> None:
@@ -66,16 +68,18 @@ class ResourceBudget:
         self._returns = RateEstimate()
 
     def of(self, client: str) -> int:
-        """What one client holds."""
+        """Return what one client holds."""
         return self._of_client[client]
 
     @property
     def clients(self) -> dict[str, int]:
-        """What each client holds that holds something."""
+        """Return what each client holds, without those that hold nothing."""
         return dict(self._of_client)
 
     def has_room(self, amount: int, client: str) -> bool:
-        """Whether `amount` fits; of a full budget, whether the client's share has room, up to twice the limit."""
+        """Return whether `amount` fits; if the budget is full, whether the client's share has room, up to twice the
+        limit.
+        """
         if self.used + amount <= self.limit:
             return True
         if self.used + amount > 2 * self.limit:  # shares alone would not end there: 1 + 1/2 + 1/3 + 1/4 is more
@@ -101,11 +105,11 @@ class ResourceBudget:
         self._returns.add(1 if self._by_stay else amount)
 
     def seconds_until_free(self, amount: int) -> float:
-        """How long until `amount` fits, as things are given back now."""
+        """Return how many seconds pass until `amount` fits, at the rate at which things are given back now."""
         return self.seconds_to_return(self.used + amount - self.limit)
 
     def seconds_to_return(self, amount: float) -> float:
-        """How long until so much of what is held now is given back."""
+        """Return how many seconds pass until so much of what is held now is given back."""
         self._advance()
         return self._returns.seconds_for(amount / self.used if self._by_stay and self.used else amount)
 
@@ -114,10 +118,10 @@ class ResourceBudget:
 
 
 class Admission:
-    """Counters of all unfinished requests. `admit` raises or counts; `release` and `release_capture` undo it.
+    """The counters of all unfinished requests. `admit` raises or counts; `release` and `release_capture` undo it.
 
     `max_kv_demand` is in times the cache, `max_queue_time` in seconds, 0 for none; `num_seats` is how many run at once.
-    `clock` gives seconds.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -134,14 +138,14 @@ class Admission:
         self.requests = ResourceBudget(max_requests, clock)
         self.tokens = ResourceBudget(max_tokens, clock)
         self.blocks = ResourceBudget(math.inf, clock)
-        """Its limit is known with `note_cache`."""
+        """Blocks; the limit is known after `note_cache`."""
         # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
         # or two, would have been told to wait for minutes.
         self.capture = ResourceBudget(max_capture_bytes, clock, by_stay=True)
         self._max_capture_bytes = max_capture_bytes
         self.max_queue_time = max_queue_time
         self.refusals: Counter[str] = Counter()
-        """Times that room was asked for in vain, by the code of the error."""
+        """How often room was asked for in vain, by the code of the error."""
         self._max_kv_demand = max_kv_demand
         self._block_size = 1
         self._num_seats = num_seats
@@ -153,7 +157,7 @@ class Admission:
 
     @classmethod
     def of(cls, settings: Settings, num_workers: int) -> Self:
-        """What a server with these settings takes in, before it knows its workers' cache and memory."""
+        """Return the admission of a server with these settings, before its workers' cache and memory are known."""
         return cls(
             max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
             max_tokens=settings.max_num_queued_tokens,
@@ -164,14 +168,14 @@ class Admission:
         )
 
     def note_cache(self, num_blocks: int, block_size: int) -> None:
-        """The workers have so many usable blocks together. One alone is an encoder's: it keeps nothing, and bounds
-        nothing.
+        """Note how many usable blocks the workers have together. One alone is an encoder's: it keeps nothing, and
+        bounds nothing.
         """
         self._block_size = block_size
         self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
 
     def note_memory(self, room: int | None) -> None:
-        """A worker may take so many bytes beyond its model."""
+        """Note how many bytes a worker may take beyond its model."""
         self.capture.limit = capture_limit(self._max_capture_bytes, room)
 
     def cost(
@@ -183,7 +187,7 @@ class Admission:
         *,
         is_inspection: bool = False,
     ) -> Cost:
-        """What a request counts for. The last token it generates is never fed back and needs no room."""
+        """Return what a request counts for. The last token it generates is never fed back and needs no room."""
         num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
@@ -191,16 +195,16 @@ class Admission:
 
     @property
     def capture_bytes(self) -> int:
-        """Bytes of captures in flight."""
+        """Return the bytes of captures in flight."""
         return self.capture.used
 
     def check(
         self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_inspection: bool = False
     ) -> None:
-        """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. Cheap: before
-        anything is read or tokenised.
+        """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. The check is cheap: it
+        comes before anything is read or tokenised.
 
-        `waits`: whether the time they would wait counts. `is_inspection`: whether they only look inside.
+        `waits`: whether the time they would wait counts. `is_inspection`: whether they only capture.
         """
         client = _account(client, is_inspection=is_inspection)
         if not self.requests.has_room(num_requests, client):
@@ -257,7 +261,9 @@ class Admission:
             self._num_unread += 1
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
-        """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
+        """Count a request that ended; its captures may still be in memory. `was_read`: `note_prompt_read` was
+        called.
+        """
         client = _account(client, is_inspection=cost.is_inspection)
         if not was_read:
             self.note_prompt_read(cost)
@@ -266,17 +272,17 @@ class Admission:
         self.blocks.give_back(cost.num_blocks, client)
 
     def hold_capture(self, capture_bytes: int) -> None:
-        """Tensors, of a request that is admitted or was handed on already, take memory."""
+        """Count the tensors of a request that is admitted or was handed on already."""
         if capture_bytes:
             self.capture.take(capture_bytes, "")
 
     def release_capture(self, capture_bytes: int) -> None:
-        """The request's tensors were handed on or dropped."""
+        """Count the request's tensors as handed on or dropped."""
         if capture_bytes:
             self.capture.give_back(capture_bytes, "")
 
     def note_prompt_read(self, cost: Cost) -> None:
-        """The engine has read a request's prompt, or will not."""
+        """Note that the engine has read a request's prompt, or will not."""
         if cost.is_inspection:
             return
         self._advance_reading()
@@ -286,14 +292,14 @@ class Admission:
             del self._unread[cost.num_read]
 
     def note_tokens_read(self, num_tokens: int) -> None:
-        """A step of the engine has read so many tokens of prompts, or found them in its cache."""
+        """Note that a step of the engine has read so many tokens of prompts, or found them in its cache."""
         self._advance_reading()
         if num_tokens > 0:
             self._reading.add(num_tokens)
 
     def seconds_to_seat(self, client: str = "") -> float:
-        """How long a client's next request would wait for a place among those that run: the requests that must end
-        before, at the rate at which they end now. Clients take turns.
+        """Return how many seconds a client's next request would wait for a place among those that run: the requests
+        that must end before, at the rate at which they end now. Clients are served round robin.
         """
         num_waiting = self.requests.used - self._num_seats + 1
         if num_waiting <= 0:
@@ -303,8 +309,8 @@ class Admission:
         return self.requests.seconds_to_return(min(num_waiting, own + others))
 
     def seconds_to_read(self, num_tokens: int) -> float:
-        """How long until a prompt of so many tokens would be read after those that wait to be: those twice as long or
-        longer it overtakes, at half of the engine's pace.
+        """Return how many seconds pass until a prompt of so many tokens would be read after those that wait: it
+        overtakes those twice as long or longer, at half of the engine's pace.
         """
         self._advance_reading()
         ahead = sum(length * count for length, count in self._unread.items() if length < 2 * num_tokens)
@@ -321,7 +327,7 @@ class Admission:
             )
 
     def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:
-        """The error of a request that may find room in so many seconds; it is counted."""
+        """Return the error of a request that may find room in so many seconds, and count it."""
         self.refusals[code] += 1
         return QueueFull(message, code=code, retry_after=retry_after(seconds))
 
@@ -330,5 +336,5 @@ class Admission:
 
 
 def _account(client: str, *, is_inspection: bool) -> str:
-    """The name under which budgets know a client's text, or its looks."""
+    """Return the name under which budgets know a client's text, or its captures."""
     return f"{client} (looks)" if is_inspection else client

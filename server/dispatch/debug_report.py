@@ -1,6 +1,7 @@
-"""What the server is doing, for a debug dump: requests in flight, admission, and each worker's own account of itself.
+"""Reports what the server is doing, for a debug dump: requests in flight, admission, and what each worker says of
+itself.
 
-Names, numbers and ids; no tokens, so no prompts. Knows nothing of who asks.
+A report holds names, numbers and ids; no tokens, so no prompts. It knows nothing of who asks.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from server.dispatch.worker_state import WorkerState
 from server.ipc import messages
 
 _PATIENCE = 1.0
-"""Seconds that a worker has to answer between two of its steps; then its stacks are read instead."""
+"""Seconds that a worker has to answer between two of its steps; after that its stacks are read instead."""
 
 
 class WorkerQuestions:
@@ -29,11 +30,11 @@ class WorkerQuestions:
         self._open: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def ask(self, workers: Sequence[WorkerState], socket_path: str) -> list[dict[str, Any]]:
-        """What each worker says, or what can be seen of one that does not answer."""
+        """Return what each worker says, or what can be seen of one that does not answer."""
         return list(await asyncio.gather(*(self._describe(worker, socket_path) for worker in workers)))
 
     def take(self, answer: messages.Described) -> None:
-        """A worker answered; too late is no harm."""
+        """Take a worker's answer; one that comes too late does no harm."""
         future = self._open.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer.state)
@@ -65,7 +66,7 @@ class WorkerQuestions:
 
 
 def request_state(worker_id: int, handle: RequestHandle) -> dict[str, Any]:
-    """One request in flight, as this process sees it."""
+    """Return one request in flight, as this process sees it."""
     record = handle.request_context.record
     state: dict[str, Any] = {"uid": handle.uid, "worker": worker_id, "tokens": handle.cost.num_tokens}
     state["capture_bytes"] = handle.cost.capture_bytes
@@ -76,7 +77,7 @@ def request_state(worker_id: int, handle: RequestHandle) -> dict[str, Any]:
 
 
 def admission_state(admission: Admission) -> dict[str, dict[str, Any]]:
-    """What is counted as unfinished of each budget, and its limit; None where it has none yet."""
+    """Return what each budget counts as unfinished, and its limit, or None if it has none yet."""
     budgets = {
         "requests": admission.requests,
         "tokens": admission.tokens,
@@ -90,7 +91,7 @@ def admission_state(admission: Admission) -> dict[str, dict[str, Any]]:
 
 
 def _process_state(pid: int) -> str | None:
-    """As the kernel names it: "S (sleeping)", "T (stopped)"."""
+    """Return the state as the kernel names it: "S (sleeping)", "T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -31,16 +31,18 @@ logger = logging.getLogger(__name__)
 
 
 class EngineClient:
-    """See the module. `on_step` is called with the stats of each engine step, `on_hung` with a worker to be killed."""
+    """The engine's client; see the module. `on_step` is called with the stats of each engine step, `on_hung` with a
+    worker that is to be killed.
+    """
 
     def __init__(self, settings: Settings, num_workers: int = 1) -> None:
         self.live = True
-        """False once the workers were given up."""
+        """Whether there are workers: False once they were given up."""
         self.end_reason = ""
-        """Why they were."""
+        """Why the workers were given up."""
         self.draining = False
         self._is_over = False
-        """Of a drain: what had begun by then may not go on either."""
+        """Whether a drain is over: what had begun by then may not continue either."""
         self.on_step: Callable[[EngineStats], None] | None = None
         self.on_hung: Callable[[int], None] | None = None
         self._router = Router(num_workers)
@@ -65,7 +67,7 @@ class EngineClient:
     # ---- life cycle
 
     async def start(self) -> None:
-        """Take the workers' connections; they may have been waiting in the listener's queue."""
+        """Accept the workers' connections; they may have been waiting in the listener's queue."""
         await self._pool.start()
 
     async def stop(self) -> None:
@@ -74,7 +76,7 @@ class EngineClient:
         await self._pool.stop()
 
     def begin_drain(self) -> None:
-        """Take no more HTTP requests; those of which the engine has, or had, something go on."""
+        """Take no more HTTP requests; those that have given the engine something continue."""
         self.draining = self._pool.may_leave = True
 
     @property
@@ -82,7 +84,7 @@ class EngineClient:
         return self._inflight.count
 
     def fail_all(self, error: ApiError) -> None:
-        """End every request in flight with this error, as the server ends."""
+        """End every request in flight with this error, because the server ends."""
         self._is_over = True
         for worker in self.workers:
             self._inflight.fail_all(worker, error)
@@ -93,7 +95,7 @@ class EngineClient:
         return self.live and not self.draining and all(worker.is_ready for worker in self.workers)
 
     def reason(self) -> str:
-        """Why `ready` is False, in a few words; "ready" when it is True."""
+        """Return why `ready` is False, in a few words; "ready" when it is True."""
         if not self.live:
             return self.end_reason
         if self.draining:
@@ -101,21 +103,23 @@ class EngineClient:
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
 
     def worker_numbers(self) -> list[WorkerNumbers]:
-        """Of each worker slot, for the metrics."""
+        """Return the numbers of each worker slot, for the metrics."""
         return [WorkerNumbers(worker.is_ready, worker.stats, worker.requests_total) for worker in self.workers]
 
     def info(self) -> EngineInfo:
-        """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
+        """Return the workers' info, also while one is being restarted. Raises Unavailable before any was ready."""
         if self._pool.last_info is None:
             raise unready(self.workers, f"The model is not loaded yet: {self.reason()}.", "loading")
         return self._pool.last_info
 
     def stats(self) -> EngineStats:
-        """All workers together, those that died included: counters never go back, gauges are of the living."""
+        """Return the stats of all workers together, those that died included: counters never go back; gauges are of
+        those alive.
+        """
         return replace(self._pool.stats(), inflight_capture_bytes=self.admission.capture_bytes)
 
     async def describe(self) -> dict[str, Any]:
-        """What this process and the workers are doing, for a debug dump."""
+        """Return what this process and the workers are doing, for a debug dump."""
         flights = [(worker.worker_id, handle) for worker in self.workers for handle in worker.requests.values()]
         return {
             "ready": self.ready(),
@@ -204,7 +208,7 @@ class EngineClient:
             record.at_end.append(partial(self.admission.release_capture, num_bytes))
 
     def _ready_workers(self, request_context: RequestContext) -> list[WorkerState]:
-        """Those that take requests, one at least. Raises Unavailable (503)."""
+        """Return the workers that take requests, at least one. Raises Unavailable (503)."""
         if self.draining and (self._is_over or not request_context.has_begun):
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]

@@ -16,7 +16,7 @@ from server.http.errors import ApiError, BadRequest
 from server.ipc import messages
 
 _DEADLINE_SLACK = 0.25
-"""Seconds that the worker, which enforces deadlines, has to say so itself."""
+"""Seconds that the worker, which enforces deadlines, has to report one itself."""
 
 
 class InflightRequests:
@@ -94,8 +94,9 @@ class InflightRequests:
             self._send(worker, messages.Abort(handle.uid))
 
     def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int) -> int:
-        """What a step that brought it a token read of prompts beyond what it computed: its first tells that its prompt
-        was read, of which some came from the cache; any other was computed, and is no prompt's.
+        """Return how many prompt tokens a step that brought a request a token read beyond what it computed. The
+        first token says that the prompt was read, of which some came from the cache; the tokens after it are no
+        prompt's.
         """
         worker.num_tokens_left -= 1
         if handle.was_read:
@@ -106,7 +107,7 @@ class InflightRequests:
         return num_cached_tokens
 
     def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
-        """Take the request out of the table and of the counts."""
+        """Remove the request from the table and from the counts."""
         worker.remove(handle)
         self._admission.release(handle.cost, handle.request_context.client, was_read=handle.was_read)
         if handle.timer is not None:

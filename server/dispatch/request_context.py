@@ -12,7 +12,7 @@ from server.http.errors import DeadlineExceeded, not_in_time
 from server.observability.access_log import RequestRecord
 
 _BACKSTOP = 0.5
-"""Seconds after the deadline in which the engine may still say how far it came."""
+"""Seconds after the deadline in which the engine may still report how far the request came."""
 
 
 @dataclass(slots=True)

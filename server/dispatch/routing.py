@@ -1,8 +1,8 @@
-"""Which worker gets a request: the one that has the least left to do once it has this one too.
+"""Chooses the worker that gets a request: the one that has the least left to do once it has this one too.
 
 What is left to do is counted in tokens, and a prompt's tokens count only as far as the worker's prefix cache is not
 expected to hold them. What it holds is guessed from what the worker was given, so a wrong guess costs time and never an
-answer. Policy only, standard library only: knows no process and no socket.
+answer. This is policy only, with the standard library only: it knows no process and no socket.
 """
 
 from collections import OrderedDict
@@ -19,16 +19,18 @@ class Candidate:
 
     worker_id: int
     num_tokens: int
-    """What of their prompts its unfinished requests are expected to compute still, and what they may still write."""
+    """Tokens that its unfinished requests are expected to compute of their prompts, plus those they may still
+    generate.
+    """
     num_requests: int
 
 
 class Route(NamedTuple):
-    """Where a request goes."""
+    """The worker that a request goes to."""
 
     worker_id: int
     num_prefix_tokens: int
-    """Of its prompt, expected to lie there already."""
+    """Tokens of its prompt that are expected to be there already."""
 
 
 class RoutedPrompt:
@@ -45,16 +47,17 @@ class RoutedPrompt:
         self.token_ids = tuple(token_ids)
         self.encoder_token_ids = tuple(encoder_token_ids)
         self.takes = takes
-        """It may begin behind what the cache holds."""
+        """Whether it may begin after what the cache holds."""
         self.leaves = leaves
-        """What it computes may serve others."""
+        """Whether what it computes may serve other requests."""
 
     @classmethod
     def of(
         cls, task: Task, token_ids: Sequence[int], encoder_token_ids: Sequence[int], *, is_changed: bool
     ) -> "RoutedPrompt":
-        """Of a request to the engine; `is_changed` by interventions. A look needs its positions computed, of which the
-        cache holds none, and may compute too few layers to leave anything: neither is expected of it.
+        """Make one from a request to the engine; `is_changed` by interventions. A capture needs its positions
+        computed, of which the cache holds none, and may compute too few layers to leave anything: neither is
+        expected of it.
         """
         if is_changed:
             return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
@@ -67,7 +70,7 @@ class RoutedPrompt:
         return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
 
     def block_hashes(self, block_size: int) -> list[int]:
-        """One for each full block, of all tokens up to its end and of what the encoder reads."""
+        """Return one hash for each full block, of all tokens up to its end and of what the encoder reads."""
         parent = hash(self.encoder_token_ids)
         hashes = []
         for end in range(block_size, len(self.token_ids) + 1, block_size):
@@ -77,22 +80,22 @@ class RoutedPrompt:
 
 
 class PrefixIndex:
-    """Blocks of prompts that one worker was given lately, as many as its cache has."""
+    """The blocks of prompts that one worker was given lately, as many as its cache has."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
-        """By their hashes, least recently used first."""
+        """Blocks by their hashes, least recently used first."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def num_held(self, hashes: Sequence[int]) -> int:
-        """How many of the first blocks it is expected to hold."""
+        """Return how many of the first blocks it is expected to hold."""
         return next((i for i, each in enumerate(hashes) if each not in self._blocks), len(hashes))
 
     def add(self, hashes: Sequence[int]) -> None:
-        """The worker is given a prompt of these blocks."""
+        """Note that the worker is given a prompt of these blocks."""
         # Last block first, as in the worker: the end of a prefix is useless without its beginning.
         for each in reversed(hashes[: self._max_blocks]):
             self._blocks[each] = None
@@ -102,28 +105,30 @@ class PrefixIndex:
 
 
 class Router:
-    """The policy. `begin` and `end` tell when a worker's cache begins and is gone."""
+    """The routing policy. Call `begin` and `end` when a worker's cache begins and is gone."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
         self._block_size = 1
         self._indices: dict[int, PrefixIndex] = {}
         self._next = 0
-        """Who is next among equals."""
+        """Which of equal workers is next."""
 
     def begin(self, worker_id: int, *, num_blocks: int, block_size: int) -> None:
-        """The worker has an empty cache of so many blocks; 0 where it reuses nothing. One worker needs no guesses."""
+        """Note that the worker has an empty cache of so many blocks; 0 where it reuses nothing. One worker needs no
+        guesses.
+        """
         self._block_size = block_size
         if self._num_workers > 1 and num_blocks > 0:
             self._indices[worker_id] = PrefixIndex(num_blocks)
 
     def end(self, worker_id: int) -> None:
-        """The worker's cache is gone."""
+        """Note that the worker's cache is gone."""
         self._indices.pop(worker_id, None)
 
     def route(self, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
-        """Give the request to the one of the candidates, of which there must be some, that would be done first. Among
-        equals to the one with the fewest requests, then to each in turn.
+        """Choose among the candidates, at least one, the one that would be done first; among equals the one with the
+        fewest requests, then each in turn.
         """
         is_hashed = bool(self._indices) and (prompt.takes or prompt.leaves)
         hashes = prompt.block_hashes(self._block_size) if is_hashed else []
@@ -142,6 +147,6 @@ class Router:
         return Route(chosen, num_prefix_tokens)
 
     def _num_held(self, worker_id: int, hashes: Sequence[int]) -> int:
-        """In tokens."""
+        """Return how many tokens the worker is expected to hold."""
         index = self._indices.get(worker_id)
         return 0 if index is None else index.num_held(hashes) * self._block_size

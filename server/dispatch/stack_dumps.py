@@ -1,4 +1,6 @@
-"""Where the threads of a worker stand, asked from outside with a signal: it answers in the middle of a step too."""
+"""Reads the stacks of a worker's threads, asked for from outside with a signal: it answers in the middle of a step
+too.
+"""
 
 import asyncio
 import faulthandler
@@ -13,17 +15,19 @@ _LOOK_INTERVAL = 0.05
 
 
 def stacks_file(socket_path: str, worker_id: int) -> Path:
-    """Where a worker writes: beside the socket, in the folder that no other user may enter."""
+    """Return the file that a worker writes to, next to the socket, in the folder that no other user may enter."""
     return Path(socket_path).with_name(f"worker-{worker_id}.stacks")
 
 
 def write_stacks_on_signal(path: Path) -> None:
-    """Let this process answer `read_stacks`. Raises OSError where the file cannot be made."""
+    """Make this process answer `read_stacks`. Raises OSError where the file cannot be made."""
     faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # it keeps the file
 
 
 async def read_stacks(pid: int, path: Path) -> str | None:
-    """The Python stacks of the process that writes to `path`, innermost calls first; None if it does not answer."""
+    """Return the Python stacks of the process that writes to `path`, innermost calls first, or None if it does not
+    answer.
+    """
     try:
         before = path.stat().st_size
         os.kill(pid, _SIGNAL)

@@ -1,5 +1,5 @@
-"""The watch over workers that say nothing: those that serve are called hung and then killed, those that load are killed
-when they get no further. Knows nothing of requests.
+"""Watches workers that are silent: those that serve are called hung and then killed, those that load are killed when
+they make no progress. It knows nothing of requests.
 """
 
 import asyncio
@@ -13,16 +13,17 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL = 0.25
 _IDLE_TIMEOUT = 5.0
-"""Silence of an idle worker that calls it hung: it beats twice a second."""
+"""Seconds of silence after which an idle worker is called hung: it beats twice a second."""
 _KILL_AFTER = 2
-"""Times the worker timeout after which a hung worker is killed."""
+"""How many times the worker timeout a hung worker has before it is killed."""
 
 
 class WorkerHealth:
-    """`on_hung` is called once for each worker that falls silent, `on_given_up` once for each process to be killed.
+    """The watch over workers. `on_hung` is called once for each worker that falls silent, `on_given_up` once for each
+    process to be killed.
 
     `timeout` bounds the silence of a worker that serves, `load_timeout` the time in which one that starts makes no
-    progress (0: as long as it likes). Both in seconds.
+    progress (0: no bound). Both are in seconds.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class WorkerHealth:
         self._on_given_up = on_given_up
 
     async def run(self) -> None:
-        """Until cancelled. A late tick of our own adds at most a second to the silence: a busy API process blames no
-        worker.
+        """Watch until cancelled. A late tick of our own adds at most a second to the silence: a busy API process
+        blames no worker.
         """
         last = time.monotonic()
         while True:
@@ -82,8 +83,8 @@ class WorkerHealth:
             self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
 
     def _look_at_starting(self, worker: WorkerState, elapsed: float) -> None:
-        """Progress counts, not signs of life: a load that is blocked may still beat, and one that is slow may not, as
-        long as a library is mapped.
+        """Check a worker that starts. Progress counts, not signs of life: a load that is blocked may still beat, and
+        one that is slow may not, as long as a library is mapped.
         """
         worker.stalled_for += elapsed
         if self._load_timeout and worker.stalled_for > self._load_timeout:

@@ -64,12 +64,12 @@ class WorkerPool:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take the workers' connections; they may have been waiting in the listener's queue."""
+        """Accept the workers' connections; they may have been waiting in the listener's queue."""
         await self.socket.accept()
         self._watching = asyncio.create_task(self._health.run(), name="worker-watch")
 
     async def stop(self) -> None:
-        """End every connection: the workers leave by themselves when they see it."""
+        """End every connection; the workers then end by themselves."""
         if self._watching is not None:
             self._watching.cancel()
         for protocol in list(self._by_protocol):
@@ -90,7 +90,7 @@ class WorkerPool:
             worker.protocol.send(messages.encode(message), buffers)
 
     def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
-        """Raises MessageError for what makes no sense; the link then drops the worker."""
+        """Act on a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
         message = messages.decode_from_worker(frame.header)
         if isinstance(message, messages.Hello):
             self._greet(protocol, message)

@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerSocket:
-    """Listens from the start, so that a worker may connect before the event loop runs. `path` may change."""
+    """A socket that listens from the start, so that a worker may connect before the event loop runs. `path` may
+    change.
+    """
 
     def __init__(self, make_protocol: Callable[[], link.LinkProtocol]) -> None:
         self._make_protocol = make_protocol
@@ -29,12 +31,12 @@ class WorkerSocket:
         self.path: str = self._listener.getsockname()
 
     async def accept(self) -> None:
-        """Take connections; they may have been waiting in the listener's queue."""
+        """Accept connections; they may have been waiting in the listener's queue."""
         self._server = await asyncio.get_running_loop().create_unix_server(self._make_protocol, sock=self._listener)
 
     async def ensure_listening(self) -> None:
-        """Listen in a new folder where the socket's is gone, as when /tmp was cleaned: a worker that starts must find
-        it. Connections that stand are not touched. Raises OSError.
+        """Listen in a new folder if the socket's is gone, as when /tmp was cleaned: a worker that starts must find
+        it. Open connections are not touched. Raises OSError.
         """
         if os.path.exists(self.path):
             return
@@ -45,11 +47,11 @@ class WorkerSocket:
         await self.accept()
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
     def remove(self) -> None:
-        """Close the listener and remove its folder. Needs no event loop; idempotent."""
+        """Close the listener and remove its folder. It needs no event loop, and may be called again."""
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""What the API process knows of each worker slot: its link, its requests, its last numbers, why it is not ready.
+"""Holds what the API process knows of each worker slot: its link, its requests, its last numbers, why it is not ready.
 
-Only keeps; decides nothing (`server.dispatch.engine_client`, `server.lifecycle.supervisor`).
+It decides nothing (`server.dispatch.engine_client`, `server.lifecycle.supervisor`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total
 
 
 class WorkerState:
-    """One worker slot: the process behind it may change."""
+    """One worker slot; its process may be replaced."""
 
     def __init__(self, worker_id: int) -> None:
         self.worker_id = worker_id
@@ -29,34 +29,34 @@ class WorkerState:
         self.progress_logged = 0.0
         self.load_error: str | None = None
         self.was_ready = False
-        """This or an earlier process of the slot was ready once."""
+        """Whether this or an earlier process of the slot was ready once."""
         self._starting_since = time.monotonic()
         """When its present process was started, or its next one is to be."""
         self._load_seconds: float | None = None
-        """What the last process that became ready took for that."""
+        """Seconds that the last process that became ready took for that."""
         self._ready_since: float | None = None
         """When its present process became ready, on CLOCK_MONOTONIC."""
         self._silent_since: float | None = None
-        """When it fell silent, once that called it hung; until it answers."""
+        """When it fell silent, from the time it is called hung until it answers."""
         self._killed_at = 0.0
-        """When it is killed, should it stay hung."""
+        """When it is to be killed, should it remain hung."""
         self.restart_note: str | None = None
         """What is known of it while it waits for its next start."""
         self.kill_reason: str | None = None
-        """What its process did, that it is being killed for."""
+        """Why its process is being killed."""
         self.is_hung = False
         self.silent_for = 0.0
         """Seconds without a message, while it is ready."""
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
         self.looks_until_idle = 0
-        """Looks that must find a message before an idle worker's beats can be expected of it."""
+        """How many more checks must find a message before beats of an idle worker can be expected of it."""
         self.stats = EngineStats()
         self.requests: dict[int, RequestHandle] = {}
         self.num_tokens_left = 0
-        """Of all these together (`RequestHandle.num_tokens_left`)."""
+        """The sum of `RequestHandle.num_tokens_left` over its requests."""
         self.requests_total = 0
-        """How many the slot was ever given."""
+        """How many requests the slot was ever given."""
         self.gone = asyncio.Event()
         self.gone.set()
 
@@ -66,20 +66,20 @@ class WorkerState:
         return has_engine and not self.is_hung and self.kill_reason is None
 
     def add(self, handle: RequestHandle) -> None:
-        """It is given the request."""
+        """Give it the request."""
         self.requests[handle.uid] = handle
         self.requests_total += 1
         self.num_tokens_left += handle.num_tokens_left
 
     def remove(self, handle: RequestHandle) -> None:
-        """It has the request no more."""
+        """Take the request from it."""
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
         self.looks_until_idle = 2  # what the first finds may be older than this; the step may still run
 
     def take_ready_seconds(self) -> float:
-        """How long the process that ended had been ready, without the silence in which it hung at the end; asked once
-        per process.
+        """Return how many seconds the process that ended had been ready, without the silence in which it hung at the
+        end. Ask once per process.
         """
         since, self._ready_since = self._ready_since, None
         until, self._silent_since = self._silent_since, None
@@ -88,26 +88,26 @@ class WorkerState:
         return max(0.0, (time.monotonic() if until is None else until) - since)
 
     def expect_start(self, delay: float = 0.0) -> None:
-        """Its process ended; another is to be started in so many seconds."""
+        """Note that its process ended and another is to be started in so many seconds."""
         self._starting_since = time.monotonic() + delay
         self.stalled_for = 0.0
 
     def note_start(self) -> None:
-        """Another process was started."""
+        """Note that another process was started."""
         self.restart_note = self.kill_reason = None
 
     def note_hung(self, kill_after: float) -> None:
-        """It has been silent for too long; with so much silence it will be killed."""
+        """Note that it has been silent for too long; after so many seconds of silence it will be killed."""
         self.is_hung = True
         self._silent_since = time.monotonic() - self.silent_for
         self._killed_at = self._silent_since + kill_after
 
     def note_answers(self) -> None:
-        """It is not hung, or no more."""
+        """Note that it is not hung, or no longer."""
         self._silent_since = None
 
     def note_progress(self, done: int, total: int) -> None:
-        """Its process has read so much of the weights."""
+        """Note that its process has read so much of the weights."""
         if self.progress is None or done > self.progress[0]:
             self.stalled_for = 0.0
         self.progress = (done, total)
@@ -119,9 +119,10 @@ class WorkerState:
         self._load_seconds = self._ready_since - self._starting_since
 
     def seconds_until_ready(self) -> float:
-        """As the last start and the present progress make it seem; 0 where nothing is known, or it is ready.
+        """Return how many seconds it is likely to take until it is ready, by the last start and the present progress; 0
+        where nothing is known, or it is ready.
 
-        One that hangs may answer at any time; nobody is told to come before its next process can.
+        One that hangs may answer at any time; no client is told to come before its next process can be ready.
         """
         now = time.monotonic()
         if self.info is not None:
@@ -135,7 +136,7 @@ class WorkerState:
         return passed * (total - done) / done if done else 0.0
 
     def reason(self) -> str:
-        """Why it is not ready."""
+        """Return why it is not ready."""
         if self.restart_note is not None:
             return f"worker {self.worker_id} {self.restart_note}"
         if self.kill_reason is not None:
@@ -150,23 +151,25 @@ class WorkerState:
 
 
 def seconds_until_ready(workers: Sequence[WorkerState]) -> int:
-    """When the first of them is expected to take requests, as Retry-After says it."""
+    """Return when the first of them is expected to take requests, as Retry-After gives it."""
     return retry_after(min(worker.seconds_until_ready() for worker in workers))
 
 
 def unready(workers: Sequence[WorkerState], message: str, code: str) -> Unavailable:
-    """The error of a request for which no worker is there yet."""
+    """Return the error of a request for which no worker is ready yet."""
     return Unavailable(message, code=code, retry_after=seconds_until_ready(workers))
 
 
 def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
-    """`base` with the counters of the others added."""
+    """Return `base` with the counters of the others added."""
     sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
     return replace(base, **sums)
 
 
 def together(base: EngineStats, living: Sequence[EngineStats]) -> EngineStats:
-    """The workers as one: `base` with their counters added, and their gauges; of the caches the fullest counts."""
+    """Return the stats of the workers as one: `base` with their counters added, and their gauges; of the caches the
+    fullest counts.
+    """
     return replace(
         add_counters(base, living),
         num_requests_running=sum(stats.num_requests_running for stats in living),

@@ -26,7 +26,7 @@ class NoCaptureMemory(Exception):
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """One request that has begun."""
+    """A request that has begun."""
 
     sequence: Sequence
     captures: RequestCaptures
@@ -34,16 +34,16 @@ class ActiveRequest:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether it holds memory for its answer; it has then been told nothing yet."""
+        """Return whether it holds memory for its answer; no output was sent for it yet."""
         return self.captures.num_bytes > 0
 
     @property
     def has_answered(self) -> bool:
-        """Whether it was told something: with its first word goes all that its prompt gave."""
+        """Return whether an output was sent for it: all that its prompt gave goes out with the first."""
         return self.timing.first_token is not None
 
     def answer(self, result: StepResult, now: float) -> RequestOutput:
-        """What it is told after a step that brought it a token, or its end. Whatever this raises, nothing has changed.
+        """Return its output after a step that brought it a token, or its end. If this raises, nothing has changed.
 
         now: CLOCK_MONOTONIC seconds.
         """
@@ -82,7 +82,7 @@ class ActiveRequest:
         return output
 
     def ending(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
-        """Its last word, if it did not complete."""
+        """Return its last output, if it did not complete."""
         timing = replace(self.timing, finished=time.monotonic())
         return RequestOutput(uid=self.sequence.uid, finish_reason=reason, error=error, timing=timing)
 
@@ -117,7 +117,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self[request.uid] = ActiveRequest(seq, captures, Timing(request.arrival_time))
 
     def _check_tokens(self, request: EngineRequest) -> None:
-        """Raise ValueError for a token that the network lacks: on a GPU it would end the worker."""
+        """Raise ValueError for a token that the network lacks: on a GPU it would crash the worker."""
         size = self._model.config.vocab_size
         for ids in (request.prompt_token_ids, request.encoder_token_ids):
             if ids and not 0 <= min(ids) <= max(ids) < size:
@@ -157,6 +157,6 @@ class ActiveRequests(dict[int, ActiveRequest]):
 
 
 def unbegun(request: EngineRequest, reason: FinishReason, error: str | None = None) -> RequestOutput:
-    """The last word on a request that is in no step."""
+    """Return the last output of a request that is in no step."""
     timing = Timing(request.arrival_time, finished=time.monotonic())
     return RequestOutput(uid=request.uid, finish_reason=reason, error=error, timing=timing)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 BEFORE_OUTPUT = frozenset(
     ["hook_resid_pre"] + [f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")]
 )
-"""Points of a block that are there once it has its queries and keys, in every family: norms may come later."""
+"""Points of a block that exist, in every family, once the block has its queries and keys: norms may come later."""
 
 
 class Stacks(NamedTuple):
@@ -19,11 +19,11 @@ class Stacks(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How far a stack must run. Compares: the deeper one is the larger."""
+    """How far a stack must run. Depths can be compared: the deeper one is the larger."""
 
     num_layers: int
     needs_output: bool
-    """Whether anything behind the queries, keys and values of the last of these blocks is needed."""
+    """Whether anything after the queries, keys and values of the last of these blocks is needed."""
 
 
 class Depths(NamedTuple):

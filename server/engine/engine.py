@@ -64,22 +64,22 @@ class Engine:
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
         self._questions: dict[int, EngineRequest] = {}
-        """What the inspector was asked and has not answered."""
+        """Questions that were passed to the inspector and are not answered yet, by uid."""
         self._memory_retry = MemoryRetry()
         self._can_cancel = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
-        """The last step was given up though somebody wanted it."""
+        """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
         self._active = ActiveRequests(self._scheduler, model)
         self._outputs: list[RequestOutput] = []
         """What the next report tells; ends come between steps, too."""
         self._counted: dict[str, Any] = {}
-        """What `EngineStats` counts, by its fields' names."""
+        """The counters of `EngineStats`, by field name."""
         self.info = engine_info(model, cache, max_model_len)
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> "Engine":
-        """Load `config.model`, size the cache and run one step, so that the first request meets a warm engine.
+        """Load `config.model`, size the cache and run one step, so that the first request finds a warm engine.
 
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
@@ -87,33 +87,34 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has anything to compute or to report."""
+        """Return whether `step` has anything to compute or to report."""
         if self._scheduler.has_work or self._outputs or self._weight_queries.has_results:
             return True
         return self._memory_retry.may_begin(self._is_anyone_gathering)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, from another thread, when there is something to report that no step has brought."""
+        """Call `wake`, from another thread, when there is something to report that did not come from a step."""
         self._weight_queries.call_when_ready(wake)
 
     def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
-        """Ask `new_aborts`, while a step runs, which uids were aborted since it was last asked: a step that too few
-        want is given up. Whoever answers may still call `abort` for them, and must for those not known yet.
+        """Call `new_aborts` while a step runs to ask which uids were aborted since the last call: a step that too
+        few requests still want is cancelled. The caller may still call `abort` for these uids, and must for those
+        that are not known yet.
         """
         self._new_aborts = new_aborts
 
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
-        """Call it where memory is short: it returns when nothing holds answers of earlier steps any more, or when that
-        takes too long.
+        """Call `let_answers_go` when memory is short: it returns when nothing holds the answers of earlier steps any
+        more, or when that takes too long.
         """
         self._memory_retry.call_when_short(let_answers_go)
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request. One that finds no memory for what it captures waits for it, or ends with the next step.
+        """Queue a request. If there is no memory for what it captures, it waits for memory or ends with the next step.
 
-        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a token that the network lacks, a
-        uid in use, or an intervention that makes no sense. The engine is then as it was, and so it is after any other
-        exception.
+        Raises ValueError if the request cannot run: too long for the cache, an empty prompt, a token that the network
+        lacks, a uid in use, or an invalid intervention. After this or any other exception the engine is as it was
+        before.
         """
         uid = request.uid
         if uid in self._memory_retry:
@@ -125,7 +126,7 @@ class Engine:
             self._active.withdraw(uid)
 
     def _begin(self, request: EngineRequest) -> None:
-        """As `add_request`, whoever waits."""
+        """Begin the request as `add_request` does, even if other requests wait for memory."""
         if isinstance(request.task, WeightsTask):  # needs no step
             self._weight_queries.add(request)
             self._questions[request.uid] = request
@@ -136,7 +137,9 @@ class Engine:
             self._wait_or_end(request, str(error))
 
     def abort(self, uid: int) -> None:
-        """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
+        """End a request early; its blocks are free at once and the next step reports the end. Unknown uids are
+        ignored.
+        """
         if uid in self._active:
             self._outputs.append(self._active.end(uid, "abort"))
         elif (request := self._memory_retry.remove(uid)) is not None:
@@ -145,9 +148,10 @@ class Engine:
             self._weight_queries.abort(uid)
 
     def step(self) -> StepOutput:
-        """Run one step. Where it fails, only those whose fault it is end, with finish_reason "error" or "memory".
+        """Run one step. If it fails, only the requests that caused the failure end, with finish_reason "error" or
+        "memory".
 
-        Raises what the network raises when it can no longer do anything: the engine is then of no more use.
+        Raises what the network raises when it can no longer compute anything: the engine is then unusable.
         """
         self._expire()
         if not self._scheduler.has_work:
@@ -165,12 +169,14 @@ class Engine:
 
     @property
     def capture_bytes(self) -> int:
-        """What unfinished requests have gathered, or have room for. Asks all of them: not for every step."""
+        """Return the bytes that unfinished requests have captured or reserved. It asks all of them, so don't call it
+        in every step.
+        """
         return sum(active.captures.num_bytes for active in self._active.values())
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
-        """A snapshot of gauges and counters, `inflight_capture_bytes` aside: those are in flight until they are sent,
-        which the engine does not see.
+        """Return a snapshot of gauges and counters, except `inflight_capture_bytes`: captures are in flight until
+        they are sent, which the engine does not see.
         """
         return EngineStats(
             **self._counted,
@@ -184,7 +190,7 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Check the books against each other, between two steps. Raises AssertionError with the facts."""
+        """Check the bookkeeping for contradictions, between two steps. Raises AssertionError with the facts."""
         self._scheduler.check_integrity()
         known = {seq.uid for seq in self._scheduler.sequences}
         if known != self._active.keys():
@@ -196,7 +202,7 @@ class Engine:
         self._memory_retry.check_integrity(known | self._questions.keys() | unreported)
 
     def state(self) -> dict[str, Any]:
-        """What it is doing, for a debug dump: no tokens."""
+        """Return what the engine is doing, for a debug dump, without any tokens."""
         state = engine_state(self._scheduler, self._capture_budget)
         state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._memory_retry.uids}
         return state | {"capture_bytes": self.capture_bytes}
@@ -246,7 +252,9 @@ class Engine:
         )
 
     def _cancel(self, schedule: Schedule, aborted: Iterable[int]) -> None:
-        """Book a step that was given up: the ends of those who left. The others are where they were before it."""
+        """Account for a cancelled step and return the ends of the aborted requests. The others are where they were
+        before it.
+        """
         for uid in aborted:
             self.abort(uid)
         self._expire()
@@ -305,7 +313,7 @@ class Engine:
         return output
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
-        """Let those of a step who found no memory try again, and end those who have."""
+        """Let the requests of a step that found no memory try again, and end those that have already tried again."""
         scheduled, asked = [seq.uid for seq in schedule.sequences], bool(self._questions)
         decision = self._memory_retry.decide(short, self._active.gathering, scheduled, others_gather=asked)
         for uid in decision.requeued:
@@ -326,7 +334,7 @@ class Engine:
         return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
 
     def _note_seconds(self, seconds: float, schedule: Schedule) -> None:
-        """Tell the budgets what a step took."""
+        """Report to the budgets how long a step took."""
         work = schedule.work
         if self._capture_budget is not None and schedule.has_text:
             self._capture_budget.note(seconds, work)

@@ -1,4 +1,4 @@
-"""What an engine is to those who ask it: the limits it settled on, and the stacks its requests may name."""
+"""Describes an engine to its callers: the limits it settled on, and the stacks that its requests may name."""
 
 from model.config import ModelConfig
 from model.kv_cache import KVCache
@@ -9,7 +9,7 @@ from server.engine.outputs import EngineInfo
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
-    """Of an engine around these two."""
+    """Return the info of an engine with this model and this cache."""
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
@@ -26,14 +26,14 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
 
 
 def stacks_of(config: ModelConfig) -> Stacks:
-    """The blocks of a model's stacks."""
+    """Return the number of blocks in each of a model's stacks."""
     if config.kind == "encoder":
         return Stacks(decoder=0, encoder=config.num_layers)
     return Stacks(decoder=config.num_layers, encoder=0 if config.encoder is None else config.encoder.num_layers)
 
 
 def _max_encoder_len(config: ModelConfig, max_model_len: int) -> int:
-    """Most tokens that the encoder reads; 0 where there is none."""
+    """Return the most tokens that the encoder reads; 0 if there is no encoder."""
     if config.kind == "encoder":
         return max_model_len
     return 0 if config.encoder is None else min(max_model_len, config.encoder.max_model_len)

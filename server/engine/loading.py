@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 
 def load(config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> Loaded:
-    """Load `config.model`, size the cache and run one step, so that the first request meets a warm engine.
+    """Load `config.model`, size the cache and run one step, so that the first request finds a warm engine.
 
     Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
     """

@@ -1,41 +1,43 @@
-"""What the engine answers, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and its shape."""
+"""Defines what the engine answers, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and its
+shape.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow"]
-"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; memory: there was none for
-it; overflow: what it asks for made numbers that are not finite where finite ones are needed; the rest say what they
-are.
+"""Why a request ended. stop: an end or stop token; length: max_tokens; done: a task without tokens is complete;
+memory: there was no memory for it; overflow: what it asks for produced non-finite numbers where finite ones are
+needed; the other names explain themselves.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One tensor of an answer: C order, little endian."""
+    """One tensor of an answer, in C order and little endian."""
 
     dtype: str
-    """numpy's name: float32, float16, uint8, int32."""
+    """numpy's name of the type: float32, float16, uint8, int32."""
     shape: tuple[int, ...]
     data: memoryview | bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities of one position, natural logarithm, of the model's own distribution (before temperature)."""
+    """Log-probabilities (natural logarithm) at one position, from the model's own distribution (before temperature)."""
 
     token_id: int
     logprob: float
     rank: int
-    """1 is the most likely."""
+    """The token's rank; 1 is the most likely."""
     top: tuple[tuple[int, float], ...] = ()
     """The alternatives asked for, most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """CLOCK_MONOTONIC seconds; None where the request did not get that far."""
+    """Times of a request in CLOCK_MONOTONIC seconds; None for stages that it did not reach."""
 
     arrival: float
     scheduled: float | None = None
@@ -45,60 +47,61 @@ class Timing:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """What one step brought for one request: at most one token, any tensors, and the end if this is it.
+    """What one step produced for one request: at most one token, any tensors, and the end if this is the last output.
 
-    Nobody changes one. It is not frozen because that takes three times as long to make, for every token.
+    Outputs are never changed. The class is not frozen because creating a frozen one takes three times as long, for
+    every token.
     """
 
     uid: int
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
-    """With the first token; the first entry is None."""
+    """Log-probabilities of the prompt's tokens, sent with the first generated token; the first entry is None."""
     tensors: dict[str, Array] = field(default_factory=dict)
-    """attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and what the tasks of
-    `server.engine.request` say of themselves.
+    """The tensors by name: attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and
+    those that the tasks of `server.engine.request` document.
 
     `attention` of an AttentionTask is [pair, query, key]; of a generated token [pair, key]. `embedding` is [d], or
     [token, d] when pooling is none, float32.
     """
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    """The token that ended it, when finish_reason is stop."""
+    """The token that ended the request, if finish_reason is stop."""
     error: str | None = None
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache."""
     timing: Timing | None = None
-    """With the first token and with the last output of a request."""
+    """The request's times, sent with the first token and with its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What an engine settled on when it was built."""
+    """The settings that an engine chose when it was built."""
 
     max_model_len: int
-    """Tokens of prompt and answer together; of an encoder-decoder, of the decoder's."""
+    """Most tokens of prompt and answer together; for an encoder-decoder, of the decoder alone."""
     num_blocks: int
     block_size: int
     dtype: str
     device: str
     max_encoder_len: int = 0
-    """Tokens that the encoder reads, 0 where there is none."""
+    """Most tokens that the encoder reads; 0 if there is none."""
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
     kernels: str = "torch"
-    """What computes: native, our kernels, or plain torch operations."""
+    """What computes: native (our kernels) or torch (plain torch operations)."""
     kernel_level: str | None = None
-    """Level of CPU that native kernels run at."""
+    """CPU level that native kernels run at."""
     kernel_arithmetic: str | None = None
     """How native kernels multiply by bfloat16 weights: float32 | bf16-dot."""
     memory_room: int | None = None
-    """Bytes that the worker's process may take beyond what the loaded model has; None where nothing bounds it."""
+    """Bytes that the worker's process may take in addition to the loaded model; None if nothing limits it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot: gauges, and counters that only grow during the life of a worker."""
+    """A snapshot of gauges, and of counters that only grow during the life of a worker."""
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
@@ -113,9 +116,9 @@ class EngineStats:
     capture_seconds_total: float = 0.0
     engine_steps_total: int = 0
     steps_abandoned_total: int = 0
-    """Given up between two pieces of their work; not among the steps."""
+    """Steps that were cancelled between two pieces of their work; they are not counted as steps."""
     computed_tokens_total: int = 0
-    """Token positions pushed through the network: proves that captures need no second forward pass."""
+    """Token positions pushed through the network; this shows that captures need no second forward pass."""
     iteration_tokens: int = 0
     """Tokens of the last step."""
 

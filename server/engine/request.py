@@ -16,7 +16,9 @@ AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]
 CaptureDtype = Literal["float32", "float16", "uint8"]
 Part = Literal["decoder", "encoder", "cross"]
-""" "encoder" for the one stack of an encoder; "cross" is the decoder looking at the encoder's output."""
+"""Part of the network: "encoder" for the one stack of an encoder; "cross" for the decoder's attention to the
+encoder's output.
+"""
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
@@ -24,21 +26,23 @@ WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCapture:
-    """Which attention numbers to keep. Indices are absolute and in range: the API process resolved them."""
+    """The attention numbers to keep. Indices are absolute and in range: the API process resolved them."""
 
     pairs: tuple[tuple[int, int], ...]
-    """(layer, head), in the order of the answer's first axis."""
+    """Pairs (layer, head), in the order of the answer's first axis."""
     queries: tuple[int, ...] | None = None
-    """Query positions, in the order of the answer; None is all. Unused for rows of generated tokens."""
+    """Query positions, in the order of the answer; None means all. Unused for rows of generated tokens."""
     keys: tuple[int, ...] | None = None
-    """Key positions, in the order of the answer; None is all."""
+    """Key positions, in the order of the answer; None means all."""
     kind: AttentionKind = "pattern"
     reduce: Reduction | None = None
-    """Over the heads of one layer; the first axis of the answer is then the layers, in order of first appearance."""
+    """Reduction over the heads of one layer; the first axis of the answer is then the layers, in order of first
+    appearance.
+    """
     top_k: int | None = None
-    """Keep only the k largest keys of each row: the answer is `attention` (values) and `attention.indices`."""
+    """Number of the largest keys to keep in each row: the answer is `attention` (values) and `attention.indices`."""
     resize: int | None = None
-    """Area mean to n x n."""
+    """Side length n of an area mean to n x n."""
     dtype: CaptureDtype = "float32"
     part: Part = "decoder"
     name: str = "attention"
@@ -60,19 +64,22 @@ class PointCapture:
     name: str
     """The key of the answer's tensor: the full name, e.g. "decoder.blocks.0.attn.hook_q"."""
     stack: Stack
-    """"encoder" for the one stack of an encoder."""
+    """Stack of the point; "encoder" for the one stack of an encoder."""
     layer: int | None
     point: str
-    """The short name, e.g. "attn.hook_q"."""
+    """The point's short name, e.g. "attn.hook_q"."""
     heads: tuple[int, ...] | None = None
-    """Of the head axis (key heads where the point has them); None is all."""
+    """Indices on the head axis (key heads if the point has them); None means all."""
     positions: tuple[int, ...] | None = None
-    """Rows: positions, or query positions of scores and patterns; None is all. Absolute, in the order of the answer."""
+    """Rows: positions, or query positions of scores and patterns; None means all. They are absolute, in the order of
+    the answer.
+    """
     keys: tuple[int, ...] | None = None
-    """Of scores and patterns."""
+    """Key positions of scores and patterns."""
     units: tuple[int, ...] | None = None
-    """Of each position's numbers, heads side by side (numbered after `heads` chose): the answer is then
-    [position, unit]. None is all, with the point's own axes. Not of scores and patterns."""
+    """Indices into each position's numbers, heads side by side (numbered after `heads` chose): the answer is then
+    [position, unit]. None means all, with the point's own axes. It does not apply to scores and patterns.
+    """
     dtype: Literal["float32", "float16"] = "float32"
 
     def depth(self, stacks: Stacks) -> Depth:
@@ -124,7 +131,7 @@ class GenerateTask(BaseTask):
 
     sampling: SamplingParams
     attention: AttentionCapture | None = None
-    """The row that chose each generated token, sent with that token."""
+    """Attention to capture: the row that chose each generated token, sent with that token."""
     attention_prompt: bool = False
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
 
@@ -148,11 +155,13 @@ class EmbedTask(BaseTask):
     is_inspection: ClassVar[bool] = False
 
     layer: int | None = None
-    """0 is the embedding, i the residual stream after block i, None the last one after the final norm."""
+    """The layer to read: 0 is the embedding, i the residual stream after block i, None the last one after the final
+    norm.
+    """
     pooling: Pooling = "last"
     normalize: bool = True
     dimensions: int | None = None
-    """Keep the first n numbers, before normalisation (Matryoshka)."""
+    """Number of leading dimensions to keep, before normalisation (Matryoshka)."""
 
     def depths(self, stacks: Stacks) -> Depths:
         num_layers = stacks.encoder or stacks.decoder
@@ -183,7 +192,7 @@ class AttentionTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTask(BaseTask):
-    """An exact pass over the prompt. Answer: one tensor for each capture, by its name, with the point's axes."""
+    """An exact pass over the prompt. The answer has one tensor for each capture, by its name, with the point's axes."""
 
     points: tuple[PointCapture, ...]
 
@@ -205,14 +214,18 @@ class TraceTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LensTask(BaseTask):
-    """What each layer would say next: its stream through the final norm and the head (nostalgebraist 2020).
+    """What each layer would predict next: its residual stream through the final norm and the head (nostalgebraist
+    2020).
 
-    Answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p] (nats),
-    and with targets lens.target_logprobs [l, p, target], lens.target_ranks int32 [l, p, target] (1 is the likeliest).
+    The answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p]
+    (nats), and with targets lens.target_logprobs [l, p, target], lens.target_ranks int32 [l, p, target] (1 is the
+    likeliest).
     """
 
     layers: tuple[int, ...]
-    """0 is the embedding, i the stream after block i; the last equals the model's own logits."""
+    """Layers to read: 0 is the embedding, i the residual stream after block i; the last equals the model's own
+    logits.
+    """
     positions: tuple[int, ...]
     top_k: int
     target_token_ids: tuple[int, ...] = ()
@@ -226,12 +239,12 @@ class LensTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadScoresTask(BaseTask):
-    """Each row of chosen heads in a few numbers, so that no pattern has to leave the worker.
+    """Summarises each attention row of chosen heads in a few numbers, so that no pattern has to leave the worker.
 
-    Answer: heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before
-    (0 at query 0), on itself, on the first key, entropy in nats, mean distance sum(A |q - k|), weight on keys p + 1
-    for every earlier p < q whose token is the query's (induction as HeadVis counts it), then one for each of `offsets`:
-    weight on key q - offset (0 where there is none).
+    The answer is heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before (0
+    at query 0), on itself, on the first key, entropy in nats, mean distance sum(A |q - k|), weight on keys p + 1 for
+    every earlier p < q whose token is the query's (induction as HeadVis counts it), then one for each of `offsets`:
+    weight on key q - offset (0 if there is none).
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -244,8 +257,9 @@ class HeadScoresTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsTask(BaseTask):
-    """A question about the weights alone. It runs beside the steps, in a thread of the worker; `prompt_token_ids` is
-    empty. `options` are those of the function that answers it (`model.analysis.weights`), and so are the tensors.
+    """A question about the weights alone. It is answered in a thread of the worker, next to the steps;
+    `prompt_token_ids` is empty. `options` are those of the function that answers it (`model.analysis.weights`), and
+    so are the tensors.
     """
 
     question: str
@@ -265,37 +279,40 @@ class Intervention:
     layer: int | None
     point: str
     op: Op
-    """set: the value; scale: times the value; add: plus the value; temperature (hook_attn_scores only): the scores
-    divided by the value, 0 puts all weight on the largest (the first of equals)."""
+    """How the point changes. set: the value; scale: times the value; add: plus the value; temperature
+    (hook_attn_scores only): the scores divided by the value, where 0 puts all weight on the largest (the first of
+    equals).
+    """
     value: float | Array
-    """A number, or numbers that broadcast to [positions, heads, ...] as the point has them (scores and patterns:
-    [heads, queries, keys]); float32."""
+    """A number, or float32 numbers that broadcast to [positions, heads, ...] as the point has them (scores and
+    patterns: [heads, queries, keys]).
+    """
     heads: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
-    """None is every position, those of generated tokens included."""
+    """Positions to change; None means every position, including those of generated tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     uid: int
-    """Unique among the requests of one API process."""
+    """Identifier that is unique among the requests of one API process."""
     prompt_token_ids: tuple[int, ...]
-    """What the first stack of an encoder or a decoder reads; of an encoder-decoder, what the decoder reads."""
+    """Tokens that the only stack of an encoder or a decoder reads; for an encoder-decoder, what the decoder reads."""
     task: Task
     arrival_time: float
-    """CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
+    """Arrival in CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
     deadline: float | None = None
-    """On the same clock; past it the request ends with finish_reason "deadline"."""
+    """Deadline on the same clock; after it the request ends with finish_reason "deadline"."""
     encoder_token_ids: tuple[int, ...] = ()
-    """Of an encoder-decoder: what the encoder reads."""
+    """Tokens that the encoder of an encoder-decoder reads."""
     priority: int = 0
-    """Lower is earlier."""
+    """Scheduling priority; lower runs earlier."""
     client: str = ""
-    """Whose it is, by the name of the API key: clients take turns."""
+    """The client, by the name of its API key; clients are served round robin."""
     request_id: str = ""
-    """Of the HTTP request it is a part of, for the log."""
+    """Id of the HTTP request that this request is part of, for the log."""
     interventions: tuple[Intervention, ...] = ()
-    """Applied in this order. Such a request neither takes from the prefix cache nor gives to it."""
+    """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
 
 
 def _depths_of_attention(part: Part, layers: Sequence[int]) -> Depths:

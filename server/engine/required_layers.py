@@ -1,7 +1,8 @@
-"""What of the network a request needs: how deep each stack must run, and which positions must really be computed.
+"""Works out which part of the network a request needs: how deep each stack must run, and which positions must really be
+computed.
 
-Knows the tasks and the names of points; knows nothing of what has been computed so far (`server.engine.sequence`), of
-tensors or of other requests.
+It knows the tasks and the names of points; it knows nothing of what has been computed so far
+(`server.engine.sequence`), of tensors or of other requests.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from server.engine.depth import Depth, Stacks
 from server.engine.request import EngineRequest
 
 Stage = Literal["encoder", "cross", "decoder", "logits"]
-"""Parts of a step, in the order in which they run; "cross" is where the decoder's blocks take keys and values from the
+"""Parts of a step, in the order in which they run; in "cross" the decoder's blocks take keys and values from the
 encoder's output.
 """
 
@@ -22,7 +23,7 @@ _NOT_AT_ALL = Depth(0, False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredLayers:
-    """What one request needs."""
+    """The parts of the network that one request needs."""
 
     runs_encoder: bool
     runs_decoder: bool
@@ -33,7 +34,9 @@ class RequiredLayers:
 
 
 def required_layers_of(request: EngineRequest, stacks: Stacks) -> RequiredLayers:
-    """What `request` needs of a model with these stacks. Raises ValueError when it asks a stack that is not there."""
+    """Return what `request` needs of a model with these stacks. Raises ValueError if it asks for a stack that the
+    model lacks.
+    """
     task = request.task
     encoder, decoder = task.depths(stacks)
     for name, depth, has in (("encoder", encoder, stacks.encoder), ("decoder", decoder, stacks.decoder)):
@@ -53,12 +56,14 @@ def required_layers_of(request: EngineRequest, stacks: Stacks) -> RequiredLayers
 
 
 def _changed(depth: Depth, request: EngineRequest) -> Depth:
-    """Patterns that a request changes are made anew where they are used, so its last block has to use them."""
+    """Return the depth with the last block's output if the request intervenes: changed patterns are computed again
+    where they are used, so the last block has to use them.
+    """
     return depth._replace(needs_output=True) if request.interventions else depth
 
 
 def stage_of(stack: Stack, name: str) -> Stage:
-    """When the network comes by a point of a stack."""
+    """Return the stage in which the network reaches a point of a stack."""
     point = BY_NAME[name]
     if stack == "encoder":
         return "encoder"

@@ -1,11 +1,13 @@
-"""How one request wants its tokens chosen. Standard library only; validated at the HTTP border, trusted here."""
+"""Defines how the tokens of one request are chosen. Standard library only; it is validated at the HTTP border and
+trusted here.
+"""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Per-request sampling, in the terms of OpenAI and vLLM.
+    """Sampling parameters of one request, in the terms of OpenAI and vLLM.
 
     Stop *strings* are not here: text exists only in the API process, which aborts the request when one appears.
     """
@@ -13,31 +15,33 @@ class SamplingParams:
     max_tokens: int
     """Most tokens to generate (already clipped to the room left in the context)."""
     seed: int
-    """Random numbers are keyed by (seed, position). Always set: the API process draws one when the user gave none."""
+    """Seed of the random numbers, which are keyed by (seed, position). It is always set: the API process draws one
+    if the user gave none.
+    """
     temperature: float = 1.0
-    """0 is greedy: the largest logit, the lowest token id among equals."""
+    """Sampling temperature; 0 is greedy: the largest logit, the lowest token id among equals."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 keeps every token."""
+    """How many of the most likely tokens to keep; 0 keeps every token."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     min_tokens: int = 0
-    """End-of-text and stop tokens cannot be chosen before this many tokens."""
+    """Least tokens to generate: end-of-text and stop tokens cannot be chosen before."""
     eos_token_ids: tuple[int, ...] = ()
     """The model's end-of-text ids; ignored when `ignore_eos`."""
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
-    """Alternatives to report with each token; 0 reports the chosen token only, None nothing."""
+    """Number of alternatives to report with each token; 0 reports the chosen token only, None nothing."""
     prompt_logprobs: int | None = None
-    """The same for the prompt's tokens."""
+    """Number of alternatives to report with each of the prompt's tokens, as in `logprobs`."""
 
     @property
     def stopping_ids(self) -> frozenset[int]:
-        """Every token id that ends the request when it is chosen."""
+        """Return every token id that ends the request when it is chosen."""
         eos = () if self.ignore_eos else self.eos_token_ids
         return frozenset(eos) | frozenset(self.stop_token_ids)
 

@@ -1,9 +1,10 @@
-"""One request on its way through the engine: its tokens, how many of them are computed, and where their K/V lie.
+"""Holds the state of one request in the engine: its tokens, how many of them are computed, and where their K/V are
+stored.
 
 A sequence has up to two parts. What an encoder reads is computed first, whole, in one step. What a decoder reads and
-writes is computed in chunks, with K/V in the cache; of an encoder-decoder it also sees the encoder's output, whose
-K/V lie in blocks of their own. Knows nothing of tensors, of blocks' owners or of other sequences. Standard library
-only.
+writes is computed in chunks, with K/V in the cache; in an encoder-decoder it also sees the encoder's output, whose K/V
+are stored in separate blocks. It knows nothing of tensors, of which sequences own blocks, or of other sequences.
+Standard library only.
 """
 
 from bisect import bisect_left
@@ -24,11 +25,11 @@ class SequenceStatus(Enum):
 
 
 class Rank(NamedTuple):
-    """The order in which sequences are served: the smaller one first."""
+    """The order in which sequences are served, smallest first."""
 
     priority: int
     turn: int
-    """Clients of one priority take turns."""
+    """The client's round; clients of one priority are served round robin."""
     arrival: int
 
 
@@ -74,7 +75,7 @@ class Sequence:
     )
 
     def __init__(self, request: EngineRequest, stacks: Stacks) -> None:
-        """Start `request` on a model of these stacks.
+        """Start `request` on a model with these stacks.
 
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
@@ -89,7 +90,7 @@ class Sequence:
         self.request = request
         self.uid = request.uid
         self.rank = Rank(request.priority, 0, 0)
-        """Its place among others; the scheduler gives it when it is added."""
+        """Its place among the other sequences; the scheduler sets it when the sequence is added."""
         self.sampling_params: SamplingParams | None = generation.sampling if generation else None
         self.row_capture: AttentionCapture | None = generation.attention if generation else None
         """The attention row that chose a token, captured with each token."""
@@ -101,11 +102,13 @@ class Sequence:
             name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
             raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
         self.encoder_is_computed = not required.runs_encoder
-        """Or there is nothing to compute. A preemption takes the encoder's K/V away, and so the mark."""
+        """Whether the encoder's part is computed, or there is none. A preemption discards the encoder's K/V and
+        resets this.
+        """
         self.encoder_is_captured = False
-        """The encoder's numbers were handed out; it survives preemption, as the captured data must."""
+        """Whether the encoder's captures were delivered; this survives preemption, as the captured data must."""
         self.token_ids: list[int] = list(request.prompt_token_ids) if required.runs_decoder else []
-        """What the decoder has read and written; empty when it has no part in the answer."""
+        """Tokens that the decoder has read and written; empty if the decoder has no part in the answer."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
@@ -115,29 +118,31 @@ class Sequence:
         self.cross_block_table: list[int] = []
         """Blocks of the encoder's positions."""
         self.block_hashes: list[bytes] = []
-        """The block manager's notes: the chained digest of each full block, from the first, as far as asked for."""
+        """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
         self.num_published_blocks = 0
         """Blocks at the start of the table that the prefix cache has already seen."""
         self.status = SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.captured_upto = 0
-        """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
+        """Prompt positions below this one are captured; this survives preemption, as the captured data must."""
         self.num_layers_needed, self.needs_output = required.decoder
-        """Blocks of the decoder to run for this sequence; its K/V exist in these layers only. And whether anything
-        behind the last one's queries, keys and values is needed.
+        """Number of decoder blocks to run for this sequence, since its K/V exist in these layers only; and whether
+        anything after the last block's queries, keys and values is needed.
         """
         self.only_captures = request.task.is_inspection
-        """It neither writes text nor embeds it: while others do, it may wait."""
+        """Whether it neither generates text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed, self.needs_encoder_output = required.encoder
         self.is_changed = bool(request.interventions)
-        """Its numbers are its own: no other sequence may use them, nor it theirs."""
+        """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
-        """A block may serve other sequences only when it holds every layer, as the model computes it."""
+        """Whether its blocks may serve other sequences: only if they hold every layer, unchanged, as the model
+        computes it.
+        """
         self._captured_positions = required.captured
         max_tokens = params.max_tokens if params else 0
         # The last generated token is never fed back, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
-        """Most positions that will ever be computed by the decoder: what the cache must be able to hold."""
+        """Most positions that the decoder will ever compute, which the cache must be able to hold."""
 
     @property
     def task(self) -> Task:
@@ -145,7 +150,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens together."""
+        """Return the number of prompt and generated tokens together."""
         return len(self.token_ids)
 
     @property
@@ -158,12 +163,12 @@ class Sequence:
 
     @property
     def num_cross_tokens(self) -> int:
-        """Positions of the encoder that the decoder sees."""
+        """Return the number of encoder positions that the decoder sees."""
         return len(self.encoder_token_ids) if self.token_ids else 0
 
     @property
     def num_read_tokens(self) -> int:
-        """What the request gave to read, to both parts."""
+        """Return the number of tokens that the request gave both parts to read."""
         return len(self.encoder_token_ids) + self.num_prompt_tokens
 
     @property
@@ -176,10 +181,12 @@ class Sequence:
 
     @property
     def first_needed_position(self) -> int:
-        """The first position whose forward pass must really run; everything below may come from the prefix cache.
+        """Return the first position whose forward pass must really run; everything below may come from the prefix
+        cache.
 
-        It is the first position that the request captures and that has not been captured yet; at the latest the newest
-        token, whose logits or hidden state are always needed. 0 where interventions make every position its own.
+        It is the first position that the request captures and that has not been captured yet, or at the latest the
+        newest token, whose logits or hidden state are always needed. It is 0 if the request has interventions, since
+        every position's numbers are then its own.
         """
         if self.is_changed:
             return 0
@@ -188,7 +195,7 @@ class Sequence:
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
     def needs_sample(self, chunk: "Chunk") -> bool:
-        """Whether a token is to be sampled from the last position of `chunk`."""
+        """Return whether a token is to be sampled from the last position of `chunk`."""
         return (
             self.sampling_params is not None
             and chunk.start + chunk.num_tokens == len(self.token_ids)
@@ -196,7 +203,7 @@ class Sequence:
         )
 
     def completion(self) -> FinishReason | None:
-        """Why the sequence is complete as it stands, or None while it is not.
+        """Return why the sequence is complete now, or None if it is not.
 
         Generation ends with a stopping token ("stop") or at max_tokens ("length"); with max_tokens 0, once the prompt
         is computed. Other tasks are "done" once the prompt is computed, by the encoder and by the decoder.
@@ -223,7 +230,7 @@ class Sequence:
 class Chunk(NamedTuple):
     """The positions [start, start + num_tokens) of one sequence, to be computed in one step.
 
-    A named tuple because one is made for every running sequence in every step.
+    It is a named tuple because one is created for every running sequence in every step.
     """
 
     sequence: Sequence
@@ -240,9 +247,9 @@ class Chunk(NamedTuple):
 
     @property
     def capture_start(self) -> int:
-        """The first position of this chunk that has not been captured before.
+        """Return the first position of this chunk that has not been captured before.
 
-        Positions below it (there are some only after a preemption) are run again for their K/V; a capture that took
-        them again would hold them twice. Valid until the step is committed.
+        Positions below it (there are some only after a preemption) run again for their K/V; capturing them again would
+        duplicate them. The value is valid until the step is committed.
         """
         return max(self.start, min(self.sequence.captured_upto, self.end))

@@ -1,6 +1,6 @@
-"""What an engine is doing, in plain numbers and names for a debug dump: never a token, so never a prompt.
+"""Reports what an engine is doing, in plain numbers and names for a debug dump: never a token, so never a prompt.
 
-Reads; changes nothing. Standard library only.
+It only reads. Standard library only.
 """
 
 import os
@@ -17,7 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def engine_state(scheduler: Scheduler, capture_budget: CaptureBudget | None) -> dict[str, Any]:
-    """The queues, in order of rank, and the books beside them. Sizes are tokens or blocks, times seconds."""
+    """Return the queues, in order of rank, and the other counters. Sizes are tokens or blocks, times seconds."""
     now = time.monotonic()
     sequences = [sequence_state(seq, now) for seq in scheduler.sequences]
     return {
@@ -31,7 +31,7 @@ def engine_state(scheduler: Scheduler, capture_budget: CaptureBudget | None) -> 
 
 
 def sequence_state(seq: Sequence, now: float) -> dict[str, Any]:
-    """One request; `now` is CLOCK_MONOTONIC seconds."""
+    """Return the state of one request; `now` is CLOCK_MONOTONIC seconds."""
     deadline = seq.request.deadline
     return {
         "uid": seq.uid,
@@ -53,7 +53,7 @@ def sequence_state(seq: Sequence, now: float) -> dict[str, Any]:
 
 
 def block_state(blocks: BlockManager) -> dict[str, Any]:
-    """The KV cache."""
+    """Return the state of the KV cache."""
     return {
         "total": blocks.num_usable_blocks,
         "held": blocks.num_usable_blocks - blocks.num_free_blocks,
@@ -64,5 +64,5 @@ def block_state(blocks: BlockManager) -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
+    """Return the bytes of this process that are in RAM."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES

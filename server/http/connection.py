@@ -44,13 +44,13 @@ class BodyWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a piece may be written now: the answer, in chunks, has begun, and its client keeps up."""
+        """Return whether a piece may be written now: the answer, in chunks, has begun, and its client keeps up."""
         cycle = self._cycle
         is_over = cycle.disconnected or cycle.response_complete
         return bool(cycle.response_started and cycle.chunked_encoding) and not (is_over or cycle.flow.write_paused)
 
     def write(self, piece: bytes) -> None:
-        """Write a piece that is not empty, right behind what was sent before; only while it `is_ready`."""
+        """Write a non-empty piece right after what was sent before; only while `is_ready`."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
@@ -133,25 +133,27 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn calls it for what its parser does not understand."""
+        """Answer what uvicorn's parser does not understand; uvicorn calls this."""
         if not self._is_refused:
             self._refuse(BadRequest("This is not an HTTP/1.1 request.", code="http_invalid"))
 
     def _unsupported_upgrade_warning(self) -> None:
-        """A client may ask for another protocol and is answered in this one: nothing that an operator should mend."""
+        """Log nothing: a client may ask for another protocol and is answered in this one, which the operator need
+        not fix.
+        """
 
     def _refuse_head(self) -> None:
         message = f"The request line and headers are too large; at most {MAX_HEAD_BYTES} bytes are accepted."
         self._refuse(ApiError(431, message, "invalid_request_error", code="head_too_large"))
 
     def _refused_id(self) -> str:
-        """The id of the request that is refused: the client's, as far as its headers were read, or a new one."""
+        """Return the id of the refused request: the client's, if its headers were read that far, or a new one."""
         headers = self.headers or []  # None before the first request, of which blank lines are no part
         sent = [value for name, value in headers if name == b"x-request-id"]
         return request_id(sent[0].decode("latin-1") if sent else "")
 
     def _is_behind(self) -> bool:
-        """Whether what comes now is a further request, behind one whose answer is not over."""
+        """Return whether what arrives now is a further request while the answer to an earlier one is not complete."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False

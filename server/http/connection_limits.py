@@ -42,7 +42,7 @@ class ConnectionLimits:
     """Time for the head of a request, and for its body, which gets a second more for each MIN_BODY_RATE bytes."""
     max_connections: int = 0
     spare_paths: tuple[bytes, ...] = ()
-    """Beginnings of paths that are answered beyond `max_connections` too."""
+    """Path prefixes that are answered even beyond `max_connections`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,9 @@ class ConnectionEvents:
 
 
 class CountedHttpProtocol(HttpProtocol):
-    """Refused with 503 when there are more than `max_connections`; a few more are kept for probes."""
+    """A connection that is refused with 503 when there are more than `max_connections`; a few more are kept for
+    probes.
+    """
 
     def __init__(self, *args: Any, limits: ConnectionLimits, events: ConnectionEvents, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -105,14 +107,15 @@ class CountedHttpProtocol(HttpProtocol):
 
 
 class WatchedHttpProtocol(CountedHttpProtocol):
-    """Ends its connection when the client does not send its request, or take its answer, in time.
+    """Ends its connection if the client does not send its request, or take its answer, in time.
 
-    Sending: the head has `receive_timeout` seconds, the body as many and one more for each MIN_BODY_RATE bytes that
-    came. While the application does not read what came, or answers the request before, nobody waits for the client.
+    Sending: the head has `receive_timeout` seconds, the body the same and one more for each MIN_BODY_RATE bytes
+    received. While the application does not read what arrived, or answers the request before, the client is not being
+    waited for.
 
     Taking: what waits is what this process and the kernel hold; taken is what the client's machine acknowledged. While
-    an answer is written faster than it is taken, the writer rests, and an answer that is complete grows no more: in
-    both states the bytes can only become fewer. In any other the server itself is what the client waits for.
+    an answer is written faster than it is taken, the writer pauses, and an answer that is complete does not grow: in
+    both states the bytes can only become fewer. In any other state the client is waiting for the server.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -124,7 +127,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         self._unsent = 0
         self._taken_at = self.loop.time()
         self._awaited_since: float | None = self.loop.time()
-        """When the part of a request that is to come now was first waited for; None between requests."""
+        """Loop time from which the part of a request that is due now is awaited; None between requests."""
         self._came = 0
         """Bytes of that part that came, if it is a body."""
         self._next_check = self.loop.call_later(self._interval, self._check)
@@ -165,7 +168,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     # ---- what the transport and the application say
 
     def resume_writing(self) -> None:
-        """The client took enough for the next piece to be written."""
+        """Resume writing: the client took enough for the next piece."""
         super().resume_writing()
         self._taken_at = self.loop.time()
 
@@ -226,7 +229,9 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return "a client" if self.client is None else ":".join(map(str, self.client))
 
     def _count_unsent(self) -> int:
-        """Bytes in this process and in the kernel (tcp(7), SIOCOUTQ) that the client's machine has not acknowledged."""
+        """Return the bytes in this process and in the kernel (tcp(7), SIOCOUTQ) that the client's machine has not
+        acknowledged.
+        """
         in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
         return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
 

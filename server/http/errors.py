@@ -1,4 +1,4 @@
-"""Every error a client can see, and the one shape they all have on the wire.
+"""Defines every error that a client can see, and the one shape that they all have on the wire.
 
     {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 
@@ -41,10 +41,10 @@ from server.observability.access_log import RECORD_IN_SCOPE
 logger = logging.getLogger(__name__)
 
 MAX_SHOWN_VALUE = 80
-"""Characters of an offending value that an error message repeats."""
+"""Most characters of an offending value that an error message repeats."""
 MAX_SHOWN_PROBLEMS = 4
 _BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
-"""What pydantic calls the branches of a union of plain types."""
+"""pydantic's names for the branches of a union of plain types."""
 
 
 class ApiError(Exception):
@@ -86,89 +86,89 @@ class _Kind(ApiError):
 
 
 class BadRequest(_Kind):
-    """A value in the request is wrong."""
+    """Raised when a value in the request is wrong."""
 
     STATUS, TYPE = 400, "invalid_request_error"
 
 
 class Unauthorized(_Kind):
-    """No API key, or one the server does not know."""
+    """Raised for a request with no API key, or one that the server does not know."""
 
     STATUS, TYPE = 401, "authentication_error"
 
 
 class Forbidden(_Kind):
-    """The key is good, but not for this route."""
+    """Raised when the key is valid, but not for this route."""
 
     STATUS, TYPE = 403, "permission_error"
 
 
 class NotFound(_Kind):
-    """No such model or route."""
+    """Raised when there is no such model or route."""
 
     STATUS, TYPE = 404, "not_found_error"
 
 
 class NotAcceptable(_Kind):
-    """The Accept header asks for a format the route does not have."""
+    """Raised when the Accept header asks for a format that the route does not have."""
 
     STATUS, TYPE = 406, "invalid_request_error"
 
 
 class PayloadTooLarge(_Kind):
-    """The request body, or the answer it asks for, is over the limit."""
+    """Raised when the request body, or the answer it asks for, is over the limit."""
 
     STATUS, TYPE = 413, "invalid_request_error"
 
 
 class UnsupportedMediaType(_Kind):
-    """The request body is not declared as JSON."""
+    """Raised when the request body is not declared as JSON."""
 
     STATUS, TYPE = 415, "invalid_request_error"
 
 
 class QueueFull(_Kind):
-    """The server has as much waiting work as it accepts."""
+    """Raised when the server has as much waiting work as it accepts."""
 
     STATUS, TYPE = 429, "rate_limit_error"
 
 
 class RateLimited(_Kind):
-    """The API key has as many requests in flight, or used as many tokens, as it may."""
+    """Raised when the API key has as many requests in flight, or has used as many tokens, as it may."""
 
     STATUS, TYPE = 429, "rate_limit_error"
 
 
 class EngineError(_Kind):
-    """The engine failed on this request."""
+    """Raised when the engine failed on this request."""
 
     STATUS, TYPE = 500, "server_error"
 
 
 class Unavailable(_Kind):
-    """The server is loading or draining."""
+    """Raised while the server is loading or draining."""
 
     STATUS, TYPE = 503, "unavailable_error"
 
 
 class WorkerLost(Unavailable):
-    """The worker that ran the request died."""
+    """Raised when the worker that ran the request died."""
 
 
 class DeadlineExceeded(_Kind):
-    """The request took longer than the server allows."""
+    """Raised when the request took longer than the server allows."""
 
     STATUS, TYPE = 504, "timeout_error"
 
 
 def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
-    """The error of a request that had so many seconds (None: unknown) and `reached` so far."""
+    """Return the error of a request that had so many seconds (None: unknown) and `reached` so far."""
     allowed = "its time" if seconds is None else f"{seconds:.3g} s"
     return DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded")
 
 
 def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
-    """The error of a request whose captures are more than are ever accepted."""
+    """Return the error of a request whose captures are more than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
         "(--max-capture-bytes, --worker-memory). Ask for fewer layers, heads or positions, or send fewer or shorter "
@@ -178,12 +178,12 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
 
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
-    """The one shape of every error."""
+    """Return an error in the one shape that all errors have."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
 def error_json(error: ApiError) -> bytes:
-    """`error_body` as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
+    """Return `error_body` as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
     return json.dumps(error_body(error), ensure_ascii=True).encode("ascii")
 
 
@@ -195,7 +195,7 @@ def note_error(scope: Scope, error: ApiError) -> None:
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    """The HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
+    """Return the HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
     extra = dict(headers or {})
     if error.retry_after is not None:
         extra["Retry-After"] = str(error.retry_after)
@@ -205,7 +205,7 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 
 def shown(value: object) -> str:
-    """A value as an error message repeats it: its Python form, cut to a readable length."""
+    """Return a value as an error message repeats it: its Python form, cut to a readable length."""
     text = ""
     for piece in _pieces(value):  # of a value of megabytes the rest is not looked at
         text += piece
@@ -215,7 +215,7 @@ def shown(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """The Python form of a value of JSON, piece by piece."""
+    """Yield the Python form of a JSON value, piece by piece."""
     if isinstance(value, str):
         begin = value[: MAX_SHOWN_VALUE + 1]
         yield repr(begin) if begin.isprintable() else ascii(begin)
@@ -236,7 +236,7 @@ def _pieces(value: object) -> Iterator[str]:
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """The way to the field as the user wrote it; the branches of unions that pydantic tried are left out."""
+    """Return the path to the field as the user wrote it, without the union branches that pydantic tried."""
     location: Sequence[int | str] = error["loc"][1:]
     unknown = location[-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it, whatever it is
     known = location[: len(location) - len(unknown)]
@@ -248,7 +248,7 @@ def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
 
 
 def _field(path: Sequence[int | str]) -> str:
-    """A path as a name: ("messages", 1, "content") is messages[1].content."""
+    """Return a path as a name: ("messages", 1, "content") is messages[1].content."""
     parts = [
         f"[{part}]" if isinstance(part, int) else "." + (part if part.isprintable() else ascii(part)) for part in path
     ]
@@ -256,7 +256,7 @@ def _field(path: Sequence[int | str]) -> str:
 
 
 def _problem(error: Mapping[str, Any]) -> str:
-    """One pydantic error as "PROBLEM, got VALUE"."""
+    """Return one pydantic error as "PROBLEM, got VALUE"."""
     if error["type"] == "extra_forbidden":
         return "no such field; GET /openapi.json lists those that are accepted"
     if error["type"] == "missing":
@@ -273,10 +273,10 @@ def _is_mismatch(error: Mapping[str, Any]) -> bool:
 
 
 def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without the branches of a union that the value was never meant for.
+    """Return the errors without the branches of a union that the value was never meant for.
 
-    A list of ids is no text and no list of lists either: when one branch has more to say of the value than its type,
-    or looked further into it, the others' complaints about the type are noise.
+    A list of ids is not a text and not a list of lists either: if one branch reports more about the value than its
+    type, or got further into it, the others' complaints about the type are noise.
     """
 
     def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -295,7 +295,7 @@ def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
-    """Pydantic's list of errors as one BadRequest about the first offending field.
+    """Return pydantic's list of errors as one BadRequest about the first offending field.
 
     A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
     """
@@ -321,7 +321,7 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
 
 
 def http_error(error: HTTPException, method: str, path: str) -> ApiError:
-    """A Starlette error (unknown route, wrong method, unreadable body) as an ApiError of the same status."""
+    """Return a Starlette error (unknown route, wrong method, unreadable body) as an ApiError of the same status."""
     if error.status_code == HTTPStatus.NOT_FOUND:
         return NotFound(f"No route {method} {shown(path)}; GET /openapi.json lists the routes.", code="route_not_found")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

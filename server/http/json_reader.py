@@ -1,8 +1,8 @@
-"""Reads JSON of any shape a piece at a time. Python's parser, and every faster one, holds the interpreter's lock for as
-long as a body takes, a second for the worst of them, and no thread helps against that. In a thread this one leaves the
-lock to others every few milliseconds, and what it gives is what json gives.
+"""Reads JSON of any shape one piece at a time. Python's parser, and every faster one, holds the interpreter's lock for
+as long as a body takes, a second for the worst of them, and no thread helps against that. In a thread, this one
+releases the lock every few milliseconds, and its results are those of json.
 
-What no request needs is refused on the way: very many lists, objects and texts, and texts that fill memory.
+It refuses what no request needs as it reads: very many lists, objects and texts, and texts that fill memory.
 """
 
 import codecs
@@ -13,21 +13,23 @@ from typing import Any, NoReturn
 from server.http.errors import PayloadTooLarge
 
 MAX_CONTAINERS = 1 << 14
-"""Lists and objects of a body: each is looked at by itself."""
+"""Most lists and objects in a body: each is handled individually."""
 MAX_TEXTS = 1 << 17
-"""Of a body, names of fields among them: some for each object."""
+"""Most texts in a body, including names of fields: some for each object."""
 MAX_WIDE_TEXT = 1 << 23
-"""Characters of one text that are not all ASCII: one of them may make all take four bytes."""
+"""Most characters of one text that is not all ASCII: a single such character may make all of them take four bytes."""
 _RUNS = 512
-"""Of a piece of a text: runs without an escape, and escapes."""
+"""Most runs without an escape, and escapes, in one piece of a text."""
 _MANY = 64
-"""Numbers of a list whose least and greatest are told."""
+"""Least numbers in a list for which the least and the greatest are recorded."""
 _PIECE = 1 << 16
-"""Bytes of numbers and words that are parsed at once, and about so many of a text."""
+"""Bytes of numbers and words that are parsed at once, and about as many of a text."""
 
 
 class Integers(list[int]):
-    """A list of whole numbers whose least and greatest are known, so that nobody looks at each of a million again."""
+    """A list of whole numbers whose least and greatest are known, so that a million numbers need not be checked
+    again.
+    """
 
     def __init__(self, values: list[int], least: int, greatest: int) -> None:
         super().__init__(values)
@@ -35,7 +37,7 @@ class Integers(list[int]):
 
 
 class JsonReader:
-    """Reads one body, UTF-8. `piece` is about how many bytes are read at once; a number is never longer."""
+    """Reads one body in UTF-8. `piece` is about how many bytes are read at once; no number may be longer."""
 
     def __init__(self, body: bytes, piece: int = _PIECE) -> None:
         self._body = body
@@ -52,11 +54,11 @@ class JsonReader:
 
     @property
     def position(self) -> int:
-        """The byte at which the piece begins that is being read."""
+        """Return the byte position at which the piece being read begins."""
         return self._at
 
     def read(self) -> Any:
-        """Read the one value that the body is; a long list of whole numbers is given as `Integers`.
+        """Read the one value that the body contains; a long list of whole numbers is returned as `Integers`.
 
         Raises:
             json.JSONDecodeError: no JSON; `pos` is the byte.
@@ -147,7 +149,7 @@ class JsonReader:
         return text
 
     def _parsed(self, scalars: bytes) -> list[Any]:
-        """The numbers and words that come next, with commas between them."""
+        """Parse the numbers and words that come next, separated by commas."""
         try:
             values: list[Any] = json.loads(f"[{scalars.decode('latin-1')}]")
         except json.JSONDecodeError as error:
@@ -159,7 +161,7 @@ class JsonReader:
         return values
 
     def _run(self) -> bytes:
-        """What comes next and holds no text, list or object, or a piece of it."""
+        """Return the next bytes without a text, list or object, or a piece of them."""
         return self._body[self._at : self._end(self._scalars)]
 
     def _open(self) -> None:
@@ -172,7 +174,7 @@ class JsonReader:
             )
 
     def _next(self) -> bytes:
-        """The next byte that is no space, which is not taken; none at the end."""
+        """Return the next byte that is not a space, without consuming it; empty at the end."""
         while True:
             self._at = self._end(self._spaces)
             byte = self._body[self._at : self._at + 1]
@@ -203,7 +205,7 @@ class JsonReader:
 
 
 class _NumberRange:
-    """The least and the greatest of a list's numbers, while all are whole."""
+    """The least and the greatest number of a list, as long as all are whole."""
 
     def __init__(self) -> None:
         self._ends: list[int] | None = []
@@ -218,7 +220,7 @@ class _NumberRange:
             self._ends = None
 
     def or_refuse(self, values: list[Any]) -> list[Any]:
-        """The values, as `Integers` where there are many."""
+        """Return the values, as `Integers` if there are many."""
         if self._ends is None or len(values) < _MANY:
             return values
         return Integers(values, *self._ends)

@@ -1,7 +1,7 @@
-"""What every answer tells browsers: never to guess a type, frame it, store it or send its address on; and which other
-origins' pages may read it: none unless named (`--cors-origin`).
+"""Adds headers for browsers to every answer: never guess a type, frame it, store it or send its address on; and which
+other origins' pages may read it: none unless named (`--cors-origin`).
 
-Pure ASGI, so that `receive` stays the server's own. Knows no route: what a route says itself stands.
+It is pure ASGI, so that `receive` stays the server's own. It knows no route: headers that a route sets itself are kept.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,10 @@ _PREFLIGHT_SECONDS = "600"
 
 
 class BrowserHeaders:
-    """Wraps an ASGI application. Pages of `origins` may call it with any header; keys are never sent by themselves.
+    """Wraps an ASGI application. Pages of `origins` may call it with any header; browsers never send keys on their own.
 
-    A preflight of another origin is answered by the application, which has no OPTIONS: 405, with nothing allowed.
+    A preflight request of another origin is answered by the application, which has no OPTIONS: 405, with nothing
+    allowed.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str] = ()) -> None:

@@ -1,6 +1,6 @@
-"""Server-sent events, and the end of work for clients that left.
+"""Sends server-sent events, and ends the work for clients that have disconnected.
 
-A client can leave at any stage: before the first token, between two, before the stream's generator ever ran. Each
+A client can disconnect at any stage: before the first token, between two, before the stream's generator ever ran. Each
 stage must free the engine's slot; this file knows how, and nothing of what is generated.
 """
 
@@ -27,22 +27,22 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(ApiError):
-    """The client closed the connection: nobody reads this error but the metrics and the log."""
+    """Raised when the client closed the connection: only the metrics and the log see this error."""
 
     def __init__(self) -> None:
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
 
 
 def event(data: bytes) -> bytes:
-    """One event; `data` holds no newline."""
+    """Return one event; `data` holds no newline."""
     return b"data: " + data + b"\n\n"
 
 
 class TokenEvent:
-    """The event of a token where only its text tells it from the next one's: made once, all but the text."""
+    """A token's event that differs from the next one's only in its text: everything but the text is made once."""
 
     TEXT = "\0"
-    """Stands for the text in the chunk that is given; no name or id holds it."""
+    """Placeholder for the text in the chunk that is passed in; no name or id holds it."""
 
     def __init__(self, chunk: dict[str, Any]) -> None:
         self._before, self._after = event(orjson.dumps(chunk)).split(orjson.dumps(self.TEXT))
@@ -52,20 +52,20 @@ class TokenEvent:
 
 
 def error_event(error: ApiError) -> bytes:
-    """The last event of a stream that failed."""
+    """Return the last event of a stream that failed."""
     return b"event: error\n" + event(error_json(error))
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled if the client leaves first: then ClientGone is raised.
+    """Return the result of `work`, which is cancelled if the client disconnects first: then ClientGone is raised.
 
-    The request's body must have been read: what comes after it can only be the disconnect.
+    The request's body must have been read: anything received after it can only be the disconnect.
     """
     return await _unless_gone(request.receive, work)
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """`work` runs in the task that is here: one more for each would be a good part of what a request costs."""
+    """Run `work` in the current task: one more task for each would be a good part of what a request costs."""
     running = asyncio.current_task()
     assert running is not None
     is_gone = False
@@ -91,7 +91,7 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class EventStream(StreamingResponse):
     """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
 
-    `on_begin` is told how events may be written past the stream, between two of its own, where the server lets them.
+    `on_begin` is given a way to write events past the stream, between two of its own, if the server allows it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class EventStream(StreamingResponse):
             self.on_close()
 
     async def _stream(self, scope: Scope, send: Send) -> None:
-        """The answer. Its last event ends it: what would follow in a packet of its own wakes the client once more."""
+        """Send the answer. Its last event ends it: a separate packet after it would wake the client once more."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
         async for data in _with_errors(self._events, scope):
@@ -135,7 +135,7 @@ class EventStream(StreamingResponse):
 
 
 async def _with_errors(events: AsyncIterator[bytes], scope: Scope) -> AsyncIterator[bytes]:
-    """The events; a failure becomes the last of them, never a silent end."""
+    """Yield the events; a failure becomes the last of them, never a silent end."""
     try:
         async for data in events:
             yield data

@@ -1,7 +1,8 @@
-"""Arrays on the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
+"""Writes arrays to the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
 
-Every body is made piece by piece, so that a large answer neither is copied whole nor holds up the event loop. Knows
-shapes and bytes, not what the numbers mean. Never pickle. Minus infinity is null in JSON and itself in binary.
+Every body is made piece by piece, so that a large answer is never copied whole and does not block the event loop. It
+knows shapes and bytes, not what the numbers mean. It never uses pickle. Minus infinity is null in JSON and itself in
+binary.
 """
 
 import asyncio
@@ -21,22 +22,22 @@ from server.http.errors import BadRequest, NotAcceptable, shown
 
 NumpyArray = np.ndarray[Any, np.dtype[Any]]
 Wire = Literal["json", "base64", "binary"]
-"""How a number is written; decides how large an answer is."""
+"""How a number is written, which decides how large an answer is."""
 EncodingFormat = Literal["float", "base64"]
 
 Piece = bytes | memoryview
 """Some bytes of a body; a view is of an array that is not written to any more."""
 PIECE_VALUES = 1 << 16
-"""Numbers that are turned into text between two chances for other requests: about 5 ms."""
+"""Numbers that are turned into text before other requests get a chance to run: about 5 ms."""
 PIECE_BYTES = 1 << 20
 WRITE_BYTES = PIECE_BYTES // 4
-"""Of a body, worth a write of their own."""
+"""Bytes of a body that are worth their own write."""
 
 _SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}
 
 
 class Format(Enum):
-    """Media types a tensor answer can have."""
+    """The media types that a tensor answer can have."""
 
     JSON = "application/json"
     SAFETENSORS = "application/vnd.safetensors"
@@ -45,7 +46,7 @@ class Format(Enum):
 
 
 def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> Format:
-    """The offered format that the Accept header likes best; the first offered wins ties. Raises NotAcceptable."""
+    """Return the offered format that the Accept header prefers; the first offered wins ties. Raises NotAcceptable."""
     if not accept or not accept.strip():
         return offered[0]
     wishes = [_wish(part) for part in accept.split(",") if part.strip()]
@@ -62,7 +63,7 @@ def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> 
 
 
 def _wish(part: str) -> tuple[str, int, float]:
-    """One element of an Accept header: media type, how specific it is, quality."""
+    """Return one element of an Accept header: media type, how specific it is, quality."""
     kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
     quality = 1.0
     for parameter in parameters:
@@ -80,13 +81,13 @@ def _matches(kind: str, media_type: str) -> bool:
 
 
 def as_numpy(array: Array) -> NumpyArray:
-    """A read-only view of an answer of the engine."""
+    """Return a read-only view of an array from the engine."""
     return np.frombuffer(array.data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.shape)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What an answer says about one input: plain fields and, by their names, arrays."""
+    """One input's part of an answer: plain fields and, by their names, arrays."""
 
     index: int
     fields: dict[str, Any]
@@ -97,7 +98,9 @@ class Entry:
 
 
 def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """One array as a JSON value: nested lists with null for what is not finite, or base64 of little-endian bytes."""
+    """Yield one array as a JSON value: nested lists with null for what is not finite, or base64 of little-endian
+    bytes.
+    """
     if encoding_format == "base64":
         yield b'"'
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -128,12 +131,12 @@ def _list_json(value: NumpyArray) -> bytes:
 
 
 def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fragment:
-    """A small array (a token's rows) as one JSON value, for use inside `orjson.dumps`."""
+    """Return a small array (a token's rows) as one JSON value, for use inside `orjson.dumps`."""
     return orjson.Fragment(b"".join(json_pieces(value, encoding_format)))
 
 
 def json_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """`head` with "data": one object an entry, its arrays last."""
+    """Yield `head` with "data": one object per entry, its arrays last."""
     yield orjson.dumps(head)[:-1] + (b',"data":[' if head else b'"data":[')
     for i, entry in enumerate(entries):
         yield b"," if i else b""
@@ -155,9 +158,9 @@ def _byte_pieces(value: NumpyArray) -> Iterator[Piece]:
 
 
 def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[Piece]:
-    """A safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
+    """Yield a safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
 
-    The metadata holds `head`, one key a field, and "{object}.{index}" with the entry's fields.
+    The metadata holds `head`, one key per field, and "{object}.{index}" with the entry's fields.
     """
     metadata = {**head, **{f"{entry.fields['object']}.{entry.index}": entry.fields for entry in entries}}
     tensors = {f"{name}.{entry.index}": value for entry in entries for name, value in entry.arrays.items()}
@@ -165,7 +168,7 @@ def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator
 
 
 def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
-    """A safetensors file. Values of the metadata that are no strings are written as JSON text, as the format asks.
+    """Yield a safetensors file. Metadata values that are not strings are written as JSON text, as the format requires.
 
     Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
     """
@@ -190,7 +193,9 @@ def _text(value: Any) -> str:
 
 
 def check_npy(num_arrays: int) -> None:
-    """Raise BadRequest unless one array is to be written: a .npy file holds no more. Call before anything runs."""
+    """Raise BadRequest unless exactly one array is to be written: a .npy file holds no more. Call it before anything
+    runs.
+    """
     if num_arrays != 1:
         raise BadRequest(
             f"application/x-npy holds one array and this answer has {num_arrays}; "
@@ -199,13 +204,13 @@ def check_npy(num_arrays: int) -> None:
 
 
 def npy_body(entries: Sequence[Entry]) -> Iterator[Piece]:
-    """The one array as a .npy file."""
+    """Yield the only array as a .npy file."""
     (array,) = (value for entry in entries for value in entry.arrays.values())
     return npy_pieces(array)
 
 
 def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
-    """An array as a .npy file."""
+    """Yield an array as a .npy file."""
     buffer = io.BytesIO()
     header = {"descr": array.dtype.newbyteorder("<").str, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(buffer, header)
@@ -217,7 +222,8 @@ def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
 
 
 def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """For each entry a line of its fields (the first line has `head` too), then one line a slice of the first axis.
+    """Yield for each entry a line of its fields (the first line has `head` too), then one line per slice of the first
+    axis.
 
     A slice's line is {"index", NAME, "shape", ARRAYS...}, where NAME is the first axis (layer or pair; for vectors
     token) and its value is the layer, the pair or the position.
@@ -239,7 +245,7 @@ def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format:
 def body_pieces(
     wanted: Format, head: dict[str, Any], entries: Sequence[Entry], encoding_format: EncodingFormat
 ) -> Iterator[Piece]:
-    """The whole answer in the wanted format."""
+    """Yield the whole answer in the wanted format."""
     match wanted:
         case Format.JSON:
             return json_body(head, entries, encoding_format)
@@ -252,7 +258,7 @@ def body_pieces(
 
 
 async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
-    """The pieces, joined to sizes worth a write, with a chance for other requests after each."""
+    """Yield the pieces, joined to sizes worth a write, and let other requests run after each."""
     waiting = bytearray()
     for piece in pieces:
         if waiting or len(piece) < WRITE_BYTES:

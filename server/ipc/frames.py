@@ -1,9 +1,9 @@
-"""Frames: a header and raw buffers in one message, as bytes.
+"""Encodes and decodes frames: a header and raw buffers in one message, as bytes.
 
     u32 header length, u32 number of buffers n, n x u64 buffer sizes, header, buffers      (little endian)
 
-A frame that makes no sense ends the connection, as its sender cannot be trusted with the next one. This module never
-knows what a header says, and touches no socket.
+An invalid frame ends the connection, as its sender cannot be trusted with the next one. This module never knows what a
+header says, and touches no socket.
 """
 
 import contextlib
@@ -19,14 +19,16 @@ _PREFIX = struct.Struct("<II")
 _SCRATCH_BYTES = 256 * 1024
 MAX_HEADER_BYTES = 1 << 28
 MAX_BUFFERS = 1 << 19
-"""A step may end hundreds of traces at once, each of all the points of a deep network, some 25 a layer."""
+"""Most buffers of a frame. A step may end hundreds of traces at once, each of all the points of a deep network, some
+25 a layer.
+"""
 MAX_BUFFER_BYTES = 1 << 34
 _LARGE = 4 << 20
-"""Bytes from which on a buffer has a mapping of its own, in huge pages, which cost the kernel little time."""
+"""Bytes from which a buffer gets its own mapping, in huge pages, which cost the kernel little time."""
 
 
 class FrameError(ConnectionError):
-    """The other end sent something that is no frame."""
+    """Raised when the other end sent something that is not a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class FrameDecoder:
         return True
 
     def _read_buffers(self) -> bool:
-        """Return whether every buffer of the present frame is complete."""
+        """Return whether every buffer of the current frame is complete."""
         assert self._sizes is not None
         while not self._is_filling():
             if len(self._buffers) == len(self._sizes):
@@ -122,7 +124,9 @@ class FrameDecoder:
         return False
 
     def _make_room(self, needed: int) -> None:
-        """Let the scratch hold `needed` bytes from its start on, and at least one byte more than it holds now."""
+        """Make the scratch buffer hold `needed` bytes from its start on, and at least one byte more than it holds
+        now.
+        """
         if self._start + needed <= len(self._scratch):
             return
         held = self._scratch[self._start : self._end]

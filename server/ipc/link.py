@@ -1,4 +1,4 @@
-"""The Unix socket between the API process and a worker, which carries frames. The worker's end blocks, the API's is
+"""Carries frames over the Unix socket between the API process and a worker. The worker's end blocks, the API's is
 asyncio. Neither knows what the frames say.
 """
 
@@ -20,8 +20,8 @@ _PARTS_PER_CALL = 512  # sendmsg takes at most IOV_MAX (1024) parts
 
 
 class WorkerLink:
-    """The worker's end. One thread calls `poll`, `peek` and `send`; any may call `wake`. A thread of its own finishes
-    sending large frames.
+    """The worker's end of the socket. One thread calls `poll`, `peek` and `send`; any may call `wake`. A separate
+    thread finishes sending large frames.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -61,8 +61,8 @@ class WorkerLink:
         return frames
 
     def peek(self) -> list[Frame]:
-        """Return the frames that have arrived since the last call, without waiting. The next `poll` returns them too,
-        in order, and raises if the link has ended; this does not.
+        """Return the frames that have arrived since the last call, without waiting. The next `poll` returns them
+        too, in order, and raises if the link has ended; `peek` does not raise.
         """
         if not self._poll.poll(0):  # a fifth of what it costs to be told that there is nothing to read
             return []
@@ -87,13 +87,13 @@ class WorkerLink:
             self._inbox.extend(self._decoder.advance(count))
 
     def wake(self) -> None:
-        """Make `poll` return now, or the next one at once. May be called from any thread."""
+        """Make the current `poll` return now, or the next one at once. May be called from any thread."""
         os.eventfd_write(self._woken, 1)
 
     def send(self, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a frame, or leave what the socket will not take at once to the sender thread.
+        """Send a frame; what the socket does not take at once is left to the sender thread.
 
-        The buffers must not change afterwards. Raises ConnectionError when the other end is gone.
+        The buffers must not change afterwards. Raises ConnectionError if the other end is gone.
         """
         parts = deque(frame_parts(header, buffers))
         with self._changed:
@@ -110,7 +110,7 @@ class WorkerLink:
                 self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is sent. Returns False if that takes longer than `timeout` seconds."""
+        """Wait until everything is sent. Returns False if that takes longer than `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._outbox or self._lost, timeout) and not self._lost
 
@@ -220,7 +220,7 @@ def listen(folder: str) -> socket.socket:
 
 
 def is_listened_to(path: str, patience: float = 1.0) -> bool:
-    """Return whether a process listens on the socket. One that is just ending gets `patience` seconds to be gone."""
+    """Return whether a process listens on the socket. One that is just ending gets `patience` seconds to go."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.connect(path)

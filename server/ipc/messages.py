@@ -1,6 +1,6 @@
-"""What the API process and a worker say to each other, as msgpack headers with the bytes of tensors beside them.
+"""Defines the messages between the API process and a worker, as msgpack headers with the bytes of tensors next to them.
 
-The engine's dataclasses are taken apart here and put together again at the other end. Knows nothing of sockets
+The engine's dataclasses are taken apart here and put together again at the other end. It knows nothing of sockets
 (`server.ipc.link`), of HTTP or of the engine's work.
 """
 
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class MessageError(ValueError):
-    """A message that cannot be understood: the worker that sent it is treated as lost."""
+    """Raised for a message that cannot be understood: the worker that sent it is treated as lost."""
 
 
 class WireArray(msgspec.Struct, array_like=True, frozen=True):
@@ -69,26 +69,26 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
-    """API to worker: nobody waits for this request any more."""
+    """API to worker: this request is no longer wanted."""
 
     uid: int
 
 
 class Describe(msgspec.Struct, tag="describe", array_like=True, frozen=True):
-    """API to worker: say what you are doing, in a `Described` with the same number."""
+    """API to worker: report your state, in a `Described` with the same number."""
 
     number: int
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
-    """Worker to API, first: who I am. The model is not loaded yet."""
+    """Worker to API, first: the worker's identity. The model is not loaded yet."""
 
     worker_id: int
     pid: int
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
-    """Worker to API: how far the weights are read, in the loader's own units."""
+    """Worker to API: how much of the weights is read, in the loader's own units."""
 
     done: int
     total: int
@@ -101,13 +101,13 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 
 class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
-    """Worker to API, last: the engine could not be made. One line."""
+    """Worker to API, last: why the engine could not be built, in one line."""
 
     message: str
 
 
 class Heartbeat(msgspec.Struct, tag="beat", array_like=True, frozen=True):
-    """Worker to API: the engine loop turns, with nothing to do."""
+    """Worker to API: the engine loop runs, with nothing to do."""
 
 
 class Described(msgspec.Struct, tag="described", array_like=True, frozen=True):
@@ -118,7 +118,7 @@ class Described(msgspec.Struct, tag="described", array_like=True, frozen=True):
 
 
 class IntegrityFailed(msgspec.Struct, tag="broken", array_like=True, frozen=True):
-    """Worker to API, last: the engine's books contradict each other. One line."""
+    """Worker to API, last: how the engine's counters contradict each other, in one line."""
 
     message: str
 
@@ -139,24 +139,24 @@ class WireOutput(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RequestRefused(msgspec.Struct, array_like=True, frozen=True):
-    """The engine would not take this request; the message says why."""
+    """A request that the engine refused; the message says why."""
 
     uid: int
     message: str
 
 
 class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
-    """Worker to API: all that one engine step brought. Also sent without outputs when a gauge changed."""
+    """Worker to API: everything that one engine step brought. It is also sent without outputs when a gauge changed."""
 
     outputs: tuple[WireOutput, ...]
     stats: EngineStats
     refusals: tuple[RequestRefused, ...] = ()
     stepped: bool = True
-    """False when no engine step stands behind it, only a change of the gauges."""
+    """Whether an engine step caused the message; False if only gauges changed."""
     token_uids: tuple[int, ...] = ()
-    """The requests to which it brought a token and nothing else: they are in no other output."""
+    """Uids of requests to which the step brought a token and nothing else: they are in no other output."""
     token_ids: tuple[int, ...] = ()
-    """Their tokens, in the same order."""
+    """The tokens of these requests, in the same order."""
 
 
 ToWorker = NewRequest | Abort | Describe
@@ -175,7 +175,7 @@ def encode(message: ToWorker | FromWorker) -> bytes:
 
 
 def decode_to_worker(header: Buffer) -> ToWorker:
-    """Raises MessageError."""
+    """Decode a message to a worker. Raises MessageError."""
     try:
         return _to_worker.decode(header)
     except msgspec.MsgspecError as error:
@@ -183,7 +183,7 @@ def decode_to_worker(header: Buffer) -> ToWorker:
 
 
 def decode_from_worker(header: Buffer) -> FromWorker:
-    """Raises MessageError."""
+    """Decode a message from a worker. Raises MessageError."""
     try:
         return _from_worker.decode(header)
     except msgspec.MsgspecError as error:
@@ -191,7 +191,7 @@ def decode_from_worker(header: Buffer) -> FromWorker:
 
 
 def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
-    """The message, and the bytes of the interventions' arrays in the order in which it numbers them."""
+    """Return the message, and the bytes of the interventions' arrays in the order in which it numbers them."""
     buffers: list[Buffer] = []
     message = NewRequest(
         uid=request.uid,
@@ -255,7 +255,7 @@ def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Interven
 def step_message(
     step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True
 ) -> tuple[StepMessage, list[Buffer]]:
-    """One message for one step, and the tensors' bytes in the order in which the message numbers them."""
+    """Return one message for one step, and the tensors' bytes in the order in which the message numbers them."""
     buffers: list[Buffer] = []
     outputs, token_uids, token_ids = [], [], []
     for output in step.outputs:
@@ -269,8 +269,8 @@ def step_message(
 
 
 def is_bare(output: RequestOutput) -> bool:
-    """Whether it says no more than its token. What came from the prefix cache was said with the first one, and is
-    again with the last.
+    """Return whether an output says no more than its token. The number of tokens from the prefix cache was sent with
+    the first output, and is sent again with the last.
     """
     return (
         output.timing is None
@@ -298,7 +298,7 @@ def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
 
 
 def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput:
-    """The inverse of what `step_message` did to one output. Raises MessageError when a buffer is missing."""
+    """Return the output that `step_message` encoded. Raises MessageError if a buffer is missing."""
     return RequestOutput(
         uid=wire.uid,
         token_id=wire.token_id,
@@ -314,7 +314,7 @@ def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput
 
 
 def _prompt_logprobs(wire: WireLogprobs, buffers: Sequence[Buffer]) -> PromptLogprobs:
-    """Raises MessageError."""
+    """Return the log-probabilities over their buffers. Raises MessageError."""
     if not 0 <= wire.buffer <= wire.end <= len(buffers):
         raise MessageError(
             f"{wire.length} log-probabilities name buffers {wire.buffer} to {wire.end} of {len(buffers)}"
@@ -329,7 +329,7 @@ def _wire_array(name: str, array: Array, buffers: list[Buffer]) -> WireArray:
 
 
 def _array(wire: WireArray, buffers: Sequence[Buffer]) -> Array:
-    """An array over the bytes of a frame, without a copy. Raises MessageError."""
+    """Return an array over the bytes of a frame, without a copy. Raises MessageError."""
     if not 0 <= wire.buffer < len(buffers):
         raise MessageError(f"tensor {wire.name!r} names buffer {wire.buffer} of {len(buffers)}")
     return Array(wire.dtype, wire.shape, memoryview(buffers[wire.buffer]))

@@ -13,7 +13,9 @@ from server.engine.outputs import TokenLogprobs
 from server.ipc.frames import Buffer
 
 LOGPROBS_PIECE = 64
-"""Positions of a prompt whose log-probabilities travel, are read and are written together: a millisecond or a few."""
+"""Positions of a prompt whose log-probabilities are sent, read and written together, which takes one to a few
+milliseconds.
+"""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[tuple[TokenLogprobs | None, ...]] = msgspec.msgpack.Decoder(
@@ -42,7 +44,7 @@ def wire_logprobs(logprobs: Sequence[TokenLogprobs | None], buffers: list[Buffer
 
 
 class PromptLogprobs(Sequence[TokenLogprobs | None]):
-    """Log-probabilities that are read from their buffers when they are asked for, a piece at a time."""
+    """Log-probabilities that are read from their buffers on demand, a piece at a time."""
 
     def __init__(self, length: int, pieces: Sequence[Buffer]) -> None:
         self._length = length

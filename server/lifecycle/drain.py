@@ -1,7 +1,8 @@
-"""The HTTP server's signals and its end: the first one to stop lets running requests finish, the second does not.
+"""Handles the HTTP server's signals and its end: the first stop signal lets running requests finish, the second does
+not.
 
-While draining the port stays open: probes are answered, new requests get 503. SIGUSR1 writes what the server is doing
-to the log. Knows nothing of workers beyond the number of requests in flight.
+While draining, the port stays open: probes are answered, new requests get 503. SIGUSR1 writes what the server is doing
+to the log. It knows nothing of workers except the number of requests in flight.
 """
 
 import asyncio
@@ -21,10 +22,10 @@ from server.http.errors import Unavailable
 logger = logging.getLogger(__name__)
 
 _TICKS_PER_CHECK = 20
-"""Ticks, of a tenth of a second, between two looks at the books of a server without requests."""
+"""Ticks, of a tenth of a second, between two checks of the counters of a server without requests."""
 _CLOSE = (b"connection", b"close")
 _LAST_ANSWERS = 0.05
-"""Seconds for the answers of requests that were just failed to be written."""
+"""Seconds in which to write the answers of requests that were just failed."""
 _FORCED_WRITES = 1
 """Seconds, at a forced end, for clients that do not read."""
 
@@ -40,10 +41,10 @@ class DrainServer(uvicorn.Server):
         self._dump: asyncio.Task[None] | None = None
         self._leaked: dict[str, int] = {}
         self.is_forced = False
-        """It ended without waiting for what ran."""
+        """Whether it ended without waiting for running requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and to answer SIGUSR1."""
+        """Start to listen, and to answer SIGUSR1."""
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
@@ -58,8 +59,8 @@ class DrainServer(uvicorn.Server):
         logger.warning("the state of the server, as SIGUSR1 asked", extra={"attached": {"state": state}})
 
     def _check_books(self) -> None:
-        """In a moment without any request nothing may be counted as unfinished: it would take room for ever. What is
-        counted nevertheless is told once, and again when it changes.
+        """Check that nothing is counted as unfinished while there is no request: it would take room forever.
+        Anything still counted is reported once, and again when it changes.
         """
         books = admission_state(self._client.admission)
         leaked = {name: budget["used"] for name, budget in books.items() if budget["used"]}
@@ -69,7 +70,7 @@ class DrainServer(uvicorn.Server):
         self._leaked = leaked
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal handler: it only sets flags and headers, `on_tick` acts on them."""
+        """Handle a signal: this only sets flags and headers; `on_tick` acts on them."""
         if self._drain_started is None:
             self._drain_started = time.monotonic()
             self._client.begin_drain()
@@ -78,13 +79,13 @@ class DrainServer(uvicorn.Server):
             self.stop_now()
 
     def stop_now(self) -> None:
-        """End at the next tick, whatever runs."""
+        """End at the next tick, whatever is running."""
         self._client.begin_drain()
         self.config.timeout_graceful_shutdown = _FORCED_WRITES
         self.should_exit = self.is_forced = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether the server should end."""
+        """Return, ten times a second, whether the server should end."""
         should_end = await super().on_tick(counter)
         if should_end:
             await self._fail_rest()
@@ -101,7 +102,7 @@ class DrainServer(uvicorn.Server):
         return self._client.num_inflight == 0 and not self.server_state.tasks
 
     def _close_after_answers(self) -> None:
-        """Tell each client with its answer that the connection ends: the next request belongs to another server."""
+        """Send each client, with its answer, that the connection ends: the next request belongs to another server."""
         self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
         self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
 

@@ -1,19 +1,19 @@
-"""Whether the server of this container is ready, as its health check asks: `lightwell health`.
+"""Checks whether the server of this container is ready: `lightwell health`.
 
-A health check is told nothing of how the server was started, so it reads that from the list of processes.
+A health check is not given the server's options, so it reads them from the list of processes.
 """
 
 import http.client
 from pathlib import Path
 
 _TIMEOUT = 4.0
-"""Seconds, less than those after which a health check is given up."""
+"""Seconds to wait for an answer, less than a health check's own timeout."""
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a server that listens on all addresses is reached."""
+"""Addresses at which a server that listens on all addresses is reached."""
 
 
 def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
-    """Find what stands behind `lightwell serve` on the command line of the oldest server here; empty: there is none."""
+    """Return what follows `lightwell serve` on the command line of the oldest server here; empty if there is none."""
     for folder in sorted((path for path in proc.glob("[0-9]*")), key=lambda path: int(path.name)):
         try:
             words = (folder / "cmdline").read_text(errors="surrogateescape").rstrip("\0").split("\0")

@@ -38,15 +38,15 @@ from server.worker.model_fingerprint import Fingerprint, difference
 logger = logging.getLogger(__name__)
 
 _LAST_WRITES = 5
-"""Seconds that answers already made have to reach slow clients at the end."""
+"""Seconds that finished answers have at the end to reach slow clients."""
 _REAP_TIMEOUT = 2.0
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _PROBES = (b"/health", b"/metrics")
-"""Paths that are answered also when there are too many connections."""
+"""Paths that are answered even when there are too many connections."""
 _OTHER_FILES = 128
-"""File descriptors that are no client's: libraries, sockets, workers, the log."""
+"""File descriptors that belong to no client: libraries, sockets, workers, the log."""
 
 Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 AppFactory = Callable[[EngineClient, Lifespan], ASGIApp]
@@ -65,7 +65,7 @@ class LightwellServer:
         model_files: Fingerprint,
         places: Places,
     ) -> None:
-        """Raises ServerGaveUp where there is no place for the workers' socket."""
+        """Prepare the server. Raises ServerGaveUp if there is no place for the workers' socket."""
         try:
             self.client = EngineClient(settings, places.num_workers)
         except OSError as error:
@@ -74,7 +74,7 @@ class LightwellServer:
             unless_made.callback(self.client.socket.remove)  # what ends this, a signal too, leaves no folder
             self.settings = settings
             self.error: str | None = None
-            """Why the server gave up, in one line."""
+            """Why the server gave up, in one line, or None."""
             self._worker = EngineWorker(
                 config,
                 self.client.socket.path,
@@ -105,7 +105,7 @@ class LightwellServer:
             unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it; the exit status."""
+        """Serve until a signal or the workers end it, and return the exit status."""
         try:
             weights = (file for file in self._worker.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
             prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
@@ -157,9 +157,10 @@ class LightwellServer:
 
 
 def possible_connections(wanted: int) -> int:
-    """As many connections as wanted, or as this process may have files open; its limit is raised as far as it can be.
+    """Return as many connections as wanted, or as this process may have files open; its limit is raised as far as
+    possible.
 
-    Over that limit the kernel would give no connection to anybody, probes included.
+    Beyond that limit the kernel would give no client a connection, not even probes.
     """
     needed = wanted + SPARE_CONNECTIONS + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -179,7 +180,7 @@ def possible_connections(wanted: int) -> int:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; port 0 picks a free one. Raises SettingsError in one line."""
+    """Return a socket bound to the address; port 0 picks a free one. Raises SettingsError in one line."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -198,7 +199,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a browser on this machine would look."""
+    """Return the URL for a browser on this machine."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -213,8 +214,8 @@ def run(
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
 ) -> int:
-    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address or the devices
-    cannot be had, ServerGaveUp when the workers cannot run.
+    """Bind, start the workers, serve, and return the exit status. Raises SettingsError if the address or the devices
+    are not available, ServerGaveUp if the workers cannot run.
 
     `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
     find others do not start.
@@ -247,7 +248,9 @@ def run(
 
 
 def at_places(config: EngineConfig, found: Places) -> EngineConfig:
-    """The workers' configuration. Several share the CPU quota, and the memory that is free before the first begins."""
+    """Return the workers' configuration. Several share the CPU quota, and the memory that is free before the first
+    starts.
+    """
     free = free_host_memory() if found.num_workers > 1 else None
     return replace(
         config,
@@ -258,11 +261,11 @@ def at_places(config: EngineConfig, found: Places) -> EngineConfig:
 
 
 class ServerGaveUp(RuntimeError):
-    """The workers cannot run; the message is one line for the operator."""
+    """Raised when the workers cannot run; the message is one line for the operator."""
 
 
 def _tell(line: str) -> None:
-    """Write a line to stdout. Where nobody takes it, as on a full disk, the server goes on without."""
+    """Write a line to stdout. If that fails, as on a full disk, the server continues without it."""
     try:
         # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
         sys.stdout.write(f"{line}\n")

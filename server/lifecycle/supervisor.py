@@ -1,6 +1,6 @@
-"""Keeps the workers running: starts them, sees them end, starts them again, gives up when that does not help.
+"""Keeps the workers running: starts them, notices when they end, restarts them, and gives up if that does not help.
 
-Runs in the API process's event loop, on the workers' sentinels, without a thread. Knows nothing of requests.
+It runs in the API process's event loop, on the workers' sentinels, without a thread. It knows nothing of requests.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ Process = multiprocessing.process.BaseProcess
 
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
-"""Seconds: when the last so many processes of one worker together were ready for less, the server ends. How long they
-took to load does not count, or a large model that always fails would be loaded for ever. Each worker has its own count:
-one fault that ends all of them at once is one failure.
+"""Seconds: if the last so many processes of one worker were ready for less than this in total, the server ends. How
+long they took to load does not count, or a large model that always fails would be loaded forever. Each worker has
+its own count: one fault that ends all of them at once is one failure.
 """
 _MAX_BACKOFF = 10.0
 _LAST_WORDS = 2.0
@@ -32,9 +32,10 @@ _LAST_WORDS = 2.0
 
 
 class Supervisor:
-    """`launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the server should end.
+    """Starts and restarts workers. `launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the
+    server should end.
 
-    `why_not()` is asked before a worker is started again: what it answers, if anything, ends the server.
+    `why_not()` is called before a worker is restarted: what it returns, if anything, ends the server.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class Supervisor:
         self._why_not = why_not
         self._processes: dict[int, Process] = {}
         self._lives = [deque[float](maxlen=MAX_FAILURES) for _ in client.workers]
-        """Of each worker the seconds that its last processes were ready, 0 for those that never were."""
+        """For each worker, the seconds that its last processes were ready; 0 for those that never were."""
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         client.on_hung = self.kill
 
     def launch_all(self) -> None:
-        """Start every worker. Before the event loop runs, so that they load while the API process starts."""
+        """Start every worker, before the event loop runs, so that they load while the API process starts."""
         for worker in self._client.workers:
             self._processes[worker.worker_id] = launch_shielded(self._launch, worker.worker_id)
 
@@ -66,7 +67,7 @@ class Supervisor:
             self._watch(worker_id)
 
     def kill(self, worker_id: int) -> None:
-        """End a worker that hangs; it is then started again like any that ended."""
+        """End a worker that hangs; it is then restarted like any that ended."""
         process = self._processes.get(worker_id)
         if process is not None and process.is_alive():
             reason = self._client.workers[worker_id].kill_reason
@@ -82,7 +83,7 @@ class Supervisor:
             asyncio.get_running_loop().remove_reader(process.sentinel)
 
     def reap(self, timeout: float) -> None:
-        """After the loop has ended: wait for the workers, who saw the link close, and kill those that stay."""
+        """Wait for the workers, after the loop has ended and they saw the link close, and kill those that remain."""
         self._is_stopping = True
         end = time.monotonic() + timeout
         for process in self._processes.values():
@@ -104,7 +105,7 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _replace(self, worker_id: int) -> None:
-        """What to do about a worker that ended: start another, now or later, or give up."""
+        """Replace a worker that ended: start another, now or later, or give up."""
         worker = self._client.workers[worker_id]
         process = self._processes[worker_id]
         process.join()
@@ -155,12 +156,12 @@ class Supervisor:
 
 
 def _num_short(lives: deque[float]) -> int:
-    """How many of the last processes were together ready for less than the window."""
+    """Return how many of the last processes were together ready for less than the window."""
     return sum(total < FAILURE_WINDOW for total in accumulate(reversed(lives)))
 
 
 def _backoff(lives: deque[float]) -> float:
-    """Nothing after a first failure, then half a second, doubled each time."""
+    """Return the seconds to wait before a restart: 0 after a first failure, then half a second, doubled each time."""
     recent = _num_short(lives)
     return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
 
@@ -183,20 +184,20 @@ _LARGE = 64 << 20
 
 
 def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None:
-    """What a worker's environment must hold before it starts; what is set already stays. `weight_bytes`: of its model's
-    files.
+    """Set what a worker's environment must hold before it starts; what is already set is kept. `weight_bytes` is the
+    size of its model's files.
 
-    glibc gives large buffers back to the kernel and faults them in again, page by page; told not to, the same
-    products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a busy
-    machine takes the core from the one that is waited for: beside other busy processes a step took 312 ms, and 62 ms
-    with waiters that sleep after 10,000 turns (a tenth of a millisecond, which on a quiet machine costs nothing). Small
-    models wait for shorter: with 1,000 turns they lose half or less beside a busy process where 10,000 lose two thirds,
-    and on a quiet machine no more than its figures scatter.
-    In huge pages, where the kernel has them for who asks, large weights are read 5 to 14 % faster, and a start takes a
-    third of a second longer (glibc from 2.35 on; an older one passes over a name that it does not know).
+    glibc gives large buffers back to the kernel and faults them in again, page by page; when configured not to, the
+    same products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a
+    busy machine takes the core from the thread that is waited for: next to other busy processes a step took 312 ms, and
+    62 ms with waiters that sleep after 10,000 spins (a tenth of a millisecond, which on a quiet machine costs nothing).
+    Small models wait for shorter: with 1,000 spins they lose half or less next to a busy process where 10,000 lose two
+    thirds, and on a quiet machine no more than the measurements vary. In huge pages, if the kernel has them on request,
+    large weights are read 5 to 14 % faster, and a start takes a third of a second longer (glibc from 2.35 on; an older
+    one ignores a name that it does not know).
 
-    multiprocessing starts its processes as `python -c ...`, which looks for modules in the working directory first.
-    That may be a model's folder, of which no code is run: the variable makes Python leave it out (3.11 and later).
+    multiprocessing starts its processes as `python -c ...`, which searches the working directory for modules first.
+    That may be a model's folder, whose code must not run: the variable makes Python leave it out (3.11 and later).
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")

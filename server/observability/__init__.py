@@ -1,1 +1,1 @@
-"""What operators see: metrics, logs, the access log and traces. It never changes an answer."""
+"""Provides what operators see: metrics, logs, the access log and traces. It never changes an answer."""

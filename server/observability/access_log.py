@@ -22,64 +22,66 @@ from server.engine.outputs import Timing
 logger = logging.getLogger(__name__)
 
 _TAKEN_IDS = re.compile(r"[!-~]{1,128}")
-"""Ids of clients that are taken over: no space, so that in a line of text nothing after them can be made up."""
+"""Matches client ids that are kept: they have no space, so that in a line of text nothing after them can be forged."""
 CLIENT_CLOSED_REQUEST = 499
-"""Status of a request whose client left before its answer began, as in nginx: only the log and the metrics tell it."""
+"""Status of a request whose client disconnected before its answer began, as in nginx: only the log and the metrics
+report it.
+"""
 _MAX_SHOWN_PATH = 200
 
 
 class Account(Protocol):
-    """Where a key's tokens are charged (`server.auth.quotas.KeyUse`)."""
+    """The account to which a key's tokens are charged (`server.auth.quotas.KeyUse`)."""
 
     def charge(self, num_tokens: int) -> None: ...
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What the log line of one request will say, and what is left to do when it is over."""
+    """Collects what the log line of one request will say, and what is left to do when it is over."""
 
     request_id: str
     path: str = ""
     started: float = field(default_factory=time.monotonic)
-    """CLOCK_MONOTONIC seconds, as all times of requests."""
+    """Start in CLOCK_MONOTONIC seconds, as all times of requests."""
     engine_requests: int = 0
-    """How many it handed to the engine."""
+    """Number of requests that it handed to the engine."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     answer_id: str | None = None
-    """The id in the body of a completion, which is OpenAI's and another."""
+    """The id in the body of a completion, in OpenAI's form; it differs from the request's id."""
     finish_reasons: list[str] = field(default_factory=list)
-    """Of its requests to the engine, as they ended."""
+    """Finish reasons of its requests to the engine, in the order in which they ended."""
     timings: list[Timing] = field(default_factory=list)
-    """Of those of them whose phases are known."""
+    """Times of those of its engine requests whose phases are known."""
     error_code: str | None = None
     key: str | None = None
-    """The name of the API key, never the key."""
+    """Name of the API key, never the key itself."""
     use: Account | None = None
-    """What that key uses; None when the server is open to all."""
+    """Account of that key's use; None if the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
-    """Called once the answer is sent, or its client gone."""
+    """Called once the answer is sent, or its client is gone."""
 
     @property
     def is_probe(self) -> bool:
-        """Whether it asks how the server is, as something does every few seconds."""
+        """Return whether it is a request for the server's state, which monitoring sends every few seconds."""
         return self.path.startswith("/health") or self.path == "/metrics"
 
     def count_prompt(self, num_tokens: int) -> None:
-        """A prompt of so many tokens was admitted to the engine."""
+        """Count a prompt of so many tokens that was admitted to the engine."""
         self.engine_requests += 1
         self.prompt_tokens += num_tokens
         if self.use is not None:
             self.use.charge(num_tokens)
 
     def count_generated(self) -> None:
-        """One more token was generated."""
+        """Count one more generated token."""
         self.generated_tokens += 1
         if self.use is not None:
             self.use.charge(1)
 
     def note_end(self, finish_reason: str, timing: Timing | None) -> None:
-        """One of its requests to the engine ended."""
+        """Record that one of its requests to the engine ended."""
         self.finish_reasons.append(finish_reason)
         if timing is not None:
             self.timings.append(timing)
@@ -92,9 +94,9 @@ class HttpExchange:
     scope: Scope
     record: RequestRecord
     status: int
-    """Of the answer. Where none was begun, 500 if the application raised, else CLIENT_CLOSED_REQUEST."""
+    """Status of the answer. If none was begun, 500 if the application raised, else CLIENT_CLOSED_REQUEST."""
     ended: float
-    """CLOCK_MONOTONIC seconds."""
+    """End in CLOCK_MONOTONIC seconds."""
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
@@ -106,9 +108,10 @@ RECORD_IN_SCOPE = "lightwell.record"
 
 
 class RequestLog:
-    """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end.
+    """Wraps an ASGI application: gives each request an id (`x-request-id`, kept if the client sent one) and logs its
+    end.
 
-    Each of `on_end` is told of each exchange before its line is written; what they return stands in the line.
+    Each of `on_end` is called with each exchange before its line is written; what they return is added to the line.
     """
 
     def __init__(self, app: ASGIApp, *on_end: Callable[[HttpExchange], dict[str, str]]) -> None:
@@ -148,7 +151,7 @@ class RequestLog:
 
 
 def request_id(sent: str) -> str:
-    """The id that a client sent, where it can be taken over, else a new one."""
+    """Return the id that a client sent, if it can be kept, or else a new one."""
     return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
 
 
@@ -179,7 +182,9 @@ def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
 
 
 def _details(exchange: HttpExchange) -> dict[str, object]:
-    """What the line says beyond the request's and the answer's first line; what does not apply is left out."""
+    """Return what the line says in addition to the request's and the answer's first line; what does not apply is
+    left out.
+    """
     record, timings = exchange.record, exchange.record.timings
     client = exchange.scope.get("client")
     queues = [timing.scheduled - timing.arrival for timing in timings if timing.scheduled is not None]
@@ -205,5 +210,5 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _in_text(value: object) -> str:
-    """A value as one word, so that none can pass for the next field."""
+    """Return a value as one word, so that none can pass for the next field."""
     return quote(str(value), "/:@,+")

@@ -43,13 +43,15 @@ class ReadAtScrape(Collector):
 
 
 class Histogram(Collector):
-    """A histogram of what one thread observes, with each token: prometheus_client's takes eight calls and two locks."""
+    """A histogram of what one thread observes with each token: prometheus_client's own takes eight calls and two
+    locks.
+    """
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name = name
         self._text = text
         self._bounds = (*bounds, math.inf)
-        """Upper ones, which belong to their buckets."""
+        """Upper bounds, which belong to their buckets."""
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
 
@@ -64,7 +66,7 @@ class Histogram(Collector):
 
 
 class WithAliases(Collector):
-    """Every metric of a registry, and once more under each other name that it has."""
+    """Every metric of a registry, repeated under each of its other names."""
 
     def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
         self._registry = registry

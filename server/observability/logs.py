@@ -1,8 +1,9 @@
-"""The log of every process: each event one line on stderr, of text or as a JSON object, and nothing ever waits for it.
+"""Writes the log of every process: each event is one line on stderr, as text or as a JSON object, and nothing ever
+waits for it.
 
-A thread of its own writes, so a reader that stalls holds up that thread and nobody else; what does not fit in its
-memory meanwhile is dropped, counted and reported. What comes from outside cannot begin a line: control characters are
-escaped, and the lines of a traceback are indented. Knows nothing of what is logged.
+A separate thread writes, so a reader that stalls blocks only that thread; what does not fit in its memory meanwhile is
+dropped, counted and reported. Outside input cannot begin a line: control characters are escaped, and the lines of a
+traceback are indented. It knows nothing of what is logged.
 """
 
 import json
@@ -17,17 +18,17 @@ from types import TracebackType
 from server.observability.access_log import current_record
 
 _MAX_WAITING_CHARACTERS = 4 << 20
-"""Of lines that stderr has not taken yet."""
+"""Most characters of lines that stderr has not taken yet."""
 _LAST_WRITES = 1.0
-"""Seconds that stderr has at the end to take what waits."""
+"""Seconds that stderr has at the end to take the waiting lines."""
 _STDERR = 2
 
 
 class _Formatter(logging.Formatter):
-    """Gathers what both styles say of an event.
+    """Gathers what both styles report of an event.
 
-    `extra={"fields": {...}}` stands beside the message of an object, which says the same in words; what is in
-    `extra={"attached": {...}}` only stands there, and at the end of a line of text as JSON.
+    `extra={"fields": {...}}` goes into an object next to its message, which says the same in words; `extra={"attached":
+    {...}}` goes into an object too, and to the end of a line of text as JSON.
     """
 
     def __init__(self, process: str) -> None:
@@ -35,7 +36,7 @@ class _Formatter(logging.Formatter):
         self._process = process
 
     def event(self, record: logging.LogRecord) -> dict[str, object]:
-        """Everything but the exception."""
+        """Return everything but the exception."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         request = current_record.get()
         event: dict[str, object] = {
@@ -51,12 +52,12 @@ class _Formatter(logging.Formatter):
         return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
-        """The traceback, or nothing."""
+        """Return the traceback, or an empty string."""
         return self.formatException(record.exc_info) if record.exc_info else ""
 
 
 def as_json(level: str, message: str) -> str:
-    """The line of an event that does not go through logging."""
+    """Return the line of an event that does not go through logging."""
     record = logging.LogRecord("server", logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
     return JsonFormatter("api").format(record)
 
@@ -69,7 +70,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object in ASCII."""
+    """Formats an event as one JSON object in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = self.event(record) | getattr(record, "attached", {})
@@ -79,7 +80,7 @@ class JsonFormatter(_Formatter):
 
 
 class TextFormatter(_Formatter):
-    """`time LEVEL process logger: message`, and the request's id where the message does not say it."""
+    """Formats an event as `time LEVEL process logger: message`, with the request's id if the message lacks it."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = self.event(record)
@@ -94,12 +95,12 @@ class TextFormatter(_Formatter):
 
 
 def _escaped(text: str) -> str:
-    """Without what could end a line or steer a terminal."""
+    """Return the text without what could end a line or control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class LogWriter(logging.Handler):
-    """Hands formatted lines to a thread that writes them. `num_dropped` lines were not."""
+    """Hands formatted lines to a thread that writes them. `num_dropped` counts lines that were not written."""
 
     def __init__(self, descriptor: int, max_waiting: int = _MAX_WAITING_CHARACTERS) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class LogWriter(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all is written, for a second at most."""
+        """Wait until everything is written, for a second at most."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines and not self._is_writing, _LAST_WRITES)
 
@@ -151,7 +152,9 @@ class LogWriter(logging.Handler):
 
 
 def _write(descriptor: int, data: bytes) -> bool:
-    """Write all of it, waiting as long as that takes; False when nobody will ever read it, or the disk is full."""
+    """Write all of the data, waiting as long as that takes. Returns False if it will never be read, or the disk is
+    full.
+    """
     rest = memoryview(data)
     while rest:
         try:
@@ -166,12 +169,12 @@ def _write(descriptor: int, data: bytes) -> bool:
 
 
 def num_dropped_lines() -> int:
-    """Log lines of this process that stderr did not take."""
+    """Return how many log lines of this process stderr did not take."""
     return sum(handler.num_dropped for handler in logging.getLogger().handlers if isinstance(handler, LogWriter))
 
 
 def flush() -> None:
-    """Give what was logged a moment to be written, before the process ends or something else goes to stderr."""
+    """Give the logged lines a moment to be written, before the process ends or something else goes to stderr."""
     for handler in logging.getLogger().handlers:
         handler.flush()
 
@@ -179,7 +182,7 @@ def flush() -> None:
 def configure_logging(level: str, style: str, process: str = "api") -> None:
     """Send every event of this process to stderr, from `level` on, as `text` or `json` lines that name the process.
 
-    Warnings and exceptions that nobody catches, in any thread, are events too.
+    Warnings and uncaught exceptions, in any thread, are events too.
     """
     if sys.stderr is None and not _is_open(_STDERR):
         # It was closed before we started. Left free, the number would go to some socket, and our lines to a client.
@@ -201,7 +204,9 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what uvicorn says of an exception that left the application: `server.http.errors` has logged it."""
+    """Return False for what uvicorn says of an exception that left the application: `server.http.errors` has logged
+    it.
+    """
     return current_record.get() is None or not record.getMessage().startswith("Exception in ASGI application")
 
 

@@ -1,7 +1,7 @@
-"""Every metric of the server, defined here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
+"""Defines every metric of the server, here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
 
 Counters and gauges of the engine are read from its snapshots at scrape time; latencies are observed in the API process,
-where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
+where clients feel them. It owns its registry, so that several servers can live in one process. It knows no route.
 """
 
 from collections import Counter as Counts
@@ -52,23 +52,23 @@ FAILURES = (
     "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
     "shutting_down", "internal_error",
 )  # fmt: skip
-"""Codes of the errors that a request in the engine can end with: shown as 0 before the first."""
+"""Codes of the errors that a request in the engine can end with; they are shown as 0 before the first."""
 
 REFUSALS = ("queue_full", "queue_time_exceeded", "queue_tokens_full", "queue_blocks_full", "capture_budget_full")
-"""Codes of the errors with which a request is turned away from the queue."""
+"""Codes of the errors with which the queue refuses a request."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerNumbers:
-    """What is told of one worker slot."""
+    """The reported numbers of one worker slot."""
 
     is_up: bool
-    """Its process takes requests."""
+    """Whether its process takes requests."""
     stats: EngineStats
     requests_total: int
-    """How many it was given."""
+    """Number of requests that it was given."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class ClientCounters:
 
 
 class EngineStatus(Protocol):
-    """What the metrics read from the engine's client at each scrape."""
+    """The state that the metrics read from the engine's client at each scrape."""
 
     @property
     def counts(self) -> ClientCounters: ...
@@ -192,7 +192,7 @@ def _of_keys(keys: Keyring) -> Iterable[Metric]:
 class Metrics:
     """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
 
-    `aliases` are pairs of another name and the gauge it is of (`server.config.metric_aliases`).
+    `aliases` are pairs of another name and the gauge that it names (`server.config.metric_aliases`).
     """
 
     def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
@@ -265,7 +265,7 @@ class Metrics:
         self.registry.register(ReadAtScrape(lambda: _of_engine(engine)))
 
     def watch_caches(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
-        """Tell the KV cache of the workers that are loaded, read at each scrape. Call once."""
+        """Report the KV cache of the workers that are loaded, read at each scrape. Call once."""
         self.registry.register(ReadAtScrape(lambda: _of_caches(engines())))
 
     def watch_keys(self, keys: Keyring) -> None:
@@ -280,7 +280,7 @@ class Metrics:
     def observe_end(self, finish_reason: str, latency: float, timing: Timing | None) -> None:
         """Count a request of the engine that ended, `latency` seconds after it arrived.
 
-        `timing` is None for requests that were ended before the engine said when it took them.
+        `timing` is None for requests that ended before the engine reported when it took them.
         """
         self.request_success.labels(finish_reason).inc()
         record = current_record.get()
@@ -307,5 +307,5 @@ class Metrics:
         return {}
 
     def render(self) -> bytes:
-        """The Prometheus text exposition."""
+        """Return the Prometheus text exposition."""
         return generate_latest(self._shown)

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces: a span for each HTTP request, with one for each phase of what it asked of the engine.
+"""Makes OpenTelemetry traces: a span for each HTTP request, with one for each phase of its engine requests.
 
-Spans are made when a request is over, from the times that it noted, so tracing costs a running request nothing; a
-thread of the SDK sends them, and drops them when nobody takes them. Names follow OpenTelemetry's conventions for HTTP
-and for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint nothing of OpenTelemetry is
+Spans are made when a request is over, from the times that it recorded, so tracing costs a running request nothing; a
+thread of the SDK sends them, and drops them if no collector takes them. Names follow OpenTelemetry's conventions for
+HTTP and for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint nothing of OpenTelemetry is
 imported.
 """
 
@@ -30,21 +30,23 @@ _OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 _LAST_SPANS = 2.0
-"""Seconds that the collector has at the end to take what waits."""
+"""Seconds that the collector has at the end to take the waiting spans."""
 
 
 def is_wanted(endpoint: str | None, environ: Mapping[str, str]) -> bool:
-    """Whether traces are to be made: by our setting, or by OpenTelemetry's own variables."""
+    """Return whether to make traces: by our setting, or by OpenTelemetry's own variables."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
     return endpoint is not None or any(environ.get(name) for name in _VARIABLES)
 
 
 class Tracing:
-    """Makes the spans of one server. `endpoint` as `--otlp-endpoint`; None leaves it to the environment."""
+    """Makes the spans of one server. `endpoint` is as in `--otlp-endpoint`; None leaves it to the environment."""
 
     def __init__(self, endpoint: str | None, model_id: str, environ: Mapping[str, str] = os.environ) -> None:
-        """Raises SettingsError when the packages are not installed, or another protocol than HTTP is asked for."""
+        """Set up tracing. Raises SettingsError if the packages are not installed, or a protocol other than HTTP is
+        asked for.
+        """
         named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the one for traces goes first
         if named is not None and environ[named] != "http/protobuf":
             raise SettingsError(f"{named} {environ[named]!r} is not usable; http/protobuf is accepted")
@@ -72,7 +74,9 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, exchange: HttpExchange) -> dict[str, str]:
-        """Make the spans of a request that is over; what its log line says of them. Probes and scrapes make none."""
+        """Make the spans of a request that is over, and return what its log line says of them. Probes and scrapes
+        make none.
+        """
         scope, record = exchange.scope, exchange.record
         if record.is_probe:
             return {}
@@ -101,7 +105,7 @@ class Tracing:
         return {"trace_id": self._trace.format_trace_id(span.get_span_context().trace_id)}
 
     def _attributes(self, exchange: HttpExchange, route: str | None) -> dict[str, Any]:
-        """Neither prompts nor answers."""
+        """Return the span's attributes, which hold neither prompts nor answers."""
         scope, record = exchange.scope, exchange.record
         attributes: dict[str, Any] = {
             "http.request.method": scope["method"],
@@ -127,7 +131,7 @@ class Tracing:
         return {name: value for name, value in attributes.items() if value is not None}
 
     def shut_down(self) -> None:
-        """Send what waits, for two seconds at most: a collector that does not answer holds up no end."""
+        """Send the waiting spans, for two seconds at most: a collector that does not answer delays no end."""
         ending = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         ending.start()
         ending.join(_LAST_SPANS)
@@ -136,7 +140,7 @@ class Tracing:
 
 
 def _phases(timing: Timing) -> list[tuple[str, float, float]]:
-    """Name, begin and end of what a request to the engine went through, in CLOCK_MONOTONIC seconds."""
+    """Return name, begin and end of the phases of a request to the engine, in CLOCK_MONOTONIC seconds."""
     marks = (("queue", timing.arrival), ("prefill", timing.scheduled), ("decode", timing.first_token))
     ends = (timing.scheduled, timing.first_token, timing.finished)
     return [
@@ -147,7 +151,7 @@ def _phases(timing: Timing) -> list[tuple[str, float, float]]:
 
 
 def _latencies(timings: list[Timing]) -> dict[str, float]:
-    """Of several requests to the engine the longest of each phase; the first token is the first of all."""
+    """Return the longest latency of each phase over several engine requests; the first token is the first of all."""
     longest: dict[str, float] = {}
     for timing in timings:
         for name, begin, end in _phases(timing):

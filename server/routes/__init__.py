@@ -1,7 +1,8 @@
-"""Every HTTP route, each in its own file. They read and check requests, and write answers; they compute nothing.
+"""Holds every HTTP route, each in its own file. Routes read and check requests, and write answers; they compute
+nothing.
 
 The application adds the error handlers (`server.http.errors`) and the HTTP metrics (`server.observability.metrics`)
-around them, and leaves FastAPI's own /docs out: it would load its scripts from the network, and hide ours.
+around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
 """
 
 from typing import Any
@@ -58,13 +59,14 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 _BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
-"""Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
+"""Documents in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
 
 
 def build_routes(context: AppContext) -> list[BaseRoute]:
-    """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open.
+    """Return all routes: the API behind its key, the operator's behind an admin key; health, metrics and pages are
+    open.
 
-    They are tried in turn. One list of them, for the application's own: routers within routers would try each route
+    They are tried in order. They are one list, for the application's own: routers within routers would try each route
     once more at every level.
     """
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes

@@ -1,8 +1,8 @@
-"""What stands before every route: the key and its limits, then the body's size, type and encoding. All of it before any
-parsing.
+"""Checks what every route requires first: the key and its limits, then the body's size, type and encoding, all before
+any parsing.
 
-A route class rather than a middleware, so that it knows which routes are open, and so that `receive` stays the server's
-own for those who watch it for a disconnect.
+It is a route class rather than a middleware, so that it knows which routes are open, and so that `receive` stays the
+server's own for code that watches it for a disconnect.
 """
 
 import asyncio
@@ -39,25 +39,27 @@ from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_recor
 from server.schemas.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
-"""Commas of a body: no request needs more."""
+"""Most commas in a body; no request needs more."""
 _PARSER = ThreadPoolExecutor(1, "parse")
-"""Reads large bodies one after the other: each thread that computes makes the event loop wait some milliseconds at
-every turn, and the threads of all other work must stay free.
+"""Reads large bodies one after the other: each computing thread makes the event loop wait some milliseconds at every
+iteration, and the threads of all other work must stay free.
 """
 _READ_AT_ONCE = 1 << 15
-"""Bytes of a body that is parsed at once, on the event loop: some milliseconds, and fewer lists than a large one's."""
+"""Most bytes of a body that is parsed in one go, on the event loop: some milliseconds, and fewer lists than a large
+one has.
+"""
 
 KEY_IN_SCOPE = "lightwell.key"
-"""Where an ASGI scope holds the request's ApiKey; it is not there while the server is open to all."""
+"""Key of the request's ApiKey in an ASGI scope; it is missing while the server is open to all."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class OpenRoute(APIRoute):
-    """A route without a key; what answers GET answers HEAD too (RFC 9110, 9.1), whose body the HTTP server drops."""
+    """A route without a key; what answers GET also answers HEAD (RFC 9110, 9.1), whose body the HTTP server drops."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether the request is for this route."""
+        """Return whether the request is for this route."""
         return super().matches(self._as_get(scope))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +72,7 @@ class OpenRoute(APIRoute):
 
 
 def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
-    """An APIRoute whose endpoints run only for requests with a valid key and a readable JSON body."""
+    """Return an APIRoute class whose endpoints run only for requests with a valid key and a readable JSON body."""
 
     class GuardedRoute(OpenRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,7 +100,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
                 known.use.end()
 
         def check_right(self, known: KnownKey) -> None:
-            """Whether this key may use this route: every key may."""
+            """Check whether this key may use this route: every key may."""
 
         def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
@@ -115,7 +117,9 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
 
 def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
-    """A guarded route for admin keys. While there is none, it does not exist: nobody can try keys on it."""
+    """Return a guarded route class for admin keys. While there are none, the route does not exist, so that no client
+    can try keys on it.
+    """
 
     class AdminRoute(guarded_route(keys, max_body_bytes)):  # type: ignore[misc]  # a class made for these keys
         def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -129,7 +133,7 @@ def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
 
 def check_key(authorization: str | None, keys: Keyring) -> KnownKey | None:
-    """The key that the header bears; None when the server is open to all. Raises Unauthorized."""
+    """Return the key in the header, or None if the server is open to all. Raises Unauthorized."""
     if keys.is_open:
         return None
     scheme, _, token = (authorization or "").partition(" ")
@@ -147,7 +151,7 @@ def check_key(authorization: str | None, keys: Keyring) -> KnownKey | None:
 async def read_body(request: Request, max_bytes: int) -> None:
     """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest.
 
-    BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would be parsed for long.
+    BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would take long to parse.
     """
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
@@ -196,7 +200,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
 
 
 def _parse(body: bytes) -> Any:
-    """Parse a large body without keeping the interpreter from the event loop for long."""
+    """Parse a large body without blocking the event loop for long."""
     reader = JsonReader(body)
     try:
         check_value_lists(body)

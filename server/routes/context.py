@@ -1,7 +1,7 @@
-"""What every route may use, in one object, and what the routes need from the engine's client.
+"""Holds what every route may use, in one object, and describes what the routes need from the engine's client.
 
-The application builds it once; the routes hold no state of their own. `EngineProtocol` and `Handle` are the border to
-the process that computes. They are described here, so that routes can be tested against any engine that keeps the
+The application builds it once; the routes have no state of their own. `EngineProtocol` and `Handle` are the interface
+to the process that computes. They are described here, so that routes can be tested against any engine that keeps the
 contract.
 """
 
@@ -28,7 +28,7 @@ class Handle(Protocol):
     """One request in flight: iterate over its outputs; `close` aborts it if it has not finished (idempotent)."""
 
     on_token: Callable[[int], bool] | None
-    """Takes tokens that come with nothing else while the reader waits, where it returns True."""
+    """Takes tokens that come with nothing else while the reader waits, if it returns True for them."""
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
     def close(self) -> None: ...
@@ -85,7 +85,7 @@ class AppContext:
 
     @property
     def context_limit(self) -> int:
-        """`max_model_len`, or less where the worker found room for less."""
+        """Return `max_model_len`, or less if the worker found room for less."""
         try:
             return min(self.engine.info().max_model_len, self.max_model_len)
         except Unavailable:
@@ -93,7 +93,9 @@ class AppContext:
 
     @property
     def capture_limit(self) -> int:
-        """Most bytes that may be captured at a time: `max_capture_bytes`, or less where a worker has room for less."""
+        """Return the most bytes that may be captured at a time: `max_capture_bytes`, or less if a worker has room
+        for less.
+        """
         try:
             return capture_limit(self.settings.max_capture_bytes, self.engine.info().memory_room)
         except Unavailable:
@@ -101,7 +103,9 @@ class AppContext:
 
     @property
     def compute_dtype(self) -> str | None:
-        """The dtype in which the network computes, whatever numbers are sent in; None while no worker has said so."""
+        """Return the dtype in which the network computes, whatever numbers are sent in, or None if no worker has
+        reported it yet.
+        """
         try:
             return self.engine.info().dtype
         except Unavailable:
@@ -109,13 +113,13 @@ class AppContext:
 
     @property
     def batch_invariant(self) -> bool | None:
-        """Whether an answer's bits depend on its own request alone; None while no worker has said so."""
+        """Return whether an answer's bits depend on its own request alone, or None if no worker has reported it yet."""
         info = self.engine_info
         return None if info is None else info.batch_invariant
 
     @property
     def engine_info(self) -> EngineInfo | None:
-        """What the engine settled on; None while no worker has said so."""
+        """Return the settings that the engine chose, or None if no worker has reported them yet."""
         try:
             return self.engine.info()
         except Unavailable:

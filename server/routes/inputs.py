@@ -1,8 +1,8 @@
-"""Inputs that are read and not continued: a text or ids, what follows it, and for encoder-decoders both of its sides.
+"""Reads inputs that are not continued: a text or ids, what follows it, and for encoder-decoders both of their sides.
 
-Of an encoder-decoder `input` is what the encoder reads; the decoder reads its start token, `decoder_input` and
+For an encoder-decoder, `input` is what the encoder reads; the decoder reads its start token, `decoder_input` and
 `completion`, in this order. Text for the decoder gets no special tokens; ids as decoder_input are taken as they are,
-the start token included. Knows no engine and no answer.
+the start token included. It knows no engine and no answer.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ _OneText = str | Sequence[int]
 
 
 async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
-    """Each input of a body, with its completion, within the context.
+    """Return each input of a body, with its completion, within the context.
 
-    Raises BadRequest, also for a completion of an encoder's input, and for a decoder_input where there is one stack.
+    Raises BadRequest, also for a completion of an encoder's input, and for a decoder_input if the model has one stack.
     """
     value, completion, decoder_input, truncate = body.input, body.completion, body.decoder_input, body.truncate
     prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate)
@@ -49,9 +49,10 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
 async def between_stacks(
     context: AppContext, prompts: list[Prompt], decoder_input: PromptInput | None, truncate: bool, field: str
 ) -> list[Prompt]:
-    """The prompts as they are; of an encoder-decoder, what its decoder reads first, and they go to the encoder.
+    """Return the prompts as they are; for an encoder-decoder they go to the encoder, and what its decoder reads first
+    is added.
 
-    Raises BadRequest for a decoder_input where there is one stack, and for what is over the encoder's context.
+    Raises BadRequest for a decoder_input if the model has one stack, and for what is over the encoder's context.
     """
     if context.config.kind != "encoder-decoder":
         if decoder_input is not None:
@@ -68,8 +69,8 @@ async def between_stacks(
 
 
 async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:
-    """What the decoder of an encoder-decoder has read before it continues: its start token, the token that it must say
-    first if the model's files name one, and then `value`. Token ids are taken as they are.
+    """Return what the decoder of an encoder-decoder has read before it continues: its start token, the token that it
+    must generate first if the model's files name one, and then `value`. Token ids are taken as they are.
 
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
@@ -92,7 +93,7 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
 
 
 def joined(prompt: Prompt, end: Prompt) -> Prompt:
-    """Two texts as one: the spans of the second count from the beginning of the first."""
+    """Join two texts into one: the spans of the second count from the beginning of the first."""
     ids = prompt.ids + end.ids
     if prompt.text is None or end.text is None or prompt.offsets is None or end.offsets is None:
         return Prompt(ids, encoder=prompt.encoder)
@@ -118,7 +119,7 @@ async def _started(context: AppContext, value: PromptInput | None, count: int) -
 
 
 def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:
-    """The texts or id lists of a field. Raises BadRequest when they do not match the inputs in number."""
+    """Return the texts or id lists of a field. Raises BadRequest when they do not match the inputs in number."""
     is_one = isinstance(value, str) or not value or isinstance(value[0], int)
     items: list[_OneText] = [value] if is_one else list(value)  # type: ignore[list-item,arg-type]
     if len(items) != count:

@@ -1,4 +1,6 @@
-"""From the forms a prompt may take on the wire to token ids that fit the model. Knows no engine and no answer."""
+"""Converts the forms that a prompt may take on the wire to token ids that fit the model. It knows no engine and no
+answer.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,17 +18,19 @@ from server.schemas.base import encodable
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""
 MIN_TEXT_LIMIT = 1_000_000
-"""Characters of a text that are accepted for any model: tokenising takes some microsecond and kilobyte a token."""
+"""Characters of a text that are accepted for any model: tokenising takes about a microsecond and a kilobyte per
+token.
+"""
 MAX_TOKEN_CHARACTERS = 32
-"""No text has more characters than this for each of its tokens, unless it is no text but a run of blanks."""
+"""Most characters that a text has for each of its tokens, unless it is a run of blanks."""
 _IDS_AT_ONCE = 100_000
-"""Of many prompts of ids, before the event loop may do something else."""
+"""Ids of many prompts that are checked before the event loop may do something else."""
 _GROUP_CHARACTERS = 500_000
-"""Of many texts tokenised together, for the same reason."""
+"""Characters of many texts that are tokenised together, for the same reason."""
 
 Span = tuple[int, int]
 Keep = Literal["start", "end"]
-"""Which part of a text that is cut."""
+"""Which part of a text is kept when it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +39,27 @@ class Prompt:
 
     ids: tuple[int, ...]
     text: str | None = None
-    """None when token ids were given."""
+    """The text, or None when token ids were given."""
     offsets: tuple[Span, ...] | None = None
     """Character span of each token in `text`."""
     num_ending: int = 0
-    """Special tokens that the tokenizer set behind the text: a cut before them keeps them."""
+    """Special tokens that the tokenizer put after the text: a cut before them keeps them."""
     encoder: "Prompt | None" = None
-    """Of an encoder-decoder: what the encoder reads. The ids above are then the decoder's."""
+    """What the encoder of an encoder-decoder reads; the ids above are then the decoder's."""
 
     @property
     def encoder_ids(self) -> tuple[int, ...]:
-        """What the encoder of an encoder-decoder reads."""
+        """Return what the encoder of an encoder-decoder reads."""
         return () if self.encoder is None else self.encoder.ids
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are read, the encoder's and the decoder's together."""
+        """Return how many tokens are read, the encoder's and the decoder's together."""
         return len(self.ids) + len(self.encoder_ids)
 
 
 def check_model(context: AppContext, model: str | None) -> None:
-    """Raise NotFound unless `model` is the one that is served; None is that one."""
+    """Raise NotFound unless `model` is the one that is served; None means that one."""
     if model is not None and model != context.model_id:
         raise NotFound(
             f"The model {shown(model)} does not exist here; {context.model_id!r} is served.",
@@ -67,10 +71,10 @@ def check_model(context: AppContext, model: str | None) -> None:
 async def read_prompts(
     context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True, keep: Keep | None = None
 ) -> list[Prompt]:
-    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the network lacks.
+    """Return the prompts of a body's field. Raises BadRequest for empty ones and for ids that the network lacks.
 
-    Texts far over any context are refused unread, or cut to the end that `keep` names: the rest of the cut, by tokens,
-    is the caller's.
+    Texts far over any context are refused unread, or cut to the end that `keep` names: the caller does the rest of the
+    cut, by tokens.
     """
     if isinstance(value, str):
         text = _bounded(context, value, field, keep)
@@ -96,7 +100,7 @@ async def read_prompts(
 
 
 def check_not_empty(prompt: Prompt, field: str) -> Prompt:
-    """The prompt; raises BadRequest if it has no token."""
+    """Return the prompt. Raises BadRequest if it has no token."""
     if not prompt.ids:
         got = "" if prompt.text is None else f", got {prompt.text!r}"
         raise BadRequest(f"{field}: the prompt is empty; at least one token is accepted{got}.", param=field)
@@ -104,7 +108,7 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
 
 
 def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int, ...]:
-    """The ids; raises BadRequest if there are none or one is outside the vocabulary."""
+    """Return the ids. Raises BadRequest if there are none or one is outside the vocabulary."""
     given = tuple(ids)
     check_not_empty(Prompt(given), field)
     least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
@@ -119,7 +123,7 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int,
 
 
 def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
-    """The prompt; raises BadRequest if it is empty, or holds tokens for which the network has no embedding.
+    """Return the prompt. Raises BadRequest if it is empty, or holds tokens for which the network has no embedding.
 
     Some checkpoints' tokenizers know more tokens (for padding, say) than the network.
     """
@@ -151,12 +155,12 @@ def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = Non
 
 
 async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
-    """A text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
+    """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
     return await _encode_one(context, _bounded(context, text, field), add_special_tokens)
 
 
 async def read_following(context: AppContext, text: str, field: str) -> Prompt:
-    """A text that follows a prompt, which may be empty. Raises BadRequest for tokens the network lacks."""
+    """Return a text that follows a prompt, which may be empty. Raises BadRequest for tokens that the network lacks."""
     prompt = await encode(context, text, False, field)
     return _check_text(context, prompt, field) if prompt.ids else prompt
 
@@ -188,7 +192,7 @@ def _encoded(text: str, encoding: Encoding) -> Prompt:
 
 
 def _groups(texts: list[str]) -> Iterator[list[str]]:
-    """The texts in their order, each group of at most `_GROUP_CHARACTERS`, or one text."""
+    """Yield the texts in their order, each group of at most `_GROUP_CHARACTERS`, or one text."""
     group: list[str] = []
     size = 0
     for text in texts:
@@ -206,7 +210,9 @@ async def render_chat(
     add_generation_prompt: bool,
     arguments: Mapping[str, Any] | None = None,
 ) -> str:
-    """The conversation as the model's template writes it. Raises BadRequest when there is none, or it refuses."""
+    """Return the conversation as the model's template writes it. Raises BadRequest when there is no template, or it
+    refuses.
+    """
     if context.chat_template is None:
         raise BadRequest(
             f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
@@ -231,14 +237,14 @@ async def read_chat(
     add_generation_prompt: bool = True,
     arguments: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """Write a conversation as one prompt. The template writes the special tokens itself: none are added."""
+    """Return a conversation as one prompt. The template writes the special tokens itself: none are added."""
     text = await render_chat(context, messages, add_generation_prompt, arguments)
     return _check_text(context, await encode(context, text, False, "messages"), "messages")
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
-    """Cut a prompt to its last `num_tokens` tokens, among which those that the tokenizer added stay; -1 is `limit`, and
-    None keeps all.
+    """Cut a prompt to its last `num_tokens` tokens, which include those that the tokenizer added; -1 means `limit`,
+    and None keeps all.
     """
     num_kept = limit if num_tokens == -1 else num_tokens
     if num_kept is None or len(prompt.ids) <= num_kept:
@@ -251,14 +257,14 @@ def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
 
 
 def encoder_limit(context: AppContext) -> int:
-    """Most tokens that the encoder of an encoder-decoder reads."""
+    """Return the most tokens that the encoder of an encoder-decoder reads."""
     encoder = context.config.encoder
     return context.context_limit if encoder is None else min(context.context_limit, encoder.max_model_len)
 
 
 def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, limit: int | None = None) -> Prompt:
-    """An input that is only read, never continued. Raises BadRequest over the context; `truncate` cuts the end
-    of the text, and keeps the special tokens behind it.
+    """Return an input that is only read, never continued, within the context. Raises BadRequest if it is longer;
+    `truncate` cuts the end of the text instead, and keeps the special tokens after it.
 
     `limit` is the most tokens, if not the context.
     """
@@ -283,7 +289,7 @@ def fit_generation(
     *,
     drops_token: bool = False,
 ) -> tuple[Prompt, int]:
-    """The prompt and how many tokens may follow it: `max_tokens`, or the rest of the context if it is None.
+    """Return the prompt and how many tokens may follow it: `max_tokens`, or the rest of the context if it is None.
 
     `drops_token`: the one token that follows is thrown away, so the prompt may fill the context.
 

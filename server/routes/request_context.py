@@ -1,10 +1,10 @@
-"""On what terms a request runs the model: until when, and before whom. And whether it may come in at all, asked before
-its body is read.
+"""Decides on what terms a request runs the model: its deadline and its priority. It also decides whether a request is
+admitted at all, before its body is read.
 
-A client says how long it waits with the header `X-Request-Timeout` or the field `timeout`, in seconds; the least of
+A client sets how long it waits with the header `X-Request-Timeout` or the field `timeout`, in seconds; the least of
 these and `--request-timeout` counts, from the arrival of the request's head to the head of its answer, or to the end of
-a stream. The engine ends what is late (`server.dispatch.engine_client`); this file ends what it does not see: reading,
-and writing the answer.
+a stream. The engine ends late requests (`server.dispatch.engine_client`); this file ends what the engine does not see:
+reading, and writing the answer.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from server.schemas import RunFields
 HEADER = "X-Request-Timeout"
 
 _current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
-"""Of the HTTP request that the running task belongs to."""
+"""The terms of the HTTP request that the running task belongs to."""
 
 
 def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: bool = False) -> type[APIRoute]:
-    """A route that runs the model: behind what `base` checks of the key, and before what it does with the body, a
-    request is turned away if there is no room for any, and its time begins to run.
+    """Return a route that runs the model. After `base` has checked the key, and before it reads the body, a request is
+    rejected if there is no room for any, and its time begins to run.
 
-    `is_inspection`: it generates and embeds nothing, and finds room beside a flood of what does.
+    `is_inspection`: the route generates and embeds nothing, and is admitted even during a flood of requests that do.
     """
 
     class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
@@ -67,7 +67,7 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
 
 
 def accept(context: AppContext, body: RunFields) -> None:
-    """Check the model that a body names, and take its terms.
+    """Check the model that a body names, and apply the body's terms.
 
     Raises NotFound, and BadRequest for a priority that clients may not set.
     """
@@ -84,14 +84,14 @@ def current_request() -> RequestContext:
 
 
 def _min_priority(context: AppContext, key: ApiKey | None) -> int:
-    """The earliest that requests with this key may ask for."""
+    """Return the earliest priority that requests with this key may ask for."""
     if key is not None and key.limits.min_priority is not None:
         return key.limits.min_priority
     return min(PRIORITIES) if context.settings.allow_priority else 0
 
 
 def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -> int:
-    """What the body asks for. A key that must yield need not say so. Raises BadRequest."""
+    """Return the priority that the body asks for. A key that must yield need not say so. Raises BadRequest."""
     least = _min_priority(context, key)
     if "priority" not in body.model_fields_set:
         return max(body.priority, least)

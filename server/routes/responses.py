@@ -1,4 +1,4 @@
-"""What the answers of all routes that look inside have in common: formats, tokens, usage, the limit of their size."""
+"""Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,20 +17,21 @@ from server.routes.prompts import Prompt
 from server.routes.tasks import TaskResult, count_rejection
 
 TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
-"""For the OpenAPI page: the other media types of an answer."""
+"""The other media types of an answer, for the OpenAPI page."""
 
 
 def wire_of(wanted: Format, encoding_format: str) -> Wire:
-    """How numbers are written in an answer of this format."""
+    """Return how numbers are written in an answer of this format."""
     if wanted in (Format.SAFETENSORS, Format.NPY):
         return "binary"
     return "base64" if encoding_format == "base64" else "json"
 
 
 def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
-    """The pieces of a body that holds these arrays: at once where they are worth one write, else as a stream.
+    """Return the response with the pieces of a body that holds these arrays: at once if they are worth one write, else
+    as a stream.
 
-    A binary stream says how long it is too: then nothing is put between its pieces, which need not be copied.
+    A binary stream also reports its length: then nothing is put between its pieces, which need not be copied.
     """
     begin: list[Piece] = []
     num_bytes = 0
@@ -48,7 +49,7 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
 
 
 def new_answer_id(kind: str) -> str:
-    """An id for the body of a completion; the request's log line names it too."""
+    """Return an id for the body of a completion; the request's log line names it too."""
     answer_id = f"{kind}-{uuid.uuid4().hex}"
     record = current_record.get()
     if record is not None:
@@ -58,7 +59,7 @@ def new_answer_id(kind: str) -> str:
 
 @contextmanager
 def counted_refusals(context: AppContext) -> Iterator[None]:
-    """Counts a refusal of an answer that would be too large."""
+    """Count a refusal of an answer that would be too large."""
     try:
         yield
     except PayloadTooLarge as error:
@@ -73,8 +74,9 @@ def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[st
 
 
 def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
-    """Make the same for an answer whose layers and heads are chosen: it tells how many there are, so that a reader can
-    count from the end too."""
+    """Make the same for an answer whose layers and heads are chosen: it reports how many there are, so that a reader
+    can count from the end too.
+    """
     sizes = {
         stack: {"num_layers": own.num_layers, "num_heads": own.num_heads, "num_kv_heads": own.num_kv_heads}
         for stack in stacks(context.config)
@@ -84,7 +86,7 @@ def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any
 
 
 def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict[str, Any]:
-    """Tokens of requests that generate none."""
+    """Return the usage of requests that generate no tokens."""
     num_tokens = sum(prompt.num_tokens for prompt in inputs)
     return {
         "prompt_tokens": num_tokens,
@@ -94,16 +96,16 @@ def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict
 
 
 _TOKEN_BYTES = 26
-"""Of one token in an answer, about: its text, its id, its span in the input."""
+"""Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
 
 
 def token_bytes(inputs: Sequence[Prompt]) -> int:
-    """About what the tokens of all inputs take in an answer."""
+    """Return approximately how many bytes the tokens of all inputs take in an answer."""
     return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
 
 
 def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
-    """The tokens that one stack read, as every answer names them."""
+    """Return the tokens that one stack read, as every answer names them."""
     return {
         f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
         f"{prefix}token_ids": prompt.ids,
@@ -112,6 +114,8 @@ def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[
 
 
 def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
-    """The tokens of an input: of an encoder-decoder those of the decoder, and those of the encoder by their prefix."""
+    """Return the tokens of an input: for an encoder-decoder those of the decoder, and those of the encoder by their
+    prefix.
+    """
     encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")
     return {**token_fields(context, prompt), **encoder}

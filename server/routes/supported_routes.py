@@ -1,4 +1,6 @@
-"""Which routes the loaded model can answer, and why not the others. What capabilities tells is what routes refuse."""
+"""Decides which routes the loaded model can answer, and why not the others. What capabilities reports is what routes
+refuse.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +10,7 @@ from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
 ROUTES_OF_A_HEAD = ("/v1/completions", "/v1/chat/completions", "/v1/next", "/v1/lens")
-"""Routes that need logits."""
+"""The routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
     "/v1/rollout", "/v1/geometry", "/v1/circuits",
@@ -17,7 +19,7 @@ ROUTES_OF_ANY_MODEL = (
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedReason:
-    """Why a route cannot be answered."""
+    """The reason why a route cannot be answered."""
 
     reason: str
     code: str = "not_supported_by_model"
@@ -25,7 +27,7 @@ class UnsupportedReason:
 
 
 def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
-    """Why this model cannot answer this route; None when it can."""
+    """Return why this model cannot answer this route, or None if it can."""
     config = context.config
     if route in ROUTES_OF_A_HEAD and not config.has_head:
         others = ", ".join(ROUTES_OF_ANY_MODEL)
@@ -51,12 +53,12 @@ def check_route(context: AppContext, route: str) -> None:
 
 
 def parts_of(config: ModelConfig) -> tuple[Part, ...]:
-    """The attentions that the model has."""
+    """Return the attentions that the model has."""
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
 
 
 def check_part(context: AppContext, part: Part | None, field: str = "part") -> Part:
-    """The part of a request, or the one that stands for null. Raises BadRequest for one that the model lacks."""
+    """Return the part of a request, or the one that null means. Raises BadRequest for one that the model lacks."""
     config = context.config
     has = parts_of(config)
     if part is None:

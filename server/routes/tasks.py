@@ -1,4 +1,4 @@
-"""Requests to the engine that end with tensors and no tokens: all of one HTTP request are answered, or none."""
+"""Runs requests to the engine that end with tensors and no tokens: all of one HTTP request are answered, or none."""
 
 import asyncio
 import time
@@ -13,7 +13,9 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 
 _MAX_TOGETHER = 64
-"""Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""
+"""Most inputs of one HTTP request in the engine at once, or as many as run if that is less: a long list must not
+fill the queue that all clients share.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,11 @@ class Work:
     capture_bytes: int
     interventions: tuple[Intervention, ...] = ()
     is_sent: bool = True
-    """Whether what is taken stays in memory until the answer is sent; else it is used up at once."""
+    """Whether what is taken stays in memory until the answer is sent; otherwise it is used up at once."""
 
     @property
     def num_bytes(self) -> int:
-        """What it counts for in the capture budget."""
+        """Return how many bytes it counts for in the capture budget."""
         return self.capture_bytes + value_bytes(self.interventions)
 
 
@@ -42,12 +44,14 @@ class TaskResult:
 
 
 def value_bytes(interventions: Sequence[Intervention]) -> int:
-    """What the worker keeps of them while the request runs: it counts as captured numbers do."""
+    """Return the bytes that the worker keeps of the interventions while the request runs: they count as captured
+    numbers do.
+    """
     return sum(len(change.value.data) for change in interventions if isinstance(change.value, Array))
 
 
 def count_rejection(context: AppContext, error: ApiError) -> None:
-    """Count a refusal to look inside, if that is what the error is."""
+    """Count a refusal of an inspection request, if that is what the error is."""
     if isinstance(error, PayloadTooLarge):
         context.metrics.capture_rejections.labels("answer_too_large").inc()
     elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
@@ -57,7 +61,7 @@ def count_rejection(context: AppContext, error: ApiError) -> None:
 def check_capture(context: AppContext, num_bytes: int) -> None:
     """Raise PayloadTooLarge for more captured bytes than are ever accepted.
 
-    All inputs of one HTTP request count together: what was taken from the first waits here for the last.
+    All inputs of one HTTP request count together: what was captured from the first waits here for the last.
     """
     limit = context.capture_limit
     if num_bytes > limit:
@@ -67,7 +71,9 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
 
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[TaskResult]:
-    """The results of all works, in their order. Raises the first ApiError; then the others are aborted or not begun."""
+    """Return the results of all works, in their order. Raises the first ApiError; then the others are aborted or not
+    begun.
+    """
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
     check_capture(context, captured + values)
@@ -85,7 +91,7 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
 async def _run_together(
     context: AppContext, works: Sequence[Work], arrival: float, max_together: int
 ) -> list[TaskResult]:
-    """The results of all works, of which so many are in the engine at once."""
+    """Return the results of all works, of which at most `max_together` are in the engine at once."""
     places = asyncio.Semaphore(max_together)
     failures: list[ApiError] = []
 

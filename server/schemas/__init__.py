@@ -1,4 +1,4 @@
-"""Pydantic schemas of every route: types and bounds that need no model. What the model limits, the routes check."""
+"""Pydantic schemas of every route: types and bounds that need no model. The routes check what the model limits."""
 
 from server.schemas.attention import AttentionAnswer, AttentionFields, AttentionRequest
 from server.schemas.base import ChatMessage, ErrorAnswer, PromptInput, RunFields

@@ -1,4 +1,4 @@
-"""What every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
+"""Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
@@ -31,12 +31,14 @@ MAX_TOKEN_ID = 2**31 - 1
 
 
 def wrong(field: str, message: str) -> PydanticCustomError:
-    """An error about one field, for validators that see the whole body."""
+    """Return an error about one field, for validators that see the whole body."""
     return PydanticCustomError("wrong_field", "{message}", {"field": field, "message": message})
 
 
 def encodable(text: str) -> str:
-    """JSON can say half a surrogate pair, which no tokenizer takes and no answer could repeat."""
+    """Return the text. Raises ValueError for half a surrogate pair, which JSON can hold but no tokenizer takes and
+    no answer could repeat.
+    """
     if not text.isascii():
         try:
             text.encode()
@@ -52,7 +54,9 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 
 
 def _unless_known(ids: Any, check_each: ValidatorFunctionWrapHandler) -> list[int]:
-    """Take a list whose bounds the parser told as it is: to look at each of a million ids takes a tenth of a second."""
+    """Take a list whose bounds the parser reported as it is: checking each of a million ids takes a tenth of a
+    second.
+    """
     if isinstance(ids, Integers) and ids.least >= 0 and ids.greatest <= MAX_TOKEN_ID:
         return ids
     checked: list[int] = check_each(ids)
@@ -74,15 +78,15 @@ Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, m
 MAX_FIELDS = 256
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
-"""Of one message's content."""
+"""Most parts of one message's content."""
 MAX_TEMPLATE_ARGUMENTS = 32
 
 
 class RequestModel(BaseModel):
-    """Base of request bodies: JSON types as they are ("1" is no number, NaN is none either), unknown fields refused.
+    """Base of request bodies: JSON types as they are ("1" is not a number, and neither is NaN), unknown fields refused.
 
-    Null is no value where a field takes none: the field is then absent, as in other servers. Their fields that are none
-    of ours are left out, or refused where they would change the answer (`server.schemas.known_fields`).
+    Null is not a value if a field takes none: the field is then absent, as in other servers. Fields of other servers
+    that are not ours are left out, or refused if they would change the answer (`server.schemas.known_fields`).
     """
 
     IGNORED: ClassVar[Ignored] = {}
@@ -125,7 +129,7 @@ class RequestModel(BaseModel):
 
     @classmethod
     def _asks_for_something(cls, name: str, value: Any) -> bool:
-        """Tell whether the field says anything of the answer. Raises PydanticCustomError for one that is refused."""
+        """Return whether the field asks for anything. Raises PydanticCustomError for one that is refused."""
         if name in cls.__pydantic_fields__:
             return value is not None or name in cls._NULLABLE
         refused = cls.REFUSED.get(name)
@@ -168,8 +172,8 @@ class RunFields(ModelField):
 
 
 class TextPart(TypedDict):
-    """One part of a message's content. A plain object, which is checked six times as fast as a model: there may be
-    many.
+    """One part of a message's content. It is a plain object, which is checked six times as fast as a model: there
+    may be many.
     """
 
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
@@ -199,7 +203,7 @@ class ChatMessage(RequestModel):
     reasoning: Text | None = Field(None, description="The same under vLLM's newer name.")
 
     def as_template_input(self) -> dict[str, str]:
-        """The message as chat templates expect it: content is one string."""
+        """Return the message as chat templates expect it: content is one string."""
         parts = [self.content] if isinstance(self.content, str) else [part["text"] for part in self.content or []]
         message = {"role": self.role, "content": "".join(parts)}
         thought = self.reasoning_content if self.reasoning is None else self.reasoning

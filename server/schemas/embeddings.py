@@ -1,4 +1,4 @@
-"""Body of POST /v1/embeddings and what its answer looks like."""
+"""Defines the body of POST /v1/embeddings and its answer."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDD
 
 
 class EmbeddingRequest(RunFields):
-    """Body of POST /v1/embeddings: OpenAI's, and where in the network the vector is taken."""
+    """Body of POST /v1/embeddings: OpenAI's fields, and where in the network the vector is taken."""
 
     IGNORED = IGNORED_BY_EMBEDDINGS
     REFUSED = REFUSED_BY_EMBEDDINGS

@@ -1,4 +1,4 @@
-"""Bodies of POST /v1/completions and POST /v1/chat/completions, and what their answers look like."""
+"""Defines the bodies of POST /v1/completions and POST /v1/chat/completions, and their answers."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -168,19 +168,19 @@ class GenerationFields(CanIntervene, RunFields):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """`stop` as a tuple."""
+        """Return `stop` as a tuple."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
+        """Return whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def counts_as_it_goes(self) -> bool:
-        """Whether every chunk of a stream has the usage so far."""
+        """Return whether every chunk of a stream has the usage so far."""
         return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
@@ -218,7 +218,7 @@ class CompletionRequest(GenerationFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives asked for with each token; None asks for no log-probabilities."""
+        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
         return self.logprobs
 
 
@@ -255,7 +255,7 @@ class ChatCompletionRequest(GenerationFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives asked for with each token; None asks for no log-probabilities."""
+        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -286,7 +286,7 @@ class CompletionAnswer(AnswerModel):
 
 
 class ChatChoice(AnswerModel):
-    """One answer of the assistant; in a stream `delta` stands in place of `message`."""
+    """One answer of the assistant; in a stream it has `delta` in place of `message`."""
 
     index: int = Field(description="Number of the choice.")
     message: dict[str, Any] | None = Field(None, description="role and content.")

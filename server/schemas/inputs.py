@@ -1,4 +1,4 @@
-"""The fields of every request that reads whole inputs and looks inside."""
+"""Defines the fields of every inspection request that reads whole inputs."""
 
 from pydantic import Field
 
@@ -7,7 +7,7 @@ from server.schemas.interventions import CanIntervene
 
 
 class InputFields(CanIntervene, RunFields):
-    """What is read. Of an encoder-decoder `input` is the encoder's."""
+    """What is read. For an encoder-decoder, `input` is the encoder's."""
 
     input: PromptInput | Messages = Field(
         description="A text, a list of texts, token ids, a list of token id lists, or chat messages."

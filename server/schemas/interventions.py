@@ -1,4 +1,6 @@
-"""Interventions as data: what a request changes inside the network while it runs. No code ever crosses the wire."""
+"""Defines interventions as data: what a request changes inside the network while it runs. No code ever crosses the
+wire.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +11,9 @@ from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Tex
 
 MAX_INTERVENTIONS = 64
 MAX_LIST_NUMBERS = 16384
-"""Of one value given as lists: some milliseconds of the event loop. More come as base64, which costs it far less."""
+"""Most numbers of one value given as lists: some milliseconds of the event loop. More numbers come as base64, which
+costs it far less.
+"""
 _MAX_SHAPE = 4
 _TOO_MANY_NUMBERS = (
     f"a list of more than {MAX_LIST_NUMBERS} numbers; so many are accepted as base64, "
@@ -20,10 +24,11 @@ PointName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(e
 
 
 def check_value_lists(body: bytes) -> None:
-    """Raise BadRequest for a value of too many list numbers, in JSON that nobody has parsed: that would take long.
+    """Raise BadRequest for a value of too many list numbers, in JSON that is not parsed yet: parsing it would take
+    long.
 
     Between a list of numbers and the next key or text of the body there is no quotation mark, and no text holds one
-    that is not escaped. Whatever is no such list is left to the schema.
+    that is not escaped. Anything that is not such a list is left to the schema.
     """
     end = 0
     while (key := body.find(b'"value"', end)) >= 0:
@@ -37,7 +42,9 @@ def check_value_lists(body: bytes) -> None:
 
 
 def _count_numbers(value: list[Any]) -> int:
-    """Of nested lists; without recursion, since JSON may be nested as deeply as Python's own stack."""
+    """Return how many numbers nested lists hold, without recursion, since JSON may be nested as deeply as Python's
+    own stack.
+    """
     count, lists = 0, [value]
     while lists:
         items = lists.pop()
@@ -78,7 +85,7 @@ class InterventionSource(RequestModel):
 
 
 class InterventionField(RequestModel):
-    """One change to one point. They are applied in the order of the list, to this request's own rows alone."""
+    """One change to one point. Changes are applied in the order of the list, to this request's own rows alone."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True)
 
@@ -134,7 +141,7 @@ Interventions = Annotated[list[InterventionField], Field(max_length=MAX_INTERVEN
 
 
 class CanIntervene(RequestModel):
-    """The field of every request that interventions can be a part of."""
+    """The field of every request that can carry interventions."""
 
     interventions: Interventions | None = Field(
         None,

@@ -1,8 +1,9 @@
-"""The fields of other servers' requests that are no fields of ours: what is ignored, since it cannot change the answer,
-and what is refused, since it would.
+"""Lists the fields of other servers' requests that are not ours: those that are ignored, since they cannot change the
+answer, and those that are refused, since they would.
 
-OpenAI's, vLLM's, SGLang's and llama.cpp's requests are known by name, so that their clients work unchanged, and so that
-a name that nobody knows is told as the typing error that it is. `docs/reference.md` shows these tables.
+The fields of OpenAI's, vLLM's, SGLang's and llama.cpp's requests are known by name, so that their clients work
+unchanged, and so that an unknown name is reported as the typing error that it is. `docs/reference.md` shows these
+tables.
 """
 
 from collections.abc import Mapping
@@ -17,19 +18,21 @@ class Refused:
     """A field that would change the answer, but for the values that ask for nothing."""
 
     why: str
-    """What a client is told."""
+    """The reason that the client gets."""
     neutral: tuple[Any, ...] = ()
-    """Values that ask for nothing, beside null and what is empty; false does too, unless true is one of these."""
+    """Values that ask for nothing, in addition to null and what is empty; false does too, unless true is one of
+    these.
+    """
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Tell whether the answer is the same without it."""
+        """Return whether the answer is the same without it."""
         if isinstance(value, bool):
             return value is any(one is True for one in self.neutral)
         return value is None or value in ("", [], {}) or value in self.neutral
 
 
 Ignored = Mapping[str, str]
-"""Name of a field to why it changes nothing."""
+"""A field's name mapped to the reason why it changes nothing."""
 RefusedFields = Mapping[str, Refused]
 
 _ACCOUNT = "a label of the client's own"

@@ -1,5 +1,5 @@
-"""Bodies and answers of the routes that say how a pass came about: POST /v1/explain, /v1/contributions,
-/v1/trajectory, /v1/heads and /v1/rollout.
+"""Defines the bodies and answers of the routes that explain how a pass came about: POST /v1/explain,
+/v1/contributions, /v1/trajectory, /v1/heads and /v1/rollout.
 """
 
 from typing import Any, Literal
@@ -25,7 +25,7 @@ class ExplainRequest(LookRequest):
 
 
 class Softmax(AnswerModel):
-    """The two numbers that turn scores into weights. Null: a score overflowed."""
+    """The two numbers that turn scores into weights. They are null if a score overflowed."""
 
     largest_score: float | None = Field(description="Taken from every score first, so that no exponential overflows.")
     sum_of_exponentials: float | None = Field(description="What every exponential is divided by.")
@@ -87,7 +87,7 @@ class ContributionsRequest(LookRequest):
 
 
 class ContributionsEntry(LookEntry):
-    """Who moved whom in one input.
+    """What each key added to each query in one input.
 
     Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
     with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
@@ -128,11 +128,11 @@ class TrajectoryRequest(LookRequest):
 
 
 class TrajectoryEntry(LookEntry):
-    """The way of some positions of one input.
+    """How the vectors of some positions of one input change through the layers.
 
-    Arrays [position, state], where state 0 is the embedding and i the stream after block i: norms, steps (length of
-    the difference from the state before), cosine_to_start, cosine_to_previous; and cosine_to_others [position, state,
-    other].
+    Arrays [position, state], where state 0 is the embedding and i the residual stream after block i: norms, steps
+    (length of the difference from the state before), cosine_to_start, cosine_to_previous; and cosine_to_others
+    [position, state, other].
     """
 
     part: OwnPart = Field(description="Which stack.")
@@ -211,8 +211,9 @@ class RolloutRequest(LookRequest):
 
 
 class RolloutEntry(LookEntry):
-    """Attention through the layers: array rollout [layer, query, key], rows sum to 1; or flow [layer, query, key], and
-    normalized, the same with rows scaled to sum to 1."""
+    """Attention through the layers: array rollout [layer, query, key], whose rows sum to 1; or flow [layer, query,
+    key], and normalized, the same with rows scaled to sum to 1.
+    """
 
     part: OwnPart = Field(description="Which stack.")
     method: Literal["rollout", "flow"] = Field(description="Which of the two.")

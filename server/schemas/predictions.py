@@ -1,4 +1,4 @@
-"""Bodies and answers of the routes that say what the model would say next: POST /v1/next and POST /v1/lens."""
+"""Defines the bodies and answers of the routes that report the model's predictions: POST /v1/next and POST /v1/lens."""
 
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ class DescribedArrayAnswer(AnswerModel):
 
 
 class LookEntry(AnswerModel):
-    """What every entry of these answers has."""
+    """The fields that every entry of these answers has."""
 
     object: str = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")
@@ -40,7 +40,7 @@ class LookEntry(AnswerModel):
 
 
 class LookAnswer(AnswerModel):
-    """What every one of these answers has."""
+    """The fields that every one of these answers has."""
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
@@ -50,7 +50,7 @@ class LookAnswer(AnswerModel):
 
 
 class LookRequest(InputFields):
-    """What every body that is answered with described arrays has."""
+    """The fields of every body that is answered with described arrays."""
 
     encoding_format: Literal["float", "base64"] = Field(
         "float", description="Arrays in JSON: nested lists, or base64 of the little-endian bytes."

@@ -1,4 +1,4 @@
-"""Bodies of POST /tokenize and POST /detokenize and their answers, as vLLM has them."""
+"""Defines the bodies of POST /tokenize and POST /detokenize and their answers, as vLLM has them."""
 
 from pydantic import Field, model_validator
 

@@ -1,4 +1,4 @@
-"""Body of POST /v1/trace and what its answer looks like."""
+"""Defines the body of POST /v1/trace and its answer."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""Questions and answers about the weights, and about how a point's numbers run together over a text."""
+"""Defines questions and answers about the weights, and about how a point's numbers correlate over a text."""
 
 from typing import Annotated, Any, Literal
 
@@ -95,7 +95,7 @@ class Baseline(AnswerModel):
 
 
 class Cosines(AnswerModel):
-    """Of the pairs that were compared."""
+    """The cosines of the pairs that were compared."""
 
     mean: float | None = Field(description="Their mean; null when there is no pair.")
     std: float | None = Field(description="Standard deviation.")
@@ -105,7 +105,7 @@ class Cosines(AnswerModel):
 
 
 class Spectrum(AnswerModel):
-    """What the singular values say."""
+    """What the singular values show."""
 
     effective_rank: float = Field(description="exp of the entropy of the singular values (Roy and Vetterli 2007).")
     stable_rank: float = Field(description="||W||_F^2 / ||W||_2^2.")
@@ -114,10 +114,11 @@ class Spectrum(AnswerModel):
 
 
 class GeometryEntry(AnswerModel):
-    """How the rows or columns of one matrix stand to each other.
+    """How the rows or columns of one matrix are arranged relative to each other.
 
     Arrays: histogram [bin] of the cosines over [-1, 1], closest [pair] the largest |cosine| of those compared, signed,
-    and closest_pairs [pair, 2] whose they are; with the spectrum singular_values [index], largest first.
+    and closest_pairs [pair, 2] the rows or columns they belong to; with the spectrum singular_values [index], largest
+    first.
     """
 
     object: Literal["geometry"] = Field(description="Kind of entry.")
@@ -170,8 +171,8 @@ class CircuitsRequest(RunFields):
 
 
 class CircuitsEntry(AnswerModel):
-    """The OV and QK circuits of heads (Elhage et al. 2021), of the weights alone: gains of norms are not folded in, and
-    rotary QK is that of distance 0.
+    """The OV and QK circuits of heads (Elhage et al. 2021), from the weights alone: gains of norms are not folded in,
+    and rotary QK is that of distance 0.
 
     Arrays: ov.singular_values and qk.singular_values [layer, head, d_head]; of each, [layer, head]: .effective_rank,
     .stable_rank, .norm (Frobenius); ov.eigenvalues [layer, head, d_head, 2] (real, imaginary), ov.trace and
@@ -214,7 +215,7 @@ class CorrelationsRequest(LookRequest):
 
 
 class CorrelationsEntry(AnswerModel):
-    """How a point's units run together over the positions of all inputs.
+    """How a point's units correlate over the positions of all inputs.
 
     Arrays: histogram [bin] of the correlations over [-1, 1]; strongest_pairs [pair, 2] of units, strongest_correlations
     [pair] and strongest_information [pair], -1/2 ln(1 - rho^2) in nats: what jointly normal numbers of that correlation

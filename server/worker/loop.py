@@ -1,7 +1,7 @@
-"""The worker's main loop: take what came, run one engine step, send one message. Then again.
+"""The worker's main loop: take the messages that came, run one engine step, send one message, and repeat.
 
-A step that raises ends the worker loudly: what the engine holds can no longer be trusted, and the API process fails
-the requests and starts another worker. Knows nothing of HTTP, and of the engine only its few calls.
+A step that raises ends the worker with an error: what the engine holds can no longer be trusted, and the API process
+fails the requests and starts another worker. It knows nothing of HTTP, and of the engine only its few calls.
 """
 
 import logging
@@ -22,13 +22,14 @@ logger = logging.getLogger(__name__)
 IDLE_INTERVAL = 0.5
 """Seconds between two heartbeats of an idle worker."""
 IDLE_BEFORE_CHECK = 2.0
-"""Seconds of idleness before the engine's books are checked and the memory that its steps have freed is given back:
-whoever comes next should not wait for that."""
+"""Seconds of idleness before the engine's counters are checked and the memory that its steps have freed is given
+back: the next request should not wait for that.
+"""
 CHECK_INTERVAL = 10.0
-"""Seconds between two checks, at least."""
+"""Least seconds between two checks."""
 _LAST_WORDS = 1.0
 _MOST_ABORT_BYTES = 64
-"""Of the header of an Abort: what is longer need not be decoded twice."""
+"""Most bytes of the header of an Abort: a longer one need not be decoded twice."""
 _BEAT = messages.encode(messages.Heartbeat())
 
 
@@ -79,7 +80,7 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
 
 
 def _check(engine: EngineLike, link: WorkerLink) -> None:
-    """Compare the engine's books. Raises AssertionError where they disagree: nothing it holds can be trusted then."""
+    """Check the engine's counters. Raises AssertionError if they disagree: nothing it holds can be trusted then."""
     try:
         engine.check_integrity()
     except AssertionError as error:
@@ -89,7 +90,7 @@ def _check(engine: EngineLike, link: WorkerLink) -> None:
 
 
 class StepWatch:
-    """When the engine last stepped, how long that took, and so when its books should be checked."""
+    """Records when the engine last stepped, how long that took, and so when its counters should be checked."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -98,16 +99,16 @@ class StepWatch:
         self._num_steps = self._num_checked_steps = 0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Record that a step begins."""
         self._begun = self._clock()
 
     def end(self) -> None:
-        """It ended."""
+        """Record that the step ended."""
         self._ended = self._clock()
         self._num_steps += 1
 
     def should_check(self) -> bool:
-        """Once for each time of idleness, after some seconds of it. Asked while idle."""
+        """Return True once in each period of idleness, after some seconds of it. The loop calls this while idle."""
         now = self._clock()
         is_due = now - self._ended >= IDLE_BEFORE_CHECK and now - self._checked >= CHECK_INTERVAL
         if self._num_steps == self._num_checked_steps or not is_due:
@@ -116,7 +117,7 @@ class StepWatch:
         return True
 
     def state(self) -> dict[str, Any]:
-        """For a debug dump: seconds."""
+        """Return the state for a debug dump, in seconds."""
         if not self._num_steps:
             return {"num_steps": 0}
         since, took = self._clock() - self._ended, self._ended - self._begun
@@ -124,8 +125,8 @@ class StepWatch:
 
 
 def _new_aborts(link: WorkerLink) -> list[int]:
-    """Uids of the Aborts that came since the last look. They keep their places in the queue, so that none overtakes the
-    request it ends: for one that the engine does not know yet, this look is too early.
+    """Return the uids of the Aborts that came since the last check. They keep their places in the queue, so that
+    none overtakes the request it ends: for one that the engine does not know yet, this check is too early.
     """
     short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
     decoded = (messages.decode_to_worker(frame.header) for frame in short)
@@ -139,13 +140,13 @@ class _Taken:
     is_any: bool
     refusals: list[messages.RequestRefused] = field(default_factory=list)
     failures: list[RequestOutput] = field(default_factory=list)
-    """Of requests that the engine could not even begin."""
+    """Outputs of requests that the engine could not even begin."""
     questions: list[int] = field(default_factory=list)
-    """Numbers of those who ask what the engine is doing."""
+    """Numbers of the questions about what the engine is doing."""
 
 
 def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Taken:
-    """Give the engine all that has come. What it fails to take in must not cost the others their worker."""
+    """Give the engine all messages that have come. One that it fails to take must not cost the others their worker."""
     frames = link.poll(timeout)
     taken = _Taken(bool(frames))
     for frame in frames:

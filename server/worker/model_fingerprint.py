@@ -1,7 +1,7 @@
-"""What the files of a model folder are, in short: would a process that reads them now serve what the others serve?
+"""Fingerprints the files of a model folder: would a process that reads them now serve what the others serve?
 
-Cheap: small files by their content, of large ones the size, the times, the file's number and the first mebibyte, which
-holds a safetensors file's header. Standard library only.
+It is cheap: it takes small files by their content, and of large ones the size, the times, the file's number and the
+first mebibyte, which holds a safetensors file's header. It uses the standard library only.
 """
 
 import hashlib
@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Fingerprint = Mapping[str, str]
-"""By the file's name in the folder."""
+"""The fingerprint of each file, by its name in the folder."""
 
 _READ_BY_A_MODEL = (".json", ".safetensors", ".bin", ".txt", ".model", ".jinja")
 _WHOLE = 1 << 24
 _HEAD = 1 << 20
-"""Bytes: files up to the first are read whole, of others the second."""
+"""Bytes: files of up to `_WHOLE` are read whole, of others the first `_HEAD`."""
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """Of the files that a model is read from, also those of a sentence-transformers folder's modules."""
+    """Return the fingerprint of the files that a model is read from, those of a sentence-transformers folder's
+    modules included.
+    """
     files = [*folder.glob("*"), *folder.glob("*/config.json")]
     return {
         str(path.relative_to(folder)): _of_file(path)
@@ -28,7 +30,9 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 
 def difference(before: Fingerprint, folder: Path) -> str | None:
-    """One line that says what has become of the folder's files since `before`; None when they are the same."""
+    """Return one line that says what has changed in the folder's files since `before`, or None when they are the
+    same.
+    """
     try:
         now = fingerprint(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the checkpoint of the benchmarks says is text that no engine has a reason to hold back."""
+"""Tests that what the checkpoint of the benchmarks generates is text that no engine has a reason to hold back."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the tables: ratios to the best peer, goodput, and how long streams stand still."""
+"""The arithmetic of the tables: ratios to the best peer, goodput, and how long streams pause."""
 
 import math
 

@@ -30,7 +30,7 @@ def stream(writer: asyncio.StreamWriter, events: list[bytes]) -> None:
 
 
 async def loaded(answer: Serve, load: Callable[[str, int], Awaitable[Load]]) -> Load:
-    """What `load` saw of a server that answers so."""
+    """Return what `load` saw of a server that answers with `answer`."""
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
         host, port = server.sockets[0].getsockname()
         return await load(host, port)

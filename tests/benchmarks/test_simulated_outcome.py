@@ -1,4 +1,4 @@
-"""What is told of a simulated fleet: what its tokens cost, how busy it was, which gaps between tokens count."""
+"""The report of a simulated fleet: what its tokens cost, how busy it was, which gaps between tokens count."""
 
 import math
 
@@ -14,10 +14,10 @@ from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival
 
 A_SECOND = StepTimes(base=1.0)
-"""A step of whatever: an answer of n tokens takes n steps, the first of which reads its prompt."""
+"""Step times of one second for any step: an answer of n tokens takes n steps, the first of which reads its prompt."""
 LIMITS = EngineLimits(max_num_seqs=1, num_blocks=1000)
 HOUR = 3600.0
-"""A replica's second costs 1."""
+"""An hour's price: a replica's second costs 1."""
 
 
 def outcome_of(*arrivals: Arrival, queue: int = 100, warm_up: float = 0.0, failures: Failures | None = None) -> Outcome:
@@ -31,7 +31,9 @@ def outcome_of(*arrivals: Arrival, queue: int = 100, warm_up: float = 0.0, failu
 
 @pytest.mark.parametrize("warm_up", [0.0, 50.0])
 def test_a_refused_request_is_charged_once(warm_up: float) -> None:
-    """It made no tokens, so those of the others bear the replica's time; what is as promised costs them no more."""
+    """Check that a refused request makes no tokens, so those of the others bear the replica's time; what is as
+    promised costs them no more.
+    """
     arrivals = [Arrival(100.0 * i + each, 8, 10) for i in range(3) for each in (0.0, 0.5, 0.75)]
     outcome, anything = outcome_of(*arrivals, queue=0, warm_up=warm_up), Objective(math.inf, math.inf)
     assert outcome.failures == {"429 queue_full": 6}
@@ -40,7 +42,9 @@ def test_a_refused_request_is_charged_once(warm_up: float) -> None:
 
 
 def test_what_is_as_promised_is_charged_by_its_own_tokens() -> None:
-    """A long answer at once and a short one that waited for it: half of the requests, but not half of the tokens."""
+    """Check with a long answer at once and a short one that waited for it: half of the requests, but not half of the
+    tokens.
+    """
     outcome, soon = outcome_of(Arrival(0.0, 8, 30), Arrival(1.0, 8, 10)), Objective(5.0, 5.0)
     assert outcome.goodput(soon) == 0.5
     assert outcome.cost_per_million(HOUR, soon) == pytest.approx(1.0 / 30 * 1e6)
@@ -72,7 +76,7 @@ def test_work_under_way_when_a_replica_is_lost_is_busy_time_and_only_once() -> N
 
 
 def test_a_fleet_that_is_busy_whenever_it_is_there_says_so() -> None:
-    """Lost at once after each start, and never without a request while it is there."""
+    """Check a fleet whose replicas are lost again and again, and never without a request while they are there."""
     failures = Failures(mean_seconds=20.0, restart_seconds=0.0)
     arrivals = [Arrival(0.25 * i, 8, 1000) for i in range(1200)]
     outcome = outcome_of(*arrivals, failures=failures)
@@ -84,7 +88,7 @@ def test_a_fleet_that_is_busy_whenever_it_is_there_says_so() -> None:
 
 
 def test_gaps_between_tokens_count_from_the_end_of_the_warm_up_on() -> None:
-    """Steps of three sequences take three times as long, and all of them are in the warm-up."""
+    """Check with steps of three sequences, which take three times as long and are all in the warm-up."""
     times, limits = StepTimes(base=0.0, per_sequence=1.0, per_prompt_token=0.1), EngineLimits(num_blocks=1000)
     crowd = [Arrival(0.0, 1, 20), Arrival(0.001, 1, 20), Arrival(0.002, 1, 20)]
     alone = Arrival(100.0, 1, 20)

@@ -20,7 +20,8 @@ ONE_AT_A_TIME = EngineLimits(max_num_seqs=1, max_num_batched_tokens=10**9, num_b
 
 
 def mean_wait(services: Iterator[float], rate: float, count: int, replicas: int = 1, policy: str = "random") -> float:
-    """Seconds that `count` requests, Poisson arrivals at `rate`, wait before their service of so many seconds.
+    """Return the seconds that `count` requests, Poisson arrivals at `rate`, wait before their service of that many
+    seconds.
 
     Each replica serves one request at a time, a prompt of as many tokens as it takes ticks.
     """
@@ -55,8 +56,9 @@ def test_one_replica_with_equal_services_is_an_m_d_1_queue(load: float) -> None:
 
 
 def test_two_choices_are_worth_what_theory_says() -> None:
-    """Of replicas chosen at random each is an M/M/1 queue; with two choices waits fall to the supermarket model's
-    (Mitzenmacher 2001), which looks at numbers of requests, or below: ours looks at what they have left to do.
+    """Check that replicas chosen at random are each an M/M/1 queue; with two choices waits fall to the supermarket
+    model's (Mitzenmacher 2001), which compares numbers of requests, or below: ours compares what they have left to
+    do.
     """
     load, replicas = 0.8, 20
     at_random, of_two = (
@@ -68,7 +70,9 @@ def test_two_choices_are_worth_what_theory_says() -> None:
 
 
 def test_seats_of_one_replica_are_the_servers_of_an_m_m_c_queue() -> None:
-    """Steps of one length whatever runs: a request holds one of c seats for as many steps as it has tokens."""
+    """Check with steps of one length whatever runs: a request holds one of c slots for as many steps as it has
+    tokens.
+    """
     seats, load, mean_tokens, step = 4, 0.8, 100, 0.01
     draw, now, arrivals = random.Random(3), 0.0, []
     for _ in range(10_000):

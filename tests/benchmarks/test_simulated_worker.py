@@ -24,7 +24,9 @@ DYADIC = StepTimes(base=2.0**-7, per_prompt_token=2.0**-13, per_sequence=2.0**-1
 
 @dataclass
 class Told:
-    """Of one request: when its first and its last token came, and how many of its prompt were cached."""
+    """What one request returned: when its first and its last token came, and how many tokens of its prompt were
+    cached.
+    """
 
     first_token_at: float = -1.0
     ended_at: float = -1.0
@@ -39,7 +41,7 @@ class Run:
 
 
 def really(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> Run:
-    """What the real scheduler, block manager and prompt budget do with these, step by step."""
+    """Return what the real scheduler, block manager and prompt budget do with these, step by step."""
     blocks = BlockManager(limits.num_blocks + 1, limits.block_size)
     config = SchedulerConfig(
         max_num_seqs=limits.max_num_seqs,
@@ -88,7 +90,7 @@ def sequence_of(uid: int, arrival: Arrival) -> Sequence:
 
 
 def simulated(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> Run:
-    """The same by one simulated worker."""
+    """Return the same by one simulated worker."""
     run, jobs = Run(), [Job(uid, arrival, limits.block_size) for uid, arrival in enumerate(arrivals)]
     replica = Replica(0, limits, times)
     for job in jobs:

@@ -1,4 +1,4 @@
-"""The simulation of many replicas: its queues against formulas, its books against themselves, and its policies."""
+"""The simulation of many replicas: its queues against formulas, its counters against themselves, and its policies."""
 
 import random
 import statistics
@@ -82,7 +82,9 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_policies_rank_as_they_are_known_to() -> None:
-    """Who looks at the load waits less than who does not, and who finds the prefix where it lies computes less."""
+    """Check that a policy that considers the load waits less than one that does not, and that one that finds the
+    prefix where it is computes less.
+    """
     outcomes = {}
     for policy in ("random", "power-of-two", "least-loaded", "prefix"):
         setup = Setup(8, TIMES, EngineLimits(max_num_seqs=16, num_blocks=256, block_size=16), policy, admission=None)

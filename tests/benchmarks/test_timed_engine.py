@@ -24,7 +24,7 @@ from server.engine.sampling_params import SamplingParams
 
 
 class Counted(StepTimes):
-    """No time at all; remembers what it was asked for."""
+    """Step times of 0; remembers what it was asked for."""
 
     def seconds(self, prompt_tokens: int, sequences: int, context_keys: int) -> float:
         asked.append((prompt_tokens, sequences, context_keys))
@@ -42,7 +42,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> TimedEngine:
 
 
 def request(uid: int, prompt: list[int], task: Task | int) -> EngineRequest:
-    """Of a task, or of so many tokens to generate."""
+    """Return a request of a task, or of this many tokens to generate."""
     if isinstance(task, int):
         task = GenerateTask(sampling=SamplingParams(max_tokens=task, seed=0, ignore_eos=True))
     return EngineRequest(uid=uid, prompt_token_ids=tuple(prompt), task=task, arrival_time=time.monotonic())
@@ -166,7 +166,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 
 
 def record(worker: int, arrival: float, end: float, *, tokens: int = 11, group: int | None = None) -> Record:
-    """Whose first token came after a second."""
+    """Return a record whose first token came after a second."""
     return Record(arrival, 64, group, 33, tokens, tokens, 32, 1.0, end, worker)
 
 

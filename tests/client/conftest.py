@@ -1,4 +1,4 @@
-"""A toy server, and both clients behind one face, so that every behaviour is tested on each."""
+"""A toy server, and both clients behind one interface, so that every behaviour is tested on each."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Asker:
         return result if self._runner is None else self._runner.run(result)
 
     def collect(self, method: str, *args: Any, into: list[Any] | None = None, **options: Any) -> list[Any]:
-        """The chunks of a stream; also put into `into` one by one, for when it breaks off."""
+        """Return the chunks of a stream; they are also put into `into` one by one, for when it breaks off."""
         chunks: list[Any] = [] if into is None else into
         stream = getattr(self.client, method)(*args, **options)
         if self._runner is None:
@@ -50,7 +50,7 @@ def server() -> Iterator[WireServer]:
 
 @pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which client."""
+    """The client under test: sync or async."""
     return str(request.param)
 
 

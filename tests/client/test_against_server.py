@@ -164,7 +164,7 @@ def test_attention_at_temperature_zero_looks_at_one_key(client: Client) -> None:
 
 @pytest.mark.parametrize("point", ["attn.hook_attn_scores", "attn.hook_pattern"])
 def test_what_a_trace_tells_of_attention_can_be_put_back(point: str, client: Client) -> None:
-    """Masked scores were refused by the server, and a few of them by the client's own JSON."""
+    """Guard against refusals: masked scores were refused by the server, and a few of them by the client's own JSON."""
     for text in (PROMPT, "The fox"):
         told = client.trace(text, [point, "logits"], layers=2)
         value = told.point(point, 2).array

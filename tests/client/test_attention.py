@@ -24,7 +24,7 @@ SAFETENSORS = {"Content-Type": "application/vnd.safetensors"}
 
 
 def causal(*leading: int, size: int = len(TOKENS), dtype: str = "float32") -> Array:
-    """Random rows that sum to 1 and look only back."""
+    """Return random rows that sum to 1 and attend only to earlier keys."""
     scores = np.random.default_rng(0).normal(size=(*leading, size, size))
     weights = np.where(np.tri(size, dtype=bool), np.exp(scores), 0)
     pattern: Array = (weights / weights.sum(-1, keepdims=True)).astype(dtype)
@@ -257,7 +257,7 @@ def test_negative_numbers_count_from_the_models_end(client: Client, server: Wire
 
 
 def decode_png(content: bytes) -> Array:
-    """Palette indices of an indexed PNG without filters; checks each chunk's sum."""
+    """Return palette indices of an indexed PNG without filters; check each chunk's sum."""
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, place = {}, 8
     while place < len(content):

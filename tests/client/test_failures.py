@@ -1,4 +1,4 @@
-"""Servers that refuse, drop, stall and break off: what is asked again, what is raised, what never is repeated."""
+"""Servers that refuse, drop, stall and break off: what is sent again, what is raised, what is never repeated."""
 
 import socket
 import threading
@@ -34,7 +34,7 @@ NOW = {"Retry-After": "0"}
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that nobody listens on, held so that nobody begins to."""
+    """A port without a listener, held so that no other process begins to listen on it."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -42,7 +42,7 @@ def closed_port() -> Iterator[int]:
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """Held handlers wait on this; it is set at the end at the latest."""
+    """The event that held handlers wait on; it is set at the end at the latest."""
     event = threading.Event()
     yield event
     event.set()
@@ -256,7 +256,9 @@ def test_a_client_of_ones_own_is_used_as_it_is_and_left_open(server: WireServer)
 
 
 def _endless(server: WireServer, release: threading.Event) -> Reply:
-    """One chunk, then after `release` far more than the sockets' buffers hold, so that a gone client is noticed."""
+    """Return one chunk, then after `release` far more than the sockets' buffers hold, so that a client that left is
+    noticed.
+    """
     first, filler = events(completion_chunk("Once"), done=False), b": " + b"x" * 1_000_000 + b"\n\n"
     return event_stream([*first, *[filler] * 50], before_piece=lambda index: _wait(release) if index == 1 else None)
 

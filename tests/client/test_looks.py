@@ -68,7 +68,7 @@ def as_json(holder: str, *answers: tuple[dict[str, Any], Arrays]) -> Reply:
 
 
 def listed(array: Array) -> Any:
-    """Nested lists in which what is not finite is null."""
+    """Return nested lists in which what is not finite is null."""
     return json.loads(json.dumps(array.tolist()).replace("-Infinity", "null"))
 
 
@@ -77,7 +77,7 @@ def draw(*shape: int) -> Array:
 
 
 def check_nothing_is_cut(figure: Any) -> None:
-    """Assert that all that is drawn lies within the picture: savefig cut labels of the parameters."""
+    """Assert that all that is drawn is within the picture: savefig cut labels of the parameters."""
     figure.canvas.draw()
     (left, bottom), (right, top) = figure.get_tightbbox().get_points()
     width, height = figure.get_size_inches()
@@ -110,7 +110,9 @@ def test_a_trace_brings_each_point_exactly_with_its_axes(ask: Asker, server: Wir
 
 
 def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client, server: WireServer) -> None:
-    """plot(head=5) drew place 5 of what was asked for, and stacked() mixed encoder and decoder."""
+    """Check that plot(head=5) does not draw place 5 of what was requested, and stacked() does not mix encoder and
+    decoder.
+    """
     q, own, cross = draw(3, 2, 4), draw(3, 4), draw(3, 4)
     arrays: Arrays = {
         "decoder.blocks.1.attn.hook_q": (("position", "head", "d_head"), q),
@@ -142,7 +144,7 @@ SIZES = {"num_layers": 6, "num_heads": 8, "num_kv_heads": 2}
 
 
 def test_negative_layers_and_heads_count_from_the_models_end(client: Client, server: WireServer) -> None:
-    """layer=-1 worked in requests and not in results. Of some layers it means the model's last."""
+    """Check that layer=-1 works in requests and in results. Of some layers it means the model's last."""
     q, k = draw(3, 2, 4), draw(3, 2, 4)
     arrays: Arrays = {
         "blocks.2.attn.hook_q": (("position", "head", "d_head"), q),
@@ -437,7 +439,7 @@ def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> No
 
 
 class Tensor:
-    """What a torch tensor offers, which this environment of the client need not have."""
+    """A stand-in with what a torch tensor offers, which the client's environment need not have."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array

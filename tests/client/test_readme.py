@@ -1,4 +1,6 @@
-"""The client's README is true: its blocks run (on the real server: test_against_server), and it names every method."""
+"""Checks that the client's README is true: its blocks run (on the real server: test_against_server), and it names
+every method.
+"""
 
 import re
 from pathlib import Path
@@ -9,7 +11,7 @@ README = Path(__file__).parents[2] / "clients/python/README.md"
 
 
 def run_blocks(url: str) -> None:
-    """All Python blocks one after another in one namespace, as a reader would paste them."""
+    """Run all Python blocks one after another in one namespace, as a reader would paste them."""
     blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 5
     namespace: dict[str, object] = {"__name__": "readme"}

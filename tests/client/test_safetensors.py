@@ -1,4 +1,4 @@
-"""The safetensors reader against the format's own package, and against files that lie."""
+"""The safetensors reader against the format's own package, and against files with false contents."""
 
 import json
 from typing import Any

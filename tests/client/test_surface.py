@@ -1,4 +1,4 @@
-"""The public face: both clients alike, nothing hidden, nothing heavy, and numpy only where an array is wanted."""
+"""The public interface: both clients alike, nothing hidden, nothing heavy, and numpy only where an array is wanted."""
 
 import inspect
 import re
@@ -29,7 +29,7 @@ ASYNC_NAMES |= {"__aiter__": "__iter__", "__anext__": "__next__"}
 
 
 def surface(kind: type) -> dict[str, str]:
-    """Each method of `kind` with its signature, written as its synchronous twin would be."""
+    """Return each method of `kind` with its signature, written as its synchronous twin would be."""
     methods = {name: value for name, value in vars(kind).items() if callable(value) and is_public(name)}
     text = {name: str(inspect.signature(value)) for name, value in methods.items()}
     for theirs, ours in ASYNC_NAMES.items():
@@ -64,7 +64,7 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_argument_is_shown_with_its_type_its_default_and_a_line(method: Callable[..., Any]) -> None:
-    """Shift-Tab showed `**options: *AttentionOptions`."""
+    """Guard against signatures of bundled options: Shift-Tab showed `**options: *AttentionOptions`."""
     document = (inspect.getdoc(method) or "").splitlines()
     told = [line.split(":")[0].strip() for line in document if re.match(r"    [a-z_]+: ", line)]
     parameters = list(inspect.signature(method).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""A trace's points by every name that a request takes; which point a name means is asked of the server's own plan."""
+"""A trace's points by every name that a request takes; the server's own plan decides which point a name means."""
 
 import json
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ CONFIGS = {
 
 
 def meant(config: ModelConfig, names: list[str], layers: Any) -> list[str]:
-    """The full names of what the server answers, in its order."""
+    """Return the full names of what the server answers, in its order."""
     request = TraceRequest.model_validate({"input": "x", "points": names, "layers": layers})
     return [one.name for one in choose_points(request, config)]
 
 
 def traced(config: ModelConfig, names: list[str], layers: Any = "all") -> TraceResult:
-    """An answer in which the array of each point holds its place."""
+    """Return an answer in which the array of each point holds its place."""
     call = TRACE.call(None, {"layers": layers}, input="x", points=names)
     answered = enumerate(meant(config, names, layers))
     body = as_json("points", (fields_of(0), {full: (("d_model",), np.array([i], "f4")) for i, full in answered})).body
@@ -48,7 +48,7 @@ def traced(config: ModelConfig, names: list[str], layers: Any = "all") -> TraceR
 
 
 def spellings(config: ModelConfig) -> Iterator[str]:
-    """Each point as TransformerLens's users write it, in each layer, in all, and counted from the last."""
+    """Return each point as TransformerLens's users write it, in each layer, in all, and counted from the last."""
     for stack in stacks(config):
         shorts = {point.name: [point.name, point.name.replace("hook_", "")] for point in points_of(config, stack)}
         for name, written in shorts.items():

@@ -1,4 +1,4 @@
-"""A small real HTTP server that speaks the wire of the design with a toy model, and fails when told to.
+"""A small real HTTP server that speaks the wire of the design with a toy model, and fails on request.
 
 It knows nothing of the client or of Lightwell's own server: what is tested against it is the wire.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save
 
 TEXT = " über den Bach: 🐟!"
-"""What the toy model says after every prompt."""
+"""What the toy model generates after every prompt."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass
 class Reply:
-    """What to answer. With `pieces` the body goes out chunked, piece by piece."""
+    """The answer to give. With `pieces` the body goes out chunked, piece by piece."""
 
     status: int = 200
     body: Any = None
@@ -42,11 +42,13 @@ class Reply:
     before_piece: Callable[[int], None] = lambda index: None
     """Called with the index of each piece before it is sent, and once after the last."""
     drop: bool = False
-    """Cut the connection instead of ending the answer; with neither body nor pieces, instead of beginning it."""
+    """Whether to cut the connection instead of ending the answer; with neither body nor pieces, instead of beginning
+    it.
+    """
 
 
 def events(*chunks: Any, done: bool = True) -> list[bytes]:
-    """Chunks as server-sent events, each a piece of its own."""
+    """Return chunks as server-sent events, each a piece of its own."""
     lines = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
     return [*lines, b"data: [DONE]\n\n"] if done else lines
 
@@ -74,7 +76,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": len(TEXT), "total_tokens": 3 +
 
 
 def toy_answer(seen: Seen) -> Reply:
-    """The toy model's answer to any route."""
+    """Return the toy model's answer to any route."""
     body = seen.body or {}
     match seen.method, seen.path:
         case "POST", "/v1/completions" if body.get("stream"):
@@ -113,7 +115,7 @@ def toy_answer(seen: Seen) -> Reply:
 
 
 def toy_embeddings(body: dict[str, Any]) -> dict[str, Any]:
-    """[length, index] for each text; out of order, as the order is told by `index`."""
+    """Return [length, index] for each text; out of order, as the order is given by `index`."""
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
     vectors = [(float(len(text)), float(index)) for index, text in enumerate(texts)]
     data = [
@@ -130,7 +132,9 @@ def toy_embeddings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def toy_attention(body: dict[str, Any]) -> Reply:
-    """Two layers of two heads, each letter a token that looks at every letter before it alike; as safetensors."""
+    """Return two layers of two heads, each letter a token that attends uniformly to every letter up to itself; as
+    safetensors.
+    """
     many = isinstance(body["input"], list) and isinstance(body["input"][0], str | list)
     texts = list(map(str, body["input"])) if many else [str(body["input"])]
     metadata = {"object": "list", "model": "toy", "usage": json.dumps({"prompt_tokens": 3, "total_tokens": 3})}
@@ -159,13 +163,13 @@ def toy_attention(body: dict[str, Any]) -> Reply:
 
 
 class WireServer:
-    """Serves on a free loopback port until closed. Scripted replies go first, then the toy model answers."""
+    """A server on a free loopback port until closed. Scripted replies go first, then the toy model answers."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.script: deque[Reply] = deque()
         self.broken_pipes = threading.Semaphore(0)
-        """Released each time a client left before its answer was over."""
+        """Released each time a client left before its answer was complete."""
         self.num_connections = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"owner": self}))
         self._http.daemon_threads = True
@@ -182,7 +186,7 @@ class WireServer:
         self._http.server_close()
 
     def will(self, *replies: Reply) -> None:
-        """Answer the next requests so."""
+        """Answer the next requests with `replies`."""
         self.script.extend(replies)
 
     @property

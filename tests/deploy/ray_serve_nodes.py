@@ -1,9 +1,10 @@
-"""A Ray cluster of a head and two nodes that serves the default model: python -m tests.deploy.ray_serve_nodes PORT.
+"""Runs a Ray cluster of a head and two nodes that serves the default model: python -m tests.deploy.ray_serve_nodes
+PORT.
 
-Writes "ready" once it answers, with one engine replica, which becomes two under load. Writes a word after each line
-that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put another version in the
-application's place, of one replica. The end of stdin ends all of it. A process of its own, as Ray warns and leaves
-threads behind.
+It writes "ready" once it answers, with one engine replica, which becomes two under load. It writes a word after each
+line that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put another version in the
+application's place, of one replica. The end of stdin ends all of it. It is a process of its own, as Ray warns and
+leaves threads behind.
 """
 
 import os
@@ -22,7 +23,7 @@ from ray.cluster_utils import Cluster
 from deploy.ray.app import build
 
 STORE_BYTES = 80_000_000
-"""Of each node's object store: about the least that Ray takes."""
+"""Bytes of each node's object store: about the least that Ray takes."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0, "downscale_delay_s": 3600,
            "look_back_period_s": 11}  # fmt: skip
 
@@ -53,8 +54,8 @@ def main(folder: str) -> None:
 
 
 def kill_workers(node: Any) -> None:
-    """As they end with a machine. Those that `remove_node` leaves behind may go on until they miss their raylet: on a
-    busy machine long enough to end their streams.
+    """Kill the workers as they end with a machine. Those that `remove_node` leaves may go on until they miss their
+    raylet: on a busy machine long enough to end their streams.
     """
     (raylet,) = node.all_processes["raylet"]
     for children in Path(f"/proc/{raylet.process.pid}/task").glob("*/children"):

@@ -1,4 +1,6 @@
-"""The chart as Helm renders it, with values that turn everything on and off once. Knows nothing of what must hold."""
+"""Renders the chart as Helm does, with values that turn everything on and off once. It knows nothing of what must
+hold.
+"""
 
 import json
 import subprocess
@@ -62,9 +64,9 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 def render(*values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each map of values {"files": text by name} or {"error": message}.
+    """Render each map of values to {"files": text by name} or {"error": message}.
 
-    In a process of its own: the library's runtime takes signals and threads for itself, which tests beside it need.
+    It runs in a process of its own: the library's runtime takes signals and threads for itself, which other tests need.
     """
     done = subprocess.run(
         [sys.executable, "-m", "deploy.kubernetes.render", "--values", "-"],
@@ -80,7 +82,7 @@ def render(*values: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def texts(which: str) -> dict[str, str]:
-    """The rendered files of one entry of VALUES, by name."""
+    """Return the rendered files of one entry of VALUES, by name."""
     files: dict[str, str] = all_texts()[which]["files"]
     return files
 
@@ -91,13 +93,13 @@ def all_texts() -> dict[str, dict[str, Any]]:
 
 
 def documents(which: str) -> dict[str, Document]:
-    """The objects of one entry of VALUES, by kind: the chart makes one of a kind."""
+    """Return the objects of one entry of VALUES, by kind: the chart makes one of a kind."""
     loaded = [yaml.safe_load(text) for name, text in texts(which).items() if name.endswith(".yaml")]
     return {document["kind"]: document for document in loaded}
 
 
 def pod(which: str) -> Document:
-    """The pod's spec."""
+    """Return the pod's spec."""
     spec: Document = documents(which)["Deployment"]["spec"]["template"]["spec"]
     return spec
 
@@ -109,5 +111,5 @@ def container(which: str) -> Document:
 
 
 def variables(which: str) -> dict[str, str]:
-    """The container's variables that have their value in the manifest."""
+    """Return the container's variables that have their value in the manifest."""
     return {each["name"]: each["value"] for each in container(which)["env"] if "value" in each}

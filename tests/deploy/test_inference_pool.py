@@ -1,4 +1,4 @@
-"""The Gateway API Inference Extension: a real server meets its Model Server Protocol; the example hangs together."""
+"""The Gateway API Inference Extension: a real server meets its Model Server Protocol; the example is consistent."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ VLLM = {
     "vllm:kv_cache_usage_perc": "lightwell_kv_cache_usage_ratio",
     "vllm:cache_config_info": "lightwell_cache_config_info",
 }
-"""What an endpoint picker looks for that nobody configured, and what we call it."""
+"""What an endpoint picker looks for by default, and what we call it."""
 
 
 def load(name: str) -> Any:
@@ -29,7 +29,7 @@ def load(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """The default model with the variables of the rendered pod, but for its address."""
+    """The default model with the variables of the rendered pod, except for its address."""
     ours = {name: value for name, value in variables("pool").items() if name.startswith("LIGHTWELL_")}
     del ours["LIGHTWELL_PORT"]
     ours["LIGHTWELL_HOST"] = "127.0.0.1"
@@ -43,7 +43,7 @@ def scrape(server: RunningServer) -> dict[str, Metric]:
 
 
 def running_now(server: RunningServer) -> dict[str, Metric]:
-    """What is told while requests run; nothing before."""
+    """Return what is reported while requests run; nothing is reported before."""
     told = scrape(server)
     return told if told["vllm:num_requests_running"].samples[0].value else {}
 
@@ -114,7 +114,7 @@ def test_the_pool_selects_the_pods_and_the_route_leads_to_it() -> None:
 
 
 def test_the_pool_is_one_of_the_api_that_is_generally_available() -> None:
-    """inference.networking.k8s.io/v1, of which no package carries the schema: its fields, and no others."""
+    """Check for inference.networking.k8s.io/v1, of which no package carries the schema: its fields, and no others."""
 
     def only(required: list[str], **properties: Any) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": False, "required": required, "properties": properties}

@@ -9,11 +9,11 @@ from benchmarks import kubelet
 pytestmark = pytest.mark.slow
 
 SPEED = 10.0
-"""The kubelet's times are a tenth of the manifest's; the server's are its own."""
+"""The divisor of the kubelet's times: they are a tenth of the manifest's; the server's are its own."""
 
 
 def seen(row: list[str]) -> dict[str, int]:
-    """What clients saw in one row of the table: how often each."""
+    """Return what clients saw in one row of the table, and how often."""
     return {what: int(count) for count, what in re.findall(r"(\d+) ([^,]+)", row[3])}
 
 

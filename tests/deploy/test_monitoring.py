@@ -41,7 +41,7 @@ KEY, SMALL_KEY = "k" * 40, "s" * 40
 
 
 def program(name: str) -> str:
-    """Skips, saying where to get it, unless `make test-all` runs."""
+    """Return the program. Skips, saying where to get it, unless `make test-all` runs."""
     found = shutil.which(name)
     if found is None and not os.environ.get("TEST_TOOLS"):
         pytest.skip(f"{name} is missing: Debian's package prometheus has it")
@@ -57,13 +57,13 @@ class Monitored:
     prometheus: Server
 
     def ask(self, path: str, **arguments: str) -> Any:
-        """The `data` of an answer of Prometheus."""
+        """Return the `data` of an answer of Prometheus."""
         query = urllib.parse.urlencode({name.replace("match", "match[]"): value for name, value in arguments.items()})
         with urllib.request.urlopen(f"{self.prometheus.url}/api/v1/{path}?{query}", timeout=10) as answer:
             return json.load(answer)["data"]
 
     def values(self, expr: str) -> list[float]:
-        """What the expression is now, without what is not a number."""
+        """Return what the expression is now, without values that are not a number."""
         result = self.ask("query", query=expr)["result"]
         return [value for value in (float(each["value"][1]) for each in result) if not math.isnan(value)]
 
@@ -92,7 +92,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
 
 
 def configuration(folder: Path, server: Server) -> Path:
-    """deploy/'s own, with our server's address and no time to lose."""
+    """Write deploy/'s own configuration, with our server's address and short intervals."""
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(PROMETHEUS / pattern) for pattern in config["rule_files"]]
@@ -103,7 +103,7 @@ def configuration(folder: Path, server: Server) -> Path:
 
 
 def keep_busy(server: Server) -> None:
-    """One of everything: text, a stream, looks, answers that are errors, and a worker that is killed."""
+    """Send one of everything: text, a stream, inspection requests, answers that are errors, and kill a worker."""
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
 
         def status(path: str, body: dict[str, Any], key: str = KEY) -> int:
@@ -127,7 +127,7 @@ def keep_busy(server: Server) -> None:
 
 
 def is_seen(monitored: Monitored) -> bool:
-    """Whether the last thing that happened was scraped twice, and every rule evaluated since."""
+    """Return whether the last thing that happened was scraped twice, and every rule evaluated since."""
     looks = 'lightwell_http_requests_total{route="/v1/attention", status="200"}'
     if monitored.values(f"min_over_time({looks}[2s])") != [3.0]:
         return False
@@ -145,7 +145,7 @@ def oldest_evaluation(monitored: Monitored) -> datetime:
 
 
 def dashboard_queries() -> list[tuple[str, str]]:
-    """Every query of the file that Grafana reads, with its panel's title."""
+    """Return every query of the file that Grafana reads, with its panel's title."""
     panels = json.loads(build.DASHBOARD.read_text(encoding="utf-8"))["panels"]
     return [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", ())]
 
@@ -185,7 +185,7 @@ def test_every_rule_is_evaluated_and_healthy_and_every_recorded_series_has_a_num
 
 @pytest.mark.slow
 def test_every_series_that_a_rule_names_exists(monitored: Monitored) -> None:
-    """A rule with a wrong name or label is healthy, and never fires."""
+    """Check that no rule has a wrong name or label: such a rule is healthy, and never fires."""
     selectors = {selector for rule in RULES for selector in SELECTOR.findall(rule["expr"])}
     assert len(selectors) > 20
     assert not [selector for selector in sorted(selectors) if not monitored.values(selector)]

@@ -1,4 +1,4 @@
-"""A batch job's parts without Ray: rows read from files, answers that are the routes', shards written and read back."""
+"""A batch job's parts without Ray: rows read from files, answers equal to the routes', shards written and read back."""
 
 import asyncio
 import errno
@@ -133,7 +133,7 @@ def batch_of(
 
 
 def some_rows(site: Site, count: int = 12) -> list[Row]:
-    """Texts of tokens that the network has, of very different lengths; and two rows that have no answer."""
+    """Return texts of tokens that the network has, of very different lengths; and two rows that have no answer."""
     characters = [chr(byte) for byte in range(33, min(site.context.config.vocab_size, 127))]
     texts = ["".join(random.choices(characters, k=random.choice((1, 3, 20)))) for _ in range(count)]
     rows = [Row(id=100 + i, key=f"k{i}", text=text) for i, text in enumerate(texts)]
@@ -143,7 +143,7 @@ def some_rows(site: Site, count: int = 12) -> list[Row]:
 
 
 def written(batch: BatchEngine, rows: list[Row], folder: Path, file_format: FileFormat) -> list[RowAnswer]:
-    """Through a shard and back."""
+    """Write rows through a shard and read them back."""
     summary = batch.make_shard(0, rows)
     assert 0 < summary.errors < len(rows)
     assert summary == read_summary(shard_path(folder, 0, file_format))
@@ -191,7 +191,7 @@ async def test_a_row_is_answered_as_its_route_answers(
 
 
 def name_of(full: str, route: str) -> str:
-    """A tensor's name among the route's, which end or begin with the number of the input."""
+    """Return a tensor's name among the route's, which end or begin with the number of the input."""
     return full.partition("/")[2] if route == "trace" else full.removesuffix(".0")
 
 
@@ -210,7 +210,7 @@ def test_the_bytes_of_a_shard_depend_on_nothing_but_its_rows(site: Site, tmp_pat
 
 
 def test_no_more_is_held_than_allowed(site: Site, tmp_path: Path) -> None:
-    """Whether a row is taken while the ones before it fill the room."""
+    """Check that no row is taken while the ones before it fill the room."""
     options = {"points": ["hook_resid_post"]}
     planner = Planner(site.context, "trace", options)
     rows = [Row(id=i, text="A" * 10) for i in range(40)]

@@ -35,9 +35,8 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
 }
-"""
-The last but one keeps Ray to the loopback interface, on Linux too. With the last, engines are not starved by the tests
-that run beside this one: Ray's own is 15.
+"""Environment of the tests. The last but one keeps Ray to the loopback interface, on Linux too. With the last,
+engines are not starved by the other tests that run at the same time: Ray's own is 15.
 """
 PATIENCE = 600.0
 NUM_ROWS = 160
@@ -116,7 +115,7 @@ class Batch:
 
 
 def wait_until(find: Callable[[], T | None], what: str) -> T:
-    """The first true value."""
+    """Wait for and return the first true value."""
     deadline = time.monotonic() + PATIENCE
     while (found := find()) is None or not found:
         assert time.monotonic() < deadline, f"{what} did not come"
@@ -125,7 +124,7 @@ def wait_until(find: Callable[[], T | None], what: str) -> T:
 
 
 def actors(folder: Path) -> list[int]:
-    """Process ids of engines that have a file of this folder open, which they write."""
+    """Return the process ids of engines that have a file of this folder open, which they write."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -184,7 +183,9 @@ def check_that_it_goes_on(calm: Batch, killed: Batch) -> None:
 
 
 def test_the_shards_of_one_parquet_row_group_go_to_all_workers(cluster: str, tmp_path: Path) -> None:
-    """More shards than one worker makes before the other is there; the job is stopped when both have been seen."""
+    """Check with more shards than one worker makes before the other is there; the job is stopped when both have been
+    seen.
+    """
     num_rows = 40_000
     texts = tmp_path / "texts.parquet"
     pq.write_table(pa.table({"text": ["once upon a time"] * num_rows, "key": ["a"] * num_rows}), texts)
@@ -208,7 +209,7 @@ def test_the_shards_of_one_parquet_row_group_go_to_all_workers(cluster: str, tmp
 
 
 def check_against_a_server(folder: Path, texts: Path) -> None:
-    """Every row once; and some of them, bit for bit, what POST /v1/trace answers."""
+    """Check that every row is there once; and some of them, bit for bit, equal what POST /v1/trace answers."""
     rows = list(read_shards(folder))
     assert [row.id for row in rows] == list(range(NUM_ROWS))
     assert [row.key for row in rows] == [f"row-{number}" for number in range(NUM_ROWS)]

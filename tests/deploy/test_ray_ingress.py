@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 class Answer:
-    """Of Ray's answers what the ingress uses."""
+    """What the ingress uses of Ray's answers."""
 
     def __init__(self, begin: asyncio.Event) -> None:
         self._begin = begin
@@ -41,7 +41,7 @@ class Answer:
 
 
 class Engines:
-    """Of Ray's handle what the ingress uses for requests; no answer begins before `let_begin`."""
+    """What the ingress uses of Ray's handle for requests; no answer begins before `let_begin`."""
 
     app_name, deployment_name = "lightwell", "Engine"
 
@@ -59,13 +59,13 @@ class Engines:
         return self.answers[-1]
 
     def let_begin(self) -> None:
-        """From any thread."""
+        """Let answers begin; callable from any thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._begin.set)
 
 
 def ask(engines: Any, count: int) -> list[httpx.Response]:
-    """The answers of an ingress to as many requests at once."""
+    """Return the answers of an ingress to as many requests at once."""
 
     async def run() -> list[httpx.Response]:
         app = ingress.Ingress(engines, 1 << 20).__serve_build_asgi_app__()

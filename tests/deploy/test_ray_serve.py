@@ -34,7 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0
-"""Beside two busy processes, two cores took 100 s to start the cluster and over 120 s to start another replica."""
+"""Seconds to wait. While two processes were busy, two cores took 100 s to start the cluster and over 120 s to start
+another replica.
+"""
 PAUSE = 0.1
 NUM_CLIENTS = 6
 NUM_STREAMS = 8
@@ -76,7 +78,7 @@ class RayCluster:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """All of it, also where it does not end by itself."""
+        """End all of it, also where it does not end by itself."""
         self.http.close()
         assert self._process.stdin is not None
         try:
@@ -87,7 +89,7 @@ class RayCluster:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def engine_processes(self) -> list[int]:
-        """The processes of the engine replicas of this cluster."""
+        """Return the processes of the engine replicas of this cluster."""
         parents, engines = process_parents(), []
         for pid in parents:
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -100,7 +102,7 @@ class RayCluster:
         return [pid for pid in engines if is_ours(pid)]
 
     def samples(self, name: str) -> list[Sample]:
-        """Those of a metric, of all replicas."""
+        """Return the samples of a metric, of all replicas."""
 
         def page() -> str:
             answer = self.http.get("/metrics")
@@ -110,15 +112,15 @@ class RayCluster:
         return [sample for family in families for sample in family.samples if sample.name == name]
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples over all replicas; 0 where there are none."""
+        """Return the sum of a metric's samples over all replicas; 0 where there are none."""
         return sum(each.value for each in self.samples(name) if labels.items() <= each.labels.items())
 
     def replicas(self) -> set[str]:
-        """Those whose metrics are told."""
+        """Return the replicas whose metrics are reported."""
         return {sample.labels["replica"] for sample in self.samples("lightwell_generation_tokens_total")}
 
     def num_running(self) -> dict[str, float]:
-        """Of each replica whose workers stand still: requests that have not ended and cannot."""
+        """Return the number of requests, of each replica whose workers are stopped, that have not ended and cannot."""
         looks: list[tuple[dict[str, float], float]] = []
 
         def is_settled() -> bool:  # the replicas may still be reading what their workers sent before
@@ -130,7 +132,7 @@ class RayCluster:
         return looks[-1][0]
 
     def stream(self, begun: Semaphore) -> tuple[int, str]:
-        """A long streamed answer; `begun` is released with its first event."""
+        """Return a long streamed answer; `begun` is released with its first event."""
         body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "stream": True, "temperature": 0}
         with self.http.stream("POST", "/v1/completions", json=body) as answer:
             text = ""
@@ -165,7 +167,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 
 
 def check_that_load_brings_a_replica(cluster: RayCluster) -> None:
-    """One becomes two, and meanwhile every request is answered."""
+    """Check that one replica becomes two, and that meanwhile every request is answered."""
     wait_for(lambda: len(cluster.replicas()) == 1, "the replica tells its metrics", PATIENCE, PAUSE)
     are_two = Event()
 
@@ -194,7 +196,7 @@ def plain() -> Iterator[RunningServer]:
 
 
 def process_parents() -> dict[int, int]:
-    """Of every process of the machine."""
+    """Return the parent of every process of the machine."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -204,7 +206,7 @@ def process_parents() -> dict[int, int]:
 
 
 def send_signal(processes: list[int], number: int) -> None:
-    """To those that have not ended."""
+    """Send a signal to the processes that have not ended."""
     for pid in processes:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -283,7 +285,9 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
     assert len(workers) >= 2
 
     def stop_both() -> dict[str, float]:
-        """Send streams and stop the workers: what each replica then runs, or nothing where one had ended its own."""
+        """Send streams and stop the workers. Return what each replica then runs, or nothing where one had ended its
+        own.
+        """
         send_signal(workers, signal.SIGCONT)
         streams.extend(threads.submit(cluster.stream, begun) for _ in range(NUM_STREAMS))
         for _ in range(NUM_STREAMS):
@@ -322,7 +326,7 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
 
 
 def test_a_new_version_lets_the_old_one_answer_what_it_was_given(cluster: RayCluster) -> None:
-    """On the one node that is left: nothing runs beside the old replica while it ends."""
+    """Check on the one node that is left: nothing else runs while the old replica ends."""
     body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": NUM_LONG, "temperature": 1, "seed": 1}
     with ThreadPoolExecutor(1) as threads:
         long = threads.submit(cluster.http.post, "/v1/completions", json=body)

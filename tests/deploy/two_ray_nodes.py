@@ -1,4 +1,4 @@
-"""Two Ray nodes on this machine until stdin ends: `python -m tests.deploy.two_ray_nodes` writes their address."""
+"""Runs two Ray nodes on this machine until stdin ends: `python -m tests.deploy.two_ray_nodes` writes their address."""
 
 import sys
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 80_000_000
-"""Of each node's object store: about the least that Ray takes."""
+"""Bytes of each node's object store: about the least that Ray takes."""
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The whole server as users meet it: a real process, real sockets, clients that we did not write."""
+"""The whole server as users meet it: a real process, real sockets, clients that are not ours."""

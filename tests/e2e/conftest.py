@@ -9,7 +9,7 @@ import pytest
 from benchmarks.processes import Server, serve
 
 ALL = bool(os.environ.get("TEST_TOOLS"))
-"""Set by `make test-all`, which installs the programs first: then a missing one is a failure, not a skip."""
+"""Whether programs are installed first, as `make test-all` does: then a missing one is a failure, not a skip."""
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ NUM_TOKENS = 12
 
 
 def generated(folder: Path, ids: list[int]) -> list[int]:
-    """What follows the start token."""
+    """Return what follows the start token."""
     model = tiny.theirs(folder, torch.float32)
     options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "num_beams": 1, "use_cache": False}
     found: list[int] = model.generate(torch.tensor([ids]), **options)[0].tolist()
@@ -33,7 +33,7 @@ def generated(folder: Path, ids: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Marian that would say, of itself, what its files forbid."""
+    """A Marian that would generate, by itself, what its files forbid."""
     folder = tiny.make_variant("marian", tmp_path_factory.mktemp("marian"))
     path = folder / "generation_config.json"
     values = json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""Many clients trace more than the server may hold: who is turned away hears when to come back, and memory is bounded.
+"""Many clients trace more than the server may hold: a refused client learns when to come back, and memory is bounded.
 
-One server whose capture budget holds two of the traces that are asked for, by twelve at once.
+One server has a capture budget that holds two of the traces that are requested, by twelve clients at once.
 """
 
 import threading
@@ -31,7 +31,7 @@ def server() -> Iterator[Server]:
 
 
 def trace(server: Server, first_token: int) -> httpx.Response:
-    """All heads of all layers of one prompt."""
+    """Trace all heads of all layers of one prompt."""
     prompt = [first_token + i % 97 for i in range(LENGTH)]
     body = {"input": prompt, "points": ["attn.hook_pattern"], "layers": "all"}
     return httpx.post(f"{server.url}/v1/trace", json=body, headers=BINARY, timeout=120, trust_env=False)
@@ -42,7 +42,7 @@ def captured_bytes(server: Server) -> float:
 
 
 def most_memory(server: Server) -> int:
-    """The most bytes that each process of the server has ever held, summed."""
+    """Return the most bytes that each process of the server has ever held, summed."""
     statuses = [Path(f"/proc/{pid}/status").read_text() for pid in descendants(server.pid)]
     return sum(1024 * int(text.partition("VmHWM:")[2].split()[0]) for text in statuses if "VmHWM:" in text)
 

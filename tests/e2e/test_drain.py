@@ -1,4 +1,4 @@
-"""The default model, told to end in the middle of 32 streams: each of them is as it would have been."""
+"""The default model is stopped in the middle of 32 streams: each of them is as it would have been."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def body(prompt: str | list[str], *, stream: bool) -> dict[str, object]:
 
 
 def texts(lines: Iterator[str]) -> Iterator[str]:
-    """The pieces of a stream, which must end well."""
+    """Return the pieces of a stream, which must end well."""
     for line in lines:
         if line.startswith("data: {"):
             yield json.loads(line.removeprefix("data: "))["choices"][0]["text"]

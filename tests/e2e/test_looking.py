@@ -1,4 +1,4 @@
-"""The looks into the default model over a running server: each route once, and what must add up, adds up."""
+"""Inspection requests to the default model over a running server: each route once, and what must add up, adds up."""
 
 import json
 import random
@@ -19,7 +19,7 @@ TEXT = "Once upon a time there was a king who had a daughter, and the king said 
 
 @pytest.fixture(scope="module")
 def exact() -> Iterator[Server]:
-    """In float32: sums then show to six digits what they are made of."""
+    """A server in float32: sums then equal their terms to six digits."""
     with serve(["--served-model-name", "fables", "--dtype", "float32"]) as running:
         yield running
 
@@ -92,7 +92,9 @@ def test_the_parts_of_a_logit_sum_to_it(exact: Server) -> None:
 
 
 def test_a_trained_model_has_a_previous_token_head(exact: Server) -> None:
-    """It scores high on a story and on noise alike; the trajectory of its stream moves away from the embedding."""
+    """Check that a head scores high on a story and on noise alike, and that the trajectory of the residual stream
+    moves away from the embedding.
+    """
     story, noise = ask(exact, "heads"), ask(exact, "heads", input=None)
     for entry in (story, noise):
         assert entry["strongest"]["previous_token"][0]["score"] > 0.4

@@ -45,7 +45,7 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """One sentence at a time: nothing is padded there."""
+    """Vectors of one sentence at a time: nothing is padded there."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     vectors: np.ndarray[Any, np.dtype[np.float32]] = model.encode(sentences(), batch_size=1, convert_to_numpy=True)
     return vectors
@@ -59,7 +59,7 @@ def minilm(folder: Path) -> Iterator[Server]:
 
 
 async def embed(server: Server, texts: list[str], **more: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The vectors of all texts, asked for in many requests at the same time."""
+    """Return the vectors of all texts, sent in many requests at the same time."""
 
     async def one(client: httpx.AsyncClient, part: list[str]) -> list[Any]:
         body = {"model": "minilm", "input": part, "encoding_format": "base64", **more}

@@ -1,7 +1,7 @@
 """The numbers that users receive, end to end: random prompts over HTTP against transformers in this process.
 
 Each family has two servers with small steps (prompts are chunked): one with room, one whose cache holds one context, so
-that requests are preempted. Both are asked the same, alone and eight at once; every answer must be the same bits.
+that requests are preempted. Both get the same requests, alone and eight at once; every answer must be the same bits.
 """
 
 import random
@@ -36,7 +36,7 @@ NUM_GENERATED = 40
 NUM_TOP = 20
 POOLINGS = ("none", "mean", "last")
 LAYERS = (*range(NUM_LAYERS + 1), None)
-"""Of embeddings; None is after the final norm."""
+"""Layers of embeddings; None is after the final norm."""
 PATTERN_TOLERANCE, TOLERANCE = 1e-5, 1e-4
 
 Floats = npt.NDArray[np.float32]
@@ -45,7 +45,7 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Question:
-    """One request: which prompt it is about, what is asked of it, and the body."""
+    """One request: which prompt it is about, what it asks for, and the body."""
 
     prompt: int
     name: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came: tensors or choices, without ids and times, and how much of the prompt was cached."""
+    """What came back: tensors or choices, without ids and times, and how much of the prompt was cached."""
 
     tensors: dict[str, Floats]
     choice: dict[str, Any]
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def bits(self) -> Any:
-        """Equal for two answers exactly when no bit of them differs."""
+        """Return what is equal for two answers exactly when no bit of them differs."""
         return {name: value.tobytes() for name, value in self.tensors.items()}, self.choice
 
 
@@ -86,7 +86,7 @@ class Reference:
         }
 
     def pooled(self, layer: int | None, pooling: str) -> Floats:
-        """The vector, or the vectors, that /v1/embeddings should give, not normalised."""
+        """Return the vector, or the vectors, that /v1/embeddings should give, not normalised."""
         state = self.states[layer]
         pooled: Floats = {"none": state, "mean": state.mean(0), "last": state[-1]}[pooling]
         return pooled
@@ -107,12 +107,12 @@ class Family:
 
     @cached_property
     def alone(self) -> list[Answer]:
-        """Each question asked when the server has nothing else to do."""
+        """Return the answer to each question asked when the server has nothing else to do."""
         return [ask(self.tight, question) for question in self.questions]
 
     @cached_property
     def together(self) -> list[Answer]:
-        """The same, eight at once, of a server that has not seen the prompts."""
+        """Return the same, eight at once, of a server that has not seen the prompts."""
         return ask_together(self.roomy, self.questions)
 
     def named(self, kind: str) -> Iterator[tuple[Question, Answer, Reference]]:
@@ -121,7 +121,7 @@ class Family:
                 yield question, answer, self.references[question.prompt]
 
     def generated(self) -> Iterator[tuple[dict[str, Any], Ids, Reference]]:
-        """Each greedy choice, its tokens, and transformers on the prompt and these tokens."""
+        """Return each greedy choice, its tokens, and transformers on the prompt and these tokens."""
         for question, answer, _ in self.named("generate"):
             tokens: Ids = answer.choice["token_ids"]
             assert len(tokens) == NUM_GENERATED
@@ -129,7 +129,7 @@ class Family:
 
 
 def questions(index: int, prompt: Ids) -> Iterator[Question]:
-    """Everything that is asked about a prompt; first what can use a cached prefix, so that it does not when alone."""
+    """Return all questions about a prompt; first those that can use a cached prefix, so that they do not when alone."""
     greedy = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     generate = {**greedy, "max_tokens": NUM_GENERATED, "logprobs": NUM_TOP}
     yield Question(index, ("generate",), "/v1/completions", generate)
@@ -154,7 +154,9 @@ def ask(server: RunningServer, question: Question) -> Answer:
 
 
 def ask_together(server: RunningServer, asked: list[Question]) -> list[Answer]:
-    """All answers, in the order of the questions; asked in another order, so that eight of all kinds run at once."""
+    """Return all answers, in the order of the questions; they are asked in another order, so that eight of all kinds
+    run at once.
+    """
     order = random.Random(0).sample(range(len(asked)), len(asked))
     with ThreadPoolExecutor(NUM_PROMPTS) as pool:
         found = dict(zip(order, pool.map(lambda i: ask(server, asked[i]), order), strict=True))
@@ -176,7 +178,8 @@ def assert_same_bits(family: Family, answers: list[Answer]) -> None:
 
 
 def assert_top(given: dict[str, float], names: list[str], expected: Floats, chosen: int) -> None:
-    """`given` (by text or id) is the top of `expected` [vocab] and the chosen token, to within the tolerance.
+    """Assert that `given` (by text or id) is the top of `expected` [vocab] and the chosen token, to within the
+    tolerance.
 
     names: each token's own. Of tokens with one text the likeliest goes by it and the others by `token_id:N`.
     """
@@ -204,7 +207,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def started(folder: Path, prompts: list[Ids]) -> Iterator[Family]:
-    """Both servers of a checkpoint, started at the same time."""
+    """Start both servers of a checkpoint at the same time."""
     one_context = CONTEXT // BLOCK_SIZE * KVCache.bytes_per_block(read_config(folder), BLOCK_SIZE, torch.float32)
     arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--max-num-seqs", "8"]
     arguments += ["--max-num-batched-tokens", "16", "--block-size", str(BLOCK_SIZE), "--log-level", "warning"]

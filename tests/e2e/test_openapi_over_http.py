@@ -1,8 +1,9 @@
-"""schemathesis against the default model over HTTP: the OpenAPI document says what the server does; nothing is a 500.
+"""Runs schemathesis against the default model over HTTP: the OpenAPI document says what the server does; nothing is a
+500.
 
-All its checks but positive_data_acceptance: a schema can't know the context's length, nor which tokens there are.
-What is drawn at random is bounded here; the long run is
-`SCHEMATHESIS_SECONDS=900 pytest tests/e2e/test_openapi_over_http.py`.
+All its checks but positive_data_acceptance run: a schema can't know the context's length, nor which tokens there are.
+What is drawn at random is bounded here; the long run is `SCHEMATHESIS_SECONDS=900 pytest
+tests/e2e/test_openapi_over_http.py`.
 """
 
 import os
@@ -22,14 +23,16 @@ SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 MAX_MODEL_LEN = 64
-"""Short, for a body without `max_tokens` is answered with as many as fit: most of the time would go there."""
+"""Most tokens of the model: short, as a body without `max_tokens` is answered with as many as fit, which would take
+most of the time.
+"""
 CONFIG = """
 [parameters]
 "path.model_id" = "fables"
 [checks.not_a_server_error]
 expected-statuses = ["2xx", "3xx", "4xx", "504"]
 """
-"""504 is the right answer to a `timeout` of 5e-324 seconds."""
+"""schemathesis's configuration. 504 is the right answer to a `timeout` of 5e-324 seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def schemathesis(server: Server, folder: Path, *options: str) -> str:
-    """What it prints, in `folder`; fails where it found anything."""
+    """Run schemathesis in `folder` and return what it prints. Fails where it found anything."""
     (folder / "schemathesis.toml").write_text(CONFIG)
     done = subprocess.run(
         [
@@ -66,7 +69,7 @@ def num_cases(report: str) -> int:
 
 @pytest.mark.slow
 def test_what_follows_from_the_document_to_its_end(server: Server, tmp_path: Path) -> None:
-    """By itself and not bounded by a clock, so that every operation is reached on every machine."""
+    """Run by itself, without a time limit, so that every operation is reached on every machine."""
     paths = httpx.get(f"{server.url}/openapi.json", headers=HEADERS).json()["paths"]
     assert "/admin/keys/reload" in paths
     num_operations = sum(map(len, paths.values()))

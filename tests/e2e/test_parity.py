@@ -1,6 +1,6 @@
 """The parity table as tests, and selections over HTTP: of every kind of checkpoint, with one server for each.
 
-The prompts and the selections are other ones in every run; the seed is printed when a test fails.
+The prompts and the selections are different in every run; the seed is printed when a test fails.
 """
 
 import random
@@ -104,7 +104,9 @@ def _a_layer(config: ModelConfig, stack: Stack, point: Point, rng: random.Random
 
 
 def _drawn(point: Point, whole: torch.Tensor, rng: random.Random) -> tuple[dict[str, list[int]], torch.Tensor]:
-    """Indices of each axis that can be selected, in any order, some counted from the end; and what they should give."""
+    """Return indices of each axis that can be selected, in any order, some counted from the end; and what they
+    should give.
+    """
     fields = {
         "position": "positions",
         "query": "positions",

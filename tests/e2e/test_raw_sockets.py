@@ -1,4 +1,4 @@
-"""Broken, odd and hostile HTTP over raw sockets hurts nobody: a small run of benchmarks/fuzz with fresh dice."""
+"""Broken, odd and hostile HTTP over raw sockets does no harm: a small run of benchmarks/fuzz with a fresh seed."""
 
 import asyncio
 import random

@@ -1,4 +1,6 @@
-"""What stays between client and server: keys and prompts are in no log line, whatever is asked and whatever fails."""
+"""Checks that secrets stay between client and server: keys and prompts are in no log line, whatever is requested and
+whatever fails.
+"""
 
 import os
 import signal
@@ -15,9 +17,9 @@ from tests.server.running import LOAD_PATIENCE, RunningServer, running_server, s
 
 KEY = "lw-zanzibar-key-0451"
 WORD = "zanzibarprompt"
-"""Stands in each prompt, each unknown field, each broken body."""
+"""A word that is in each prompt, each unknown field, each broken body."""
 BREAKING = f"{WORD} in London"
-"""Ends in the token on which the network raises."""
+"""A prompt that ends in the token on which the network raises."""
 RAISED = "ArithmeticError: a token that the network cannot bear"
 MESSAGES = [{"role": "user", "content": WORD}]
 GOOD: dict[str, dict[str, Any]] = {
@@ -32,7 +34,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def raw(url: str, data: bytes) -> bytes:
-    """What the server answers to bytes as they are."""
+    """Return what the server answers to raw bytes."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
@@ -41,7 +43,7 @@ def raw(url: str, data: bytes) -> bytes:
 
 
 def ask_everything(url: str) -> None:
-    """Every route with good and bad requests that carry the word, with the key, without it, with another."""
+    """Send every route good and bad requests that carry the word, with the key, without it, with another."""
     headers = {"authorization": f"Bearer {KEY}", "x-note": WORD}
     json = {"content-type": "application/json"}
     with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
@@ -71,7 +73,7 @@ def ask_everything(url: str) -> None:
 
 
 def break_everything(server: RunningServer) -> None:
-    """Steps that raise, a dump of the state while requests run, and a worker that is killed under them."""
+    """Cause steps that raise, a dump of the state while requests run, and kill a worker with requests in flight."""
     headers = {"authorization": f"Bearer {KEY}"}
     with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
         assert client.post("/tokenize", json={"prompt": BREAKING}).json()["tokens"][-1] == RAISES

@@ -30,7 +30,7 @@ class Options:
     pooling: str
     normalize: bool
     length: int
-    """Most tokens: the longer texts are cut."""
+    """Most tokens: the longer texts are truncated."""
     lowercase: bool = False
     older: str = ""
     """The file where versions before 6 wrote length and case; "" is as the installed version writes them."""
@@ -44,7 +44,7 @@ OPTIONS = (
 
 
 def save(options: Options, top: Path) -> Path:
-    """A folder as sentence-transformers saves it."""
+    """Save a folder as sentence-transformers does."""
     raw = tiny.make_variant(options.family, top / "raw")
     saved = not options.older
     transformer = Transformer(
@@ -92,7 +92,9 @@ def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
 
 
 def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
-    """Else the test above would hold for a server that overlooks one."""
+    """Check that every option changes the vectors; otherwise the test above would pass for a server that ignores
+    one.
+    """
     found = case.embed()
 
     def changes(**more: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Programs that we did not write, unmodified, against the running server and the files of deploy/."""
+"""Programs that are not ours, unmodified, against the running server and the files of deploy/."""
 
 import json
 import os

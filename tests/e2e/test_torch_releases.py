@@ -1,5 +1,5 @@
-"""The network and servers with the oldest and the newest torch that pyproject.toml allows; all other packages are those
-this environment has.
+"""The network and servers with the oldest and the newest torch that pyproject.toml allows; all other packages are
+those of this environment.
 """
 
 import os
@@ -24,7 +24,7 @@ TRIED = ("tests/model", "tests/e2e/test_numerics_over_http.py")
 
 
 def with_torch(release: str, *arguments: str) -> str:
-    """What Python prints with one of the torch releases that tests/tools/install.sh puts under .tools."""
+    """Return what Python prints with one of the torch releases that tests/tools/install.sh puts under .tools."""
     python = ROOT / ".tools" / f"torch-{release}" / "bin" / "python"
     # From the environment alone: without tools, and not as one of this run's processes.
     kept = {name: value for name, value in os.environ.items() if name != "TEST_TOOLS" and "XDIST" not in name}

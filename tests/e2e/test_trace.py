@@ -76,7 +76,9 @@ def test_the_traced_logits_choose_the_tokens_that_are_generated(http: httpx.Clie
 
 
 def test_a_patched_prompt_goes_on_as_its_source_and_its_neighbours_go_on_as_before(http: httpx.Client) -> None:
-    """The source's stream in place of one's own: the next token is the source's; 7 others decode at the same time."""
+    """Check that with the source's hidden states in place of the prompt's own the next token is the source's; 7
+    others decode at the same time.
+    """
     prompts = [TEXT[: 12 + 4 * i] for i in range(7)]
     alone = [greedy(http, prompt) for prompt in prompts]
     patch = {"point": "hook_resid_post", "layer": -1, "positions": -1, "op": "patch", "from": {"input": OTHER}}

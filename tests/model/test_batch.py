@@ -31,7 +31,7 @@ def test_what_a_row_sees() -> None:
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_threads_share_every_row_and_head_once_and_take_equal_work(num_threads: int) -> None:
-    """A prompt beside rows that decode after short and long texts, in turn."""
+    """Alternate a prompt with rows that decode after short and long texts."""
     lengths = [3000 if i % 2 else 8 for i in range(24)]
     spans = [Span([0] * 700, 0, range(1, 200), 1), *(Span([0], length, range(1, 200), 1) for length in lengths)]
     batch = Batch(spans, 16, CPU)

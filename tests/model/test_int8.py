@@ -1,4 +1,4 @@
-"""Int8 weights: the numbers they stand for, the same bits in every batch, and little lost by it."""
+"""Int8 weights: the numbers they represent, the same bits in every batch, and little precision lost."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ threw it over his back, and walked out of the door upon two legs like a man.
 
 
 def dequantized(weight: torch.Tensor) -> torch.Tensor:
-    """[out, in] float64: 255 equal steps from the largest of each output to its negative. No output may be 0."""
+    """Return [out, in] float64: 255 equal steps from the largest of each output to its negative. No output may be 0."""
     steps = weight.float().abs().amax(1, keepdim=True) / 127
     return (weight.float() / steps).round().double() * steps.double()
 

@@ -20,7 +20,7 @@ VOCAB_SIZE, CONTEXT = 50, 60
 
 
 def _draw_config(rng: random.Random, kind: Kind) -> ModelConfig:
-    """A network with options that no family combines."""
+    """Draw a network with options that no family combines."""
     if kind != "encoder-decoder":
         return _draw_stack(rng, kind)
     decoder, encoder = _draw_stack(rng, kind), _draw_stack(rng, "encoder")
@@ -29,7 +29,7 @@ def _draw_config(rng: random.Random, kind: Kind) -> ModelConfig:
 
 
 def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
-    """An encoder, a decoder, or a decoder that also attends to an encoder's output."""
+    """Draw an encoder, a decoder, or a decoder that also attends to an encoder's output."""
     kv_heads, group, head_dim = rng.randint(1, 3), rng.randint(1, 3), 2 * rng.randint(1, 9)
     num_layers, positions = rng.randint(1, 3), rng.choice(["rope", "learned", "sinusoidal", "bias", "none"])
     rope = RopeConfig(max_position=CONTEXT, original_max_position=CONTEXT, dims=rng.choice([None, 2]))
@@ -90,7 +90,7 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
 
 
 def _draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Under our names (model/weight_maps), so large that no part of the network is lost in the others."""
+    """Draw weights under our names (model/weight_maps), so large that no part of the network is lost in the others."""
     drawn = _Weights(config)
     width = config.embedding_size or config.hidden_size
     drawn.table("embed", VOCAB_SIZE, width)
@@ -110,7 +110,7 @@ def _draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:
 
 
 class _Weights:
-    """Of one stack, without its prefix."""
+    """The weights of one stack, without its prefix."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config

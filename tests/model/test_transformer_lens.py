@@ -1,7 +1,7 @@
 """Every point that TransformerLens has too, against its numbers, under both of its names.
 
 The numbers are kept in tests/reference/transformer_lens.safetensors, since TransformerLens needs an environment of its
-own. `make test-all` makes them anew; `python -m tests.model.test_transformer_lens` keeps them.
+own. `make test-all` computes them again; `python -m tests.model.test_transformer_lens` saves them.
 """
 
 import json
@@ -35,7 +35,7 @@ BEFORE_THE_CAP = ["hook_unembed", "unembed.hook_out"]
 
 
 class Numbers:
-    """What TransformerLens found, by variant and by each of its names."""
+    """The numbers of TransformerLens, by variant and by each of its names."""
 
     def __init__(self, file: Path) -> None:
         with safe_open(file, "pt") as kept:
@@ -54,7 +54,7 @@ def make_checkpoints(folder: Path) -> list[Path]:
 
 
 def ask_transformer_lens(checkpoints: list[Path], file: Path) -> None:
-    """Raises CalledProcessError."""
+    """Run TransformerLens on the checkpoints and write its numbers to the file. Raises CalledProcessError."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
     command = [str(PYTHON), str(SCRIPT), *map(str, checkpoints), str(file)]
     subprocess.run(command, check=True, capture_output=True, env=environment, cwd=file.parent, timeout=600)

@@ -1,4 +1,4 @@
-"""Runs a few sequences through a network while some of them are watched or changed, and gathers what was seen."""
+"""Runs a few sequences through a network while some of them are captured or changed, and gathers the captures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from tests import tiny
 CPU = torch.device("cpu")
 BLOCK = 8
 ROOM = 24
-"""Blocks that each sequence has: for its own positions the first half, for the encoder's the second."""
+"""Blocks that each sequence has: the first half for its own positions, the second for the encoder's."""
 
 Key = tuple[str, int | None]
 """A point's short name and its layer."""
@@ -39,7 +39,7 @@ def token_ids(count: int) -> list[int]:
 
 
 def points(model: Transformer, stack: Stack) -> list[tuple[Point, int | None]]:
-    """All points of the stack with rows of their own: no maps, no logits, nothing in the encoder's rows."""
+    """Return all points of the stack with rows of their own: no maps, no logits, nothing in the encoder's rows."""
     found: list[tuple[Point, int | None]] = []
     for point in points_of(model.config, stack):
         if point.name.endswith(MAPS) or point.name == "logits" or point.name in ENCODER_ONLY:
@@ -51,16 +51,16 @@ def points(model: Transformer, stack: Stack) -> list[tuple[Point, int | None]]:
 
 @dataclass
 class Seen:
-    """Of one watched sequence."""
+    """The captures of one sequence."""
 
     points: dict[Key, torch.Tensor] = field(default_factory=dict)
     attention: dict[tuple[str, int, bool], torch.Tensor] = field(default_factory=dict)
-    """By kind, layer and whether it is cross attention: [H, rows, keys]."""
+    """Attention by kind, layer and whether it is cross attention: [H, rows, keys]."""
     pieces: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def hidden(self) -> torch.Tensor:
-        """After the last layer, [positions, d]."""
+        """Return the hidden states after the last layer, [positions, d]."""
         return torch.cat(self.pieces)
 
 
@@ -72,17 +72,17 @@ class Watched:
     encoder_tokens: list[int] = field(default_factory=list)
     reads: Sequence[tuple[str, int | None]] = ()
     kinds: Sequence[str] = ()
-    """Of attention to hand out, of all heads and layers."""
+    """Kinds of attention to return, of all heads and layers."""
     edits: dict[Key, Edit] = field(default_factory=dict)
-    """On all rows of the sequence, or on `rows` of it."""
+    """Edits of all rows of the sequence, or of `rows` of it."""
     map_edits: dict[tuple[str, int, bool], Edit] = field(default_factory=dict)
-    """By kind (scores or pattern), layer and whether it is cross attention; on `heads`."""
+    """Edits by kind (scores or pattern), layer and whether it is cross attention; of `heads`."""
     rows: Sequence[int] | None = None
     heads: Sequence[int] | None = None
 
 
 def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) -> list[Seen]:
-    """Run them together: an encoder's whole, a decoder's in chunks that begin at the same position."""
+    """Run them together: an encoder's rows at once, a decoder's in chunks that begin at the same position."""
     config, seen = model.config, [Seen() for _ in sequences]
     if config.kind == "encoder":
         batch = Batch.unchunked([each.tokens for each in sequences], BLOCK, CPU, [config.num_layers] * len(sequences))

@@ -1,4 +1,4 @@
-"""A server with the default model, and Debian's Chromium before it: no network but the server, no error unseen."""
+"""A server with the default model, and Debian's Chromium connected to it: no other network, and no unnoticed error."""
 
 import json
 import os
@@ -31,8 +31,8 @@ _NO_PRECEDENCE = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
 
 @pytest.fixture(scope="package")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program: Debian's Chromium, without the right that root's processes have to go before all others: the answer
-    that a page waits for would starve beside the picture of its waiting.
+    """The program: Debian's Chromium, without the right of root's processes to be scheduled first: the answer that a
+    page waits for would starve while the browser paints the page waiting.
     """
     found = shutil.which("chromium")
     if found is None and not os.environ.get("TEST_TOOLS"):
@@ -56,7 +56,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 class Watched:
-    """What went wrong in a page: its script's errors, and what it asked of anyone but its server."""
+    """What went wrong in a page: its script's errors, and its requests to any host but its server."""
 
     def __init__(self, page: Page, host: str) -> None:
         self.errors: list[str] = []
@@ -81,7 +81,7 @@ class Watched:
 
 @pytest.fixture
 def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """A fresh tab in a fresh profile; the test fails if a script broke or another host was asked."""
+    """A fresh tab in a fresh profile; the test fails if a script broke or another host was requested."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(20_000)
     tab = context.new_page()
@@ -115,7 +115,7 @@ def settle(page: Page) -> None:
 
 @contextmanager
 def slow_answers(page: Page) -> Iterator[None]:
-    """Let the page receive 20 kB a second: a small model has written 400 tokens before somebody could stop it."""
+    """Let the page receive 20 kB a second: otherwise a small model writes 400 tokens before they can be stopped."""
     session = page.context.new_cdp_session(page)
     conditions = {"offline": False, "latency": 0, "uploadThroughput": -1}
     session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": 20_000})
@@ -125,7 +125,7 @@ def slow_answers(page: Page) -> Iterator[None]:
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
-    """The JSON of a route, asked without the page."""
+    """Return the JSON of a route, requested without the page."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(server.url + route, data=data, headers={"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -133,7 +133,9 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def written(value: float) -> str:
-    """A number as the page writes it: four significant digits, a true minus, short exponents (core/numbers.js)."""
+    """Return a number as the page writes it: four significant digits, a true minus, short exponents
+    (core/numbers.js).
+    """
     plain = value == 0 or 1e-3 <= abs(value) < 1e6
     # JavaScript rounds ties away from 0, Python to even; numbers of bfloat16 are ties often
     value = float(Context(prec=4 if plain else 3, rounding=ROUND_HALF_UP).create_decimal_from_float(value))
@@ -142,5 +144,5 @@ def written(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as the page writes it: three significant digits."""
+    """Return a share as the page writes it: three significant digits."""
     return f"{written(float(f'{share * 100:.3g}'))} %"

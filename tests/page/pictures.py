@@ -1,4 +1,6 @@
-"""Draws the README's pictures of the page anew: `python -m tests.page.pictures`. Needs Debian's chromium and Pillow."""
+"""Draws the README's pictures of the page again: `python -m tests.page.pictures`. It needs Debian's chromium and
+Pillow.
+"""
 
 import io
 from urllib.parse import urlencode

@@ -1,4 +1,4 @@
-"""axe-core finds no serious barrier, all that can be used has a name, and pictures are told in words."""
+"""axe-core finds no serious barrier, all that can be used has a name, and pictures are described in words."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def test_axe_finds_nothing_serious(browser: Browser, server: Server, view: str, 
 
 
 def serious(page: Page, **options: Any) -> list[str]:
-    """What axe finds on the page as it is now; options: axe's own."""
+    """Return what axe finds on the page as it is now; options: axe's own."""
     return [
         f"{violation['impact']}: {violation['help']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
         for violation in Axe().run(page, options=options).response["violations"]
@@ -78,7 +78,7 @@ def lose_the_key(page: Page) -> None:
 def test_axe_finds_nothing_serious_in_what_opens(
     browser: Browser, server: Server, view: str, act: Callable[[Page], None]
 ) -> None:
-    """In both schemes, the dark one on a desktop and the light one on a phone: the other way round as above."""
+    """Check both schemes, the dark one on a desktop and the light one on a phone: the reverse of the test above."""
     context = browser.new_context(bypass_csp=True)
     page = context.new_page()
     page.goto(f"{server.url}/#view={view}&text={TEXT}&write_max_tokens=4")
@@ -106,7 +106,7 @@ PAIRS = (
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    """Return the relative luminance of #rrggbb (WCAG 2.2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -114,7 +114,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_ink_can_be_read_on_every_ground(open_view: Open, scheme: Literal["light", "dark"]) -> None:
-    """A ratio of 4.5 at least: WCAG 2.2, 1.4.3, level AA."""
+    """Check for a ratio of at least 4.5: WCAG 2.2, 1.4.3, level AA."""
     page = open_view("attention")
     page.emulate_media(color_scheme=scheme)
     expect(page.locator("html")).to_have_attribute("data-theme", scheme)
@@ -137,7 +137,7 @@ def test_query_key_and_sign_are_not_told_by_colour_alone(open_view: Open) -> Non
 
 
 def spoken(page: Page) -> list[dict[str, str]]:
-    """Role, name and description of all that a screen reader finds on the page."""
+    """Return role, name and description of all that a screen reader finds on the page."""
     session = page.context.new_cdp_session(page)
     nodes: list[dict[str, Any]] = session.send("Accessibility.getFullAXTree")["nodes"]
     session.detach()
@@ -164,7 +164,7 @@ def test_everything_has_a_name_and_headings_are_in_order(open_view: Open, view: 
 
 
 def pictures(page: Page) -> dict[str, str]:
-    """What is said of each picture that can be walked: its description, by its name."""
+    """Return the description of each picture that can be walked through, by its name."""
     return {node["name"]: node["description"] for node in spoken(page) if node["role"] == "application"}
 
 

@@ -1,4 +1,6 @@
-"""How the page asks: nothing twice at once, again where it was busy, and anew when the server is another one."""
+"""How the page sends requests: none twice at once, again if the server was busy, and all of them if the server was
+replaced.
+"""
 
 import json
 import re
@@ -84,7 +86,7 @@ def test_one_head_is_fetched_at_a_time_and_in_binary(open_view: Open) -> None:
 
 
 def test_the_page_asks_only_what_everyone_may(page: Page, open_view: Open, server: Server) -> None:
-    """Every path is documented; the page's own files stand below /web/."""
+    """Check that every path is documented; the page's own files are below /web/."""
     asked: set[tuple[str, str]] = set()
     page.on("request", lambda request: asked.add((request.method.lower(), urlsplit(request.url).path)))
     for view in VIEWS:
@@ -134,7 +136,7 @@ def weight(server: Server) -> str:
 
 
 def test_a_server_that_began_anew_with_other_weights_is_noticed(browser: Browser, tmp_path: Path) -> None:
-    """The second one has the same name and shape, and the page asked nothing while there was none."""
+    """Start a second server with the same name and shape; the page requested nothing while none was running."""
     port = free_port()
     folders = [tiny.make("llama", tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     with serve([str(folders[0]), "--served-model-name", "same"], port=port) as first:

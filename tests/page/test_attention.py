@@ -15,7 +15,7 @@ CELL = re.compile(r"query (\d+) “.*” → key (\d+) “.*”: (\S+)")
 
 
 def numbers(server: Server, layer: int, head: int, kind: str = "pattern", text: str = TEXT) -> np.ndarray:
-    """[query, key] as the API answers it; masked scores are NaN."""
+    """Return [query, key] as the API answers it; masked scores are NaN."""
     body = {"input": text, "layers": layer, "heads": head}
     if kind == "norm":
         arrays = ask(server, "/v1/contributions", {**body, "query_positions": "all"})["data"][0]["arrays"]
@@ -57,7 +57,7 @@ def test_pointing_tells_the_cell_and_a_click_keeps_it(open_view: Open, server: S
 
 
 def cell_in(said: str) -> tuple[int, int, str]:
-    """Query, key and number of a readout."""
+    """Return query, key and number of a readout."""
     found = CELL.search(said)
     assert found, said
     return int(found[1]), int(found[2]), found[3]
@@ -70,7 +70,7 @@ def box_of(locator: Locator) -> FloatRect:
 
 
 def pointed_at(page: Page) -> str:
-    """What the readout says once it follows the mouse: of the pair that is chosen at first it says key 0."""
+    """Return what the readout says once it follows the mouse: for the pair that is chosen at first it says key 0."""
     expect(readout(page)).not_to_contain_text("key 0 ")
     return readout(page).inner_text()
 
@@ -172,7 +172,7 @@ def test_saved_numbers_stand_beside_their_tokens(open_view: Open, server: Server
 
 
 def save(page: Page, what: str, folder: Path) -> Path:
-    """The file that the head's menu saves."""
+    """Return the file that the head's menu saves."""
     card = page.locator(".head-pictures .card").first
     card.get_by_role("button", name="Save…").click()
     with page.expect_download() as download:
@@ -206,7 +206,7 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
 
 
 def test_what_is_watched_is_drawn_with_all_of_writes_options(open_view: Open, server: Server) -> None:
-    """With top-k 1 the likeliest token is drawn at any temperature."""
+    """Use top-k 1, with which the likeliest token is drawn at any temperature."""
     page = open_view("attention", write_temperature=2, write_top_k=1, write_max_tokens=8)
     page.get_by_role("button", name="Continue and watch").click()
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))

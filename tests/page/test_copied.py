@@ -27,7 +27,7 @@ STATE = {
 
 
 def copied(page: Page, menu: Locator, what: str) -> str:
-    """The text that an entry of this menu gives."""
+    """Return the text that an entry of this menu gives."""
     menu.click()
     around = menu.locator("xpath=..")
     around.get_by_role("button", name=what, exact=True).click()
@@ -43,7 +43,7 @@ def output_of(*command: str, **environment: str) -> str:
 
 
 def run_python(text: str) -> Any:
-    """What the copied Python calls its answer, which it has printed too."""
+    """Return what the copied Python calls its answer, which it has printed too."""
     space: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(text, space)  # in this process: starting another one takes longer than all the rest
@@ -54,7 +54,7 @@ def run_python(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Shown:
-    """A number of the page, and where curl's JSON and the client's answer have it."""
+    """A number of the page, and where it is in curl's JSON and in the client's answer."""
 
     where: str
     pattern: str
@@ -71,7 +71,7 @@ class Shown:
 
 
 def array(name: str, *place: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
-    """One number of an answer's array, in JSON and in Python."""
+    """Return how to read one number of an answer's array, in JSON and in Python."""
     return (
         lambda answer: float(np.array(answer["data"][0]["arrays"][name]["data"], float)[place]),
         lambda answer: float(answer[name][place]),
@@ -79,7 +79,7 @@ def array(name: str, *place: int) -> tuple[Callable[[Any], float], Callable[[Any
 
 
 def length_of_row(row: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
-    """The length of one position's vector that enters the block."""
+    """Return how to read the length of one position's vector that enters the block, in JSON and in Python."""
     name = f"blocks.{LAYER}.hook_resid_pre"
     return (
         lambda answer: float(np.linalg.norm(answer["data"][0]["points"][name]["data"][row])),
@@ -88,7 +88,7 @@ def length_of_row(row: int) -> tuple[Callable[[Any], float], Callable[[Any], flo
 
 
 def cosines_of_first(vectors: Any) -> float:
-    """Of the first text to the one nearest to it."""
+    """Return the cosine of the first text with the one nearest to it."""
     unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float(np.sort(unit @ unit[0])[-2])
 
@@ -147,7 +147,7 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(".weights-view .legend >> text=effective", rf"rank {NUMBER}", *array("ov.effective_rank", 0, 0)),
     ],
 }  # fmt: skip
-"""Of each view: a number of what each of its menus copies, in the order in which they stand."""
+"""For each view, a number of what each of its menus copies, in the order of the menus."""
 
 
 @pytest.mark.parametrize("view", SHOWN)
@@ -210,7 +210,7 @@ def test_a_copied_request_names_the_key_but_does_not_hold_it(browser: Browser) -
 
 
 def test_copying_works_where_browsers_lend_no_clipboard(browser: Browser, server: Server) -> None:
-    """Plain http of another host's name is no secure context: navigator.clipboard is missing there."""
+    """Use plain http with another host's name, which is no secure context: navigator.clipboard is missing there."""
     page = browser.new_page()
     outer = "http://elsewhere.invalid"
 

@@ -1,4 +1,4 @@
-"""The embeddings view: cosines are those of the API's vectors, and a click on one text tells its neighbours."""
+"""The embeddings view: cosines are those of the API's vectors, and a click on one text shows its neighbours."""
 
 import re
 

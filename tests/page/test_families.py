@@ -1,5 +1,5 @@
-"""The page on every family: each view opens, what a model lacks is said in the server's words, numbers are those of
-transformers.
+"""The page on every family: each view opens, what a model lacks is reported in the server's words, numbers are those
+of transformers.
 """
 
 import os
@@ -24,24 +24,26 @@ from tests.page.test_attention import cell_in
 from tests.page.test_page import VIEWS
 
 UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
-"""Of tiny.VARIANTS: the fewest that are unlike each other; CI opens these."""
+"""The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""
 OTHERS = (
     "opt-post", "modernbert", "qwen3", "mistral", "qwen2", "gemma2", "phi3", "olmo2", "gpt_neox", "bert", "roberta",
     "distilbert", "bart", "marian",
 )  # fmt: skip
-"""The default model, of all other tests, is a Llama."""
+"""The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
     "write": "/v1/completions", "why": "/v1/explain", "contributions": "/v1/contributions", "lens": "/v1/lens",
     "next": "/v1/next", "heads": "/v1/heads", "embeddings": "/v1/embeddings",
 }  # fmt: skip
-"""The route that a view is nothing without."""
+"""The route without which a view has nothing to show."""
 TEXT, DECODED = "The old king", "and the queen"
 LAYER, HEAD, QUERY, KEY = 1, 2, 3, 1
 
 
 @contextmanager
 def page_of(server: Server, browser: Browser, **options: Any) -> Iterator[Page]:
-    """The flow view at the selection above, the stream that enters the block opened; no error unseen at the end."""
+    """Open the flow view at the selection above, with the residual stream that enters the block; fail on any error
+    at the end.
+    """
     state = {
         "view": "flow", "text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY,
         "part": "decoder", "flow_open": "hook_resid_pre",
@@ -81,7 +83,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def theirs(folder: Path, server: Server) -> tuple[float, float]:
-    """The chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
+    """Return the chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
     is_pair = ask(server, "/v1/capabilities")["kind"] == "encoder-decoder"
     inputs = {"input_ids": ids_of(server, {"input": TEXT})}
     if is_pair:
@@ -99,7 +101,7 @@ def theirs(folder: Path, server: Server) -> tuple[float, float]:
 
 
 def ids_of(server: Server, body: dict[str, Any]) -> torch.Tensor:
-    """What the network was given of a body's text, [1, position]."""
+    """Return the network's input ids for a body's text, [1, position]."""
     return torch.tensor([ask(server, "/v1/attention", {**body, "layers": 0, "heads": 0})["data"][0]["token_ids"]])
 
 
@@ -108,7 +110,9 @@ def shown(text: str) -> float:
 
 
 def sentence(reason: str) -> str:
-    """Why a route is missing, as the page says it: the routes that are accepted instead are its list of views."""
+    """Return why a route is missing, as the page says it: instead of the routes that are accepted, it lists its
+    views.
+    """
     said = re.sub(r"; /v1/.* are accepted$", "", reason)
     return f"{said[0].upper()}{said[1:]}."
 
@@ -133,8 +137,8 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, br
 
 @pytest.mark.slow
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
-    """Light with all rules, dark with that of contrast alone; decoders are the other file's. (axe is a script of the
-    test's: the page's own policy would not let it in.)
+    """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
+    is a script of the test's: the page's own policy would not allow it.)
     """
     if family.name in tiny.DECODERS:
         pytest.skip("tests/page/test_accessibility.py has a decoder")

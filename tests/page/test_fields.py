@@ -1,4 +1,4 @@
-"""Fields of one line: what is typed stays until it is taken over, whatever is drawn meanwhile."""
+"""Text fields of one line: what is typed stays until it is accepted, whatever is drawn meanwhile."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -25,7 +25,7 @@ def draw_again(page: Page) -> None:
 def test_what_is_typed_stays_while_answers_are_drawn(
     view: str, label: str, typed: str, name: str, open_view: Open
 ) -> None:
-    """It was thrown away when an answer drew the field again before Enter."""
+    """Check that an answer that draws the field again before Enter no longer discards what is typed."""
     page = open_view(view, query=8)
     field = page.get_by_label(label, exact=True)
     before = field.input_value()

@@ -15,7 +15,7 @@ from tests.page.conftest import TEXT, Open, ask, settle, written
 
 
 def traced(server: Server, point: str, **more: object) -> np.ndarray:
-    """A point of the text as the API answers it; masked scores are NaN."""
+    """Return a point of the text as the API answers it; masked scores are NaN."""
     points = ask(server, "/v1/trace", {"input": TEXT, "points": [point], **more})["data"][0]["points"]
     return np.array(points[point]["data"], np.float32).astype(float)
 
@@ -25,7 +25,7 @@ def diagram(page: Page) -> Locator:
 
 
 def picture(page: Page, path: Path) -> str:
-    """The picture as the page saves it."""
+    """Return the picture as the page saves it."""
     page.get_by_role("button", name="Save…").first.click()
     with page.expect_download() as download:
         page.get_by_role("button", name="picture (SVG)").click()
@@ -34,7 +34,7 @@ def picture(page: Page, path: Path) -> str:
 
 
 def words_of(page: Page, path: Path) -> list[str]:
-    """What stands written in the picture."""
+    """Return the text in the picture."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", picture(page, path))
 
 
@@ -132,7 +132,7 @@ def test_a_cell_of_an_opened_map_chooses_query_and_key(open_view: Open) -> None:
 
 @contextmanager
 def page_of(family: str, folder: Path, browser: Browser) -> Iterator[Page]:
-    """The flow view of a small checkpoint of that family."""
+    """Open the flow view of a small checkpoint of that family."""
     with serve([str(tiny.make_variant(family, folder))]) as running:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()

@@ -17,7 +17,7 @@ def is_only_text(page: Page) -> None:
 
 
 def changed(value: Any, fields: set[str]) -> Any:
-    """The JSON with each text below one of these fields made nasty."""
+    """Return the JSON with each text below one of these fields made nasty."""
 
     def nasty(inner: Any) -> Any:
         if isinstance(inner, list):
@@ -40,7 +40,7 @@ def alter_json(*fields: str) -> Any:
 
 
 def alter_stream(route: Route) -> None:
-    """Each event's text and token is nasty."""
+    """Make each event's text and token nasty."""
     answer = route.fetch()
     lines = []
     for line in answer.text().split("\n"):
@@ -51,7 +51,7 @@ def alter_stream(route: Route) -> None:
 
 
 def alter_tensors(*fields: str) -> Any:
-    """As alter_json, of the metadata of safetensors: a length of 8 bytes, a header of JSON, the numbers."""
+    """Alter the metadata of safetensors as alter_json does JSON: a length of 8 bytes, a header of JSON, the numbers."""
 
     def alter(route: Route) -> None:
         answer = route.fetch()

@@ -14,7 +14,7 @@ from tests.page.conftest import TEXT, Open, ask, settle, written
 
 
 def scores(server: Server, text: str | None = None) -> tuple[list[str], list[list[list[float]]]]:
-    """Names of the measures, and their values [layer][head][measure] in float32, as the API answers them."""
+    """Return names of the measures, and their values [layer][head][measure] in float32, as the API answers them."""
     entry = ask(server, "/v1/heads", {} if text is None else {"input": text})["data"][0]
     return entry["measures"], np.array(entry["arrays"]["scores"]["data"], np.float32).tolist()
 

@@ -13,16 +13,16 @@ from tests.page.test_page import VIEWS
 
 LONG_TEXT = " ".join([TEXT] * 50)
 MOST_KEPT = 64 * 1024 * 1024
-"""Bytes of answers (core/fetching.js)."""
+"""Most bytes of answers that are kept (core/fetching.js)."""
 WARM_ROUNDS, ROUNDS = 6, 8
 MOST_GROWTH = 5000
-"""Bytes a view: caches that are still filling take up to 1,600; whoever keeps a view's picture, or an answer, keeps
+"""Bytes a view: caches that are still filling take up to 1,600; a leak of a view's picture, or of an answer, takes
 many times that.
 """
 
 
 def open_all(tab: Tab, rounds: int) -> int:
-    """Open every view, so many times; the bytes that the heap then takes."""
+    """Open every view, so many times; return the bytes that the heap then takes."""
     for _ in range(rounds):
         for number in range(len(VIEWS)):
             open_view(tab, number)

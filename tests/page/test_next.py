@@ -14,7 +14,7 @@ OPTIONS = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
 
 
 def fact(page: Page, name: str) -> list[str]:
-    """What is told under that name: the number, and the note below it."""
+    """Return what is shown under that name: the number, and the note below it."""
     lines: list[str] = page.locator(".facts > div", has=page.get_by_text(name, exact=True)).inner_text().splitlines()
     return [line for line in lines if line][1:]
 

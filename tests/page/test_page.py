@@ -1,4 +1,4 @@
-"""The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no stranger."""
+"""The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no other host."""
 
 import re
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -183,7 +183,9 @@ def test_all_files_are_under_300_kb_compressed_and_kept_by_browsers(page: Page, 
 
 @pytest.mark.parametrize("view", ["attention", "why", "contributions", "server"])
 def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open, view: str) -> None:
-    """Pictures below the screen are not painted anew at once: their canvases must not hold the page wide."""
+    """Check that pictures below the screen, which are not painted again at once, do not hold the page wide by their
+    canvases.
+    """
     page = open_view(view)
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
@@ -261,7 +263,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: Browser) -> None:
 
 @pytest.mark.parametrize("root_path", ["", "/deep/down"])
 def test_the_page_works_under_a_proxys_path(browser: Browser, root_path: str) -> None:
-    """The address is rewritten as a proxy does that strips its path: the browser sees /deep/down/, the server /."""
+    """Rewrite the address as a proxy does that strips its path: the browser sees /deep/down/, the server /."""
     with serve(["--root-path", root_path] if root_path else []) as inner:
         page = browser.new_page()
         outer = "http://proxy.invalid/deep/down"

@@ -1,7 +1,7 @@
 """What the Save menus offer can be read elsewhere: pictures by their formats, the API's numbers as npy and as CSV.
 
 The menus are found on the page, and what is saved is looked up by its file's name: a new entry of a menu fails here
-until its numbers are told below.
+until its numbers are listed below.
 """
 
 import base64
@@ -36,7 +36,7 @@ class Api:
         return ask(self._server, route)
 
     def post(self, name: str, **body: Any) -> Any:
-        """The only entry of a route's answer."""
+        """Return the only entry of a route's answer."""
         return ask(self._server, f"/v1/{name}", body)["data"][0]
 
     def arrays(self, name: str, **body: Any) -> Arrays:
@@ -47,18 +47,18 @@ class Api:
         return np.array(found["data"], float)
 
     def probabilities(self) -> Any:
-        """Of each token of the vocabulary, after the query."""
+        """Return the probability of each token of the vocabulary, after the query."""
         logits = self.post("next", input=TEXT, position=QUERY, full=True)["arrays"]["logits"]["data"]
         powers = np.exp(np.array(logits, float) - max(logits))
         return powers / powers.sum()
 
     def guess(self) -> int:
-        """The likeliest token after the query."""
+        """Return the likeliest token after the query."""
         return int(np.argmax(self.probabilities()))
 
 
 def weights(api: Api, kind: str) -> Any:
-    """The chosen head's numbers, [query, key]; what is masked is null in JSON."""
+    """Return the chosen head's numbers, [query, key]; what is masked is null in JSON."""
     found = api.post("attention", input=TEXT, layers=LAYER, heads=HEAD, kind=kind)["attention"][0][0]
     return np.array([[-np.inf if value is None else value for value in row] for row in found])
 
@@ -174,7 +174,7 @@ def nothing(api: Api) -> Arrays:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a view saves: its arrays by their files' names, of how many menus, of which `without` have no picture."""
+    """What a view saves: its arrays by their files' names, the number of menus, and of those `without` a picture."""
 
     arrays: Callable[[Api], Arrays]
     num_menus: int
@@ -233,11 +233,11 @@ def test_all_that_a_view_saves_is_what_it_shows(open_view: Open, server: Server,
 
 
 DOWNLOAD_MS = 110
-"""Between two downloads: Chromium drops what a page sends beyond ten in a second, without a word."""
+"""Milliseconds between two downloads: Chromium silently drops what a page sends beyond ten in a second."""
 
 
 def save_all(page: Page, menu: Locator, folder: Path) -> dict[str, Path]:
-    """Each file that the menu offers, by what it is called there."""
+    """Return each file that the menu offers, by its name there."""
     menu.click()
     items = menu.locator("xpath=..").locator("li button")
     names = items.all_inner_texts()
@@ -255,7 +255,7 @@ def save_all(page: Page, menu: Locator, folder: Path) -> dict[str, Path]:
 
 
 def sizes_beside(menu: Locator) -> list[list[int]]:
-    """Width and height, in CSS pixels, of the pictures in the nearest part of the page that has some."""
+    """Return width and height, in CSS pixels, of the pictures in the nearest part of the page that has some."""
     beside = menu.locator("xpath=ancestor::*[.//figure][1]").locator("figure.picture .canvases canvas:first-child")
     measure = "all => all.map((one) => [one.getBoundingClientRect().width, one.getBoundingClientRect().height])"
     sizes: list[list[int]] = beside.evaluate_all(measure)
@@ -296,7 +296,9 @@ async (files) => {
 
 
 def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -> None:
-    """The PNG has twice the picture's size and is not blank; the SVG has its size and draws the same."""
+    """Check that the PNG has twice the picture's size and is not blank, and that the SVG has its size and draws the
+    same.
+    """
     seen = decoder.evaluate(COMPARE, [base64.b64encode(path.read_bytes()).decode() for path in (png, svg)])
     assert [side / 2 for side in seen["size"]] in sizes, png.name
     assert seen["marked"] > 0.005, f"{png.name}: {seen}"
@@ -309,7 +311,7 @@ def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -
 
 
 def read_both(npy: Path, table: Path) -> Any:
-    """The array, after a look at whether the CSV's last columns hold the same."""
+    """Return the array, after checking that the CSV's last columns hold the same."""
     array = np.load(npy)
     with table.open(newline="", encoding="utf-8") as opened:
         lines = list(csv.reader(opened))

@@ -16,7 +16,7 @@ HISTOGRAM = "lightwell_time_to_first_token_seconds"
 
 
 def text_of(buckets: dict[str, int], tokens: int, running: int, waiting: int, captured: int) -> str:
-    """A reading of /metrics of two workers; `buckets` are cumulative counts by their upper bound."""
+    """Return a reading of /metrics of two workers; `buckets` are cumulative counts by their upper bound."""
     lines = [f"# TYPE {HISTOGRAM} histogram"]
     lines += [f'{HISTOGRAM}_bucket{{le="{bound}"}} {count}' for bound, count in buckets.items()]
     lines += [f"{HISTOGRAM}_count {buckets['+Inf']}", f"{HISTOGRAM}_sum 1"]
@@ -46,7 +46,9 @@ def total(text: str, name: str) -> float:
 
 
 def quantile(share: float) -> float:
-    """Of what the histogram saw between BEFORE and AFTER, linear within a bucket, in seconds."""
+    """Return the quantile of what the histogram counted between BEFORE and AFTER, linear within a bucket, in
+    seconds.
+    """
     earlier = {labels["le"]: value for labels, value in samples(BEFORE, f"{HISTOGRAM}_bucket")}
     grown = [
         (float(labels["le"]), value - earlier[labels["le"]]) for labels, value in samples(AFTER, f"{HISTOGRAM}_bucket")

@@ -1,4 +1,6 @@
-"""The view of a model's stacks, of a model that has one: what it is built of, its mask, and who looks at whom."""
+"""The view of a model's stacks, of a model that has one: what it is built of, its mask, and which stack attends to
+which.
+"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The tour: every step opens its view, frames something that is there, and tells numbers that the API gives."""
+"""The tour: every step opens its view, frames something that is there, and shows numbers that the API gives."""
 
 from playwright.sync_api import Page, expect
 

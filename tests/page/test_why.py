@@ -1,4 +1,4 @@
-"""The view Why: its steps have the API's numbers and add up; another key is chosen where its weight stands."""
+"""The view Why: its steps have the API's numbers and add up; another key is chosen at its weight."""
 
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def test_a_word_may_look_at_itself(open_view: Open, server: Server) -> None:
 
 @pytest.mark.parametrize("view", ["why", "contributions"])
 def test_a_position_past_the_end_is_the_last_word(open_view: Open, view: str) -> None:
-    """As a link of another model leaves it, whose tokens were more."""
+    """Open a link of another model, which had more tokens."""
     page = open_view(view, **{**HERE, "query": 400, "key": 300})
     expect(page.locator("h2 .word.query")).to_have_text("girl8")
     expect(page.locator(".problem")).to_have_count(0)

@@ -1,4 +1,6 @@
-"""The view Write: what is streamed is the API's text, each token tells its chance, and any of them can be another."""
+"""The view Write: what is streamed is the API's text, each token shows its probability, and any of them can be
+replaced.
+"""
 
 import json
 import math
@@ -18,12 +20,12 @@ def write(page: Page) -> None:
 
 
 def chips(page: Page) -> list[str]:
-    """The tokens as they are shown, in order."""
+    """Return the tokens as they are shown, in order."""
     return page.locator(".prose button").all_inner_texts()
 
 
 def continued(server: Server, prompt: Any, **changes: Any) -> dict[str, Any]:
-    """What the API writes with the same options."""
+    """Return what the API writes with the same options."""
     body = {"prompt": prompt, "seed": 7, "temperature": 0.8, "max_tokens": 12, "logprobs": 0, **changes}
     choice: dict[str, Any] = ask(server, "/v1/completions", body)["choices"][0]
     return choice

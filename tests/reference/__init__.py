@@ -1,5 +1,5 @@
-"""A transformer written to be read, used by no production code: the fast network is proved against this, and this
-against transformers. One sequence, whole matrices, one head at a time, float64, plain torch.
+"""A transformer written to be read, used by no production code: the fast network is checked against this, and this
+against transformers. It computes one sequence, whole matrices, one head at a time, float64, plain torch.
 
 It reads our canonical weights (model/weight_maps) and gives every named point of `model.hooks.points`.
 
@@ -23,26 +23,28 @@ class Trace:
 
     config: ModelConfig
     points: Points
-    """By full name: "blocks.0.attn.hook_q", "encoder.hook_embed", "decoder.logits"."""
+    """Points by full name: "blocks.0.attn.hook_q", "encoder.hook_embed", "decoder.logits"."""
     final: torch.Tensor
-    """[S, d], after the final norm, if there is one."""
+    """[S, d], after the final norm if there is one."""
     dots: list[torch.Tensor]
-    """Of each layer of the same stack: q.k before scale, cap, bias and mask, [H, S, S]."""
+    """For each layer of the same stack, q.k before scale, cap, bias and mask, [H, S, S]."""
     encoded: torch.Tensor | None = None
-    """[E, d]: the encoder's output, of an encoder-decoder."""
+    """[E, d]: the encoder's output, or None without an encoder."""
 
     @property
     def logits(self) -> torch.Tensor:
-        """[S, vocab]"""
+        """Return the logits, [S, vocab]."""
         return self.points[f"{self._prefix('decoder')}logits"]
 
     def of_layers(self, point: str, stack: str = "decoder") -> list[torch.Tensor]:
-        """A point of each block."""
+        """Return a point of each block."""
         own = self.config.encoder if stack == "encoder" and self.config.encoder else self.config
         return [self.points[f"{self._prefix(stack)}blocks.{layer}.{point}"] for layer in range(own.num_layers)]
 
     def hidden_states(self, stack: str = "decoder") -> list[torch.Tensor]:
-        """As transformers gives them: the embedding, each block's output, and the last one after the final norm."""
+        """Return the hidden states as transformers gives them: the embedding, each block's output, and the last one
+        after the final norm.
+        """
         last = self.encoded if stack == "encoder" and self.encoded is not None else self.final
         return [*self.of_layers("hook_resid_pre", stack), last]
 
@@ -61,9 +63,9 @@ def run(
 ) -> Trace:
     """Compute everything for one sequence.
 
-    weights: our names, float64. `encoder_token_ids`: what the encoder of an encoder-decoder reads. `hf_casts`: put in
-    the casts to float32 that transformers keeps whatever the model's dtype (RMSNorm, rotary tables and, in some
-    families, softmax). `max_len`: the context that rotary frequencies are chosen for (config.max_model_len when None).
+    weights: our names, float64. `encoder_token_ids`: what the encoder of an encoder-decoder reads. `hf_casts`: add the
+    casts to float32 that transformers keeps whatever the model's dtype (RMSNorm, rotary tables and, in some families,
+    softmax). `max_len`: the context that rotary frequencies are chosen for (config.max_model_len when None).
     """
     casts, two = config.family if hf_casts else None, config.encoder is not None
     points: Points = {}
@@ -83,15 +85,15 @@ def run(
 
 
 def lens(config: ModelConfig, weights: Weights, stream: torch.Tensor) -> torch.Tensor:
-    """The logits [S, vocab] that the stream [S, d] behind any block would give if it were the last one (nostalgebraist
-    2020, "interpreting GPT: the logit lens").
+    """Return the logits [S, vocab] that the residual stream [S, d] after any block would give if it were the last
+    one (nostalgebraist 2020, "interpreting GPT: the logit lens").
     """
     stack = Stack(config, weights, prefix="", name="", casts=None, max_len=config.max_model_len)
     return _logits(stack, stack.norm("ln_final", "final_norm", stream) if config.final_norm else stream)
 
 
 def _logits(stack: Stack, x: torch.Tensor) -> torch.Tensor:
-    """The normed stream [S, d] -> [S, vocab]."""
+    """Return the logits of the normed residual stream, [S, d] -> [S, vocab]."""
     x = x * stack.config.logit_scale
     if stack.config.embedding_size is not None:
         x = stack.linear("embed_out", x)

@@ -1,5 +1,6 @@
-"""What each key adds to a query's stream through a head, and to a logit: the vectors themselves, carried forward
-through every later norm with its scale held. The server never builds them: it has only their lengths and products.
+"""Computes what each key adds to a query's residual stream through a head, and to a logit: the vectors themselves,
+carried forward through every later norm with its scale held. The server never builds them: it has only their lengths
+and products.
 
 Axes: Q queries, K keys, H heads, d width.
 """
@@ -14,12 +15,13 @@ from tests.reference import Trace
 from tests.reference.stack import Weights
 
 _NORMS = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}
-"""Of post-norm blocks, in order: the name of their points, and of their weights."""
+"""Norms of post-norm blocks, in order: the name of their points, and of their weights."""
 
 
 class Contributions:
-    """Of one attention of a pass: A[h, i, j] v[j] W_O^h (Elhage et al. 2021, "A mathematical framework for transformer
-    circuits"), whose length is that of Kobayashi et al. 2020 (arXiv:2004.10102, section 3).
+    """The contributions of one attention of a pass: A[h, i, j] v[j] W_O^h (Elhage et al. 2021, "A mathematical
+    framework for transformer circuits"), whose length is that of Kobayashi et al. 2020 (arXiv:2004.10102, section
+    3).
     """
 
     def __init__(self, trace: Trace, weights: Weights, part: Part) -> None:
@@ -31,7 +33,9 @@ class Contributions:
         self.prefix = "encoder." if two and stack == "encoder" else ""
 
     def vectors(self, layer: int) -> torch.Tensor:
-        """What is added to the stream, [H, Q, K, d]; where the attention's output is normed before that, its share."""
+        """Return what is added to the residual stream, [H, Q, K, d]; if the attention's output is normed before
+        that, its share.
+        """
         config, cross = self.config, self.part == "cross"
         module = "cross_attn" if cross else "attn"
         pattern, v = self.point(f"{module}.hook_pattern", layer), self.point(f"{module}.hook_v", layer)
@@ -50,7 +54,7 @@ class Contributions:
         )
 
     def logits(self, layer: int, token: int) -> torch.Tensor:
-        """What the vectors of a layer add to a token's logit before a final cap, [H, Q, K]."""
+        """Return what the vectors of a layer add to a token's logit before a final cap, [H, Q, K]."""
         config, x = self.config, self.vectors(layer)
         if config.norm_placement == "post":
             points = [point for point in _NORMS if point != "ln_cross" or config.cross_attention]
@@ -66,12 +70,14 @@ class Contributions:
         return x @ self.weights.get("head.weight", self.weights["embed.weight"])[token]
 
     def _through(self, point: str, weight: str, x: torch.Tensor, layer: int | None) -> torch.Tensor:
-        """x [H, Q, K, d] through a norm that divides as it divided the whole stream, without the norm's bias."""
+        """Carry x [H, Q, K, d] through a norm that divides as it divided the whole residual stream, without the
+        norm's bias.
+        """
         if self.config.norm == "layernorm":
             x = x - x.mean(-1, keepdim=True)
         gamma = self.weights[f"{self.prefix}{weight}.weight"] + self.config.norm_weight_offset
         return x / self.point(f"{point}.hook_scale", layer)[:, None] * gamma
 
     def point(self, point: str, layer: int | None) -> torch.Tensor:
-        """Of the stack that looks."""
+        """Return a point of the stack that holds the queries."""
         return self.trace.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")]

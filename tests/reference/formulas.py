@@ -1,6 +1,6 @@
 """The formulas of the papers, each by itself, in float64: norms, activations, rotation, buckets of distance, softmax.
 
-`casts` names the family whose rounding to float32 inside float64 models should be copied from transformers; None is
+`casts` names the family whose rounding to float32 inside float64 models should be copied from transformers; None gives
 the plain formula. Axes: S positions, d width, D head_dim.
 """
 
@@ -18,7 +18,7 @@ GEMMAS = ("gemma2", "gemma3")
 
 
 def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
-    """sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467): [..., 1]."""
+    """Return sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467): [..., 1]."""
     wide = x.float() if casts else x
     return torch.sqrt((wide**2).mean(-1, keepdim=True) + eps)
 
@@ -26,7 +26,7 @@ def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Te
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0, casts: str | None = None
 ) -> torch.Tensor:
-    """x / rms_scale(x) * (weight + offset)."""
+    """Return x / rms_scale(x) * (weight + offset)."""
     if casts is None:
         return x / rms_scale(x, eps) * (weight + offset)
     inverse = torch.rsqrt((x.float() ** 2).mean(-1, keepdim=True) + eps)
@@ -38,7 +38,7 @@ def rms_norm(
 
 
 def layer_norm_scale(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """sqrt(var(x) + eps) over the last axis (Ba et al. 2016, arXiv:1607.06450): [..., 1]."""
+    """Return sqrt(var(x) + eps) over the last axis (Ba et al. 2016, arXiv:1607.06450): [..., 1]."""
     centred = x - x.mean(-1, keepdim=True)
     return torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
 
@@ -49,7 +49,7 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
 
 
 def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
-    """Hendrycks and Gimpel 2016 (arXiv:1606.08415) for gelu, its tanh approximation and silu."""
+    """Apply an activation: Hendrycks and Gimpel 2016 (arXiv:1606.08415) for gelu, its tanh approximation and silu."""
     match kind:
         case "silu":
             return x / (1 + torch.exp(-x))
@@ -62,8 +62,8 @@ def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = None) -> torch.Tensor:
-    """x [S, H, D]: of the first R dimensions that turn, i and i + R/2 are the coordinates of a point that turns by
-    position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
+    """Rotate x [S, H, D]: of the first R dimensions, which are rotated, i and i + R/2 are the coordinates of a point
+    that rotates by position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
     """
     dims = rope.dims or x.shape[-1]
     radians, scaling = turns(rope, dims, max_len, torch.float32 if casts else torch.float64)
@@ -80,7 +80,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
 
 
 def bucket(distance: int, config: PositionBiasConfig) -> int:
-    """The bucket of key position - query position (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
+    """Return the bucket of key position - query position (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
     Of the buckets of one direction the first half holds one distance each, the second half is spaced by logarithms.
     """
@@ -99,8 +99,8 @@ def bucket(distance: int, config: PositionBiasConfig) -> int:
 
 
 def sinusoid(position: int, width: int, casts: str | None = None) -> torch.Tensor:
-    """The row of a fixed position table (Vaswani et al. 2017, arXiv:1706.03762, section 3.5), as Marian orders it: all
-    sines, then all cosines. [width]
+    """Return the row of a fixed position table (Vaswani et al. 2017, arXiv:1706.03762, section 3.5), as Marian
+    orders it: all sines, then all cosines. [width]
     """
     angles = [position / 10000 ** (2 * (i // 2) / width) for i in range(width)]
     row = torch.tensor(
@@ -110,7 +110,7 @@ def sinusoid(position: int, width: int, casts: str | None = None) -> torch.Tenso
 
 
 def softmax(scores: torch.Tensor, casts: str | None = None) -> torch.Tensor:
-    """Over the last axis; -inf becomes 0."""
+    """Return the softmax over the last axis; -inf becomes 0."""
     if casts in SOFTMAX_IN_FLOAT32:
         return torch.softmax(scores.float(), -1).double()
     powers = torch.exp(scores - scores.max(-1, keepdim=True).values)
@@ -118,5 +118,5 @@ def softmax(scores: torch.Tensor, casts: str | None = None) -> torch.Tensor:
 
 
 def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """cap * tanh(x / cap) (Bello et al. 2016, arXiv:1611.09940); None is no cap."""
+    """Return cap * tanh(x / cap) (Bello et al. 2016, arXiv:1611.09940); None is no cap."""
     return x if cap is None else cap * torch.tanh(x / cap)

@@ -1,7 +1,8 @@
-"""How fast each pair of dimensions turns under rotary embedding, and under its stretchings to longer contexts.
+"""Computes how fast each pair of dimensions rotates under rotary embedding, and under its extensions to longer
+contexts.
 
-Every function is given `waves` [R/2] = theta^(2i/R), of which a full turn takes 2 pi positions, and returns radians a
-position (Su et al. 2021, arXiv:2104.09864, section 3.4.3). L is the length that was trained first, s the factor.
+Every function is given `waves` [R/2] = theta^(2i/R), of which a full rotation takes 2 pi positions, and returns radians
+a position (Su et al. 2021, arXiv:2104.09864, section 3.4.3). L is the length that was trained first, s the factor.
 """
 
 import math
@@ -12,8 +13,8 @@ from model.config import RopeConfig
 
 
 def turns(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
-    """Of `dims` dimensions served to `max_len` positions: radians a position [dims/2], and what cos and sin are
-    multiplied by. float32 rounds as transformers does.
+    """Return, for `dims` dimensions served to `max_len` positions, radians a position [dims/2], and what cos and sin
+    are multiplied by. float32 rounds as transformers does.
     """
     waves = _theta(rope, dims, max_len) ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
     match rope.rope_type:
@@ -35,12 +36,14 @@ def _given(number: float | None) -> float:
 
 
 def _stretch(rope: RopeConfig) -> float:
-    """s, where the checkpoint may leave it to its two lengths."""
+    """Return s, which the checkpoint may leave to be computed from its two lengths."""
     return rope.factor or rope.max_position / rope.original_max_position
 
 
 def _theta(rope: RopeConfig, dims: int, max_len: int) -> float:
-    """For "dynamic" the slowest wave is stretched as much as the text is (YaRN, arXiv:2309.00071, appendix B.2)."""
+    """Return theta; for "dynamic" the slowest wave is stretched as much as the text is (YaRN, arXiv:2309.00071,
+    appendix B.2).
+    """
     if rope.rope_type != "dynamic":
         return rope.theta
     s, length = _given(rope.factor), max(max_len, rope.max_position)
@@ -48,9 +51,10 @@ def _theta(rope: RopeConfig, dims: int, max_len: int) -> float:
 
 
 def _llama3(rope: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
-    """One pair's. By how often it turns within L: seldom, s times slower; often, as before; between, a mixture.
+    """Return one pair's frequency, by how often it rotates within L: seldom, s times slower; often, as before; between,
+    a mixture.
 
-    Llama 3.1: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
+    The source is Llama 3.1: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
     """
     s, low, high = _given(rope.factor), rope.low_freq_factor, rope.high_freq_factor
     within = rope.original_max_position / (2 * math.pi / plain)
@@ -63,8 +67,9 @@ def _llama3(rope: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: RopeConfig, waves: torch.Tensor) -> torch.Tensor:
-    """From the pair that turns beta_fast times within L, left alone, to the one that turns beta_slow times, s times
-    slower, in equal steps (Peng et al. 2023, arXiv:2309.00071, section 3.2; steps by pair as in its authors' code).
+    """Interpolate from the pair that rotates beta_fast times within L, left alone, to the one that rotates beta_slow
+    times, s times slower, in equal steps (Peng et al. 2023, arXiv:2309.00071, section 3.2; steps by pair as in its
+    authors' code).
     """
     pairs, s = len(waves), _stretch(rope)
     low, high = (
@@ -81,7 +86,9 @@ def _yarn(rope: RopeConfig, waves: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn_scaling(rope: RopeConfig) -> float:
-    """Softmax's temperature, section 3.4: 0.1 ln s + 1; with a mscale for all dimensions DeepSeek-V2's ratio."""
+    """Return softmax's temperature, section 3.4: 0.1 ln s + 1; with a mscale for all dimensions, DeepSeek-V2's
+    ratio.
+    """
 
     def growth(mscale: float) -> float:
         return 0.1 * mscale * math.log(max(_stretch(rope), 1)) + 1
@@ -94,13 +101,13 @@ def _yarn_scaling(rope: RopeConfig) -> float:
 
 
 def _longrope(rope: RopeConfig, waves: torch.Tensor, max_len: int) -> torch.Tensor:
-    """Each pair slower by a factor of its own, found by search (Ding et al. 2024, arXiv:2402.13753)."""
+    """Slow each pair by a factor of its own, found by search (Ding et al. 2024, arXiv:2402.13753)."""
     factors = rope.short_factor if max_len <= rope.original_max_position else rope.long_factor
     return 1 / (torch.tensor(factors, dtype=waves.dtype) * waves)
 
 
 def _longrope_scaling(rope: RopeConfig) -> float:
-    """sqrt(1 + ln s / ln L): section 3.3."""
+    """Return sqrt(1 + ln s / ln L): section 3.3."""
     if rope.attention_factor is not None:
         return rope.attention_factor
     return math.sqrt(1 + math.log(max(_stretch(rope), 1)) / math.log(rope.original_max_position))

@@ -1,6 +1,6 @@
 """One stack of a transformer written to be read: one sequence, one head at a time, float64, plain torch.
 
-It shares no code with the layers it proves. Every named point of `model.hooks.points` is kept under its short name.
+It shares no code with the layers it checks. Every named point of `model.hooks.points` is kept under its short name.
 
 Axes: S positions of the sequence (query or key), H heads, K key heads, D head_dim, d width.
 """
@@ -18,7 +18,7 @@ Points = dict[str, torch.Tensor]
 
 
 class Stack:
-    """The encoder or the decoder. `prefix` stands before its weights' names, and `name` before its points'."""
+    """The encoder or the decoder. `prefix` comes before its weights' names, and `name` before its points'."""
 
     def __init__(
         self, config: ModelConfig, weights: Weights, *, prefix: str, name: str, casts: str | None, max_len: int
@@ -26,12 +26,14 @@ class Stack:
         self.config, self.weights, self.casts, self.max_len = config, weights, casts, max_len
         self.prefix, self.name = prefix, name
         self.points: Points = {}
-        """By full name."""
+        """Points by full name."""
         self.dots: list[torch.Tensor] = []
-        """Of each layer: q.k of self-attention before scale, cap, bias and mask, [H, S, S]."""
+        """For each layer, q.k of self-attention before scale, cap, bias and mask, [H, S, S]."""
 
     def run(self, token_ids: list[int], encoded: torch.Tensor | None = None) -> torch.Tensor:
-        """Token ids [S] (and the encoder's output) -> the stream after the last block and the final norm, [S, d]."""
+        """Compute the residual stream after the last block and the final norm, [S, d], from token ids [S] (and the
+        encoder's output).
+        """
         x = self.embed(token_ids)
         for layer in range(self.config.num_layers):
             x = self.block(layer, x, encoded)
@@ -156,7 +158,7 @@ class Stack:
         return self.mixed(layer, "cross_attn", q, k, v, visible, bias, f"layers.{layer}.cross_out")
 
     def prepared(self, layer: int, name: str, x: torch.Tensor, window: int | None) -> torch.Tensor:
-        """q or k [S, H or K, D] after its norm and its rotation."""
+        """Return q or k [S, H or K, D] after its norm and its rotation."""
         config = self.config
         if config.qk_norm is not None:
             weight = self.weight(f"layers.{layer}.{name}_norm.weight")
@@ -176,7 +178,7 @@ class Stack:
         bias: torch.Tensor,
         out: str,
     ) -> torch.Tensor:
-        """Scale, cap, bias, mask, softmax, values, output: head by head. -> [queries, d]"""
+        """Apply scale, cap, bias, mask, softmax, values and output, head by head. -> [queries, d]"""
         config = self.config
         all_dots, scores, patterns, zs, results = [], [], [], [], []
         for head in range(config.num_heads):

@@ -1,6 +1,7 @@
-"""Writes what TransformerLens finds in checkpoints: tests/model/test_transformer_lens.py holds our points against it.
+"""Writes what TransformerLens computes for checkpoints: tests/model/test_transformer_lens.py compares our points with
+it.
 
-It imports nothing of ours, since TransformerLens lives in an environment of its own. By hand, in a clone:
+It imports nothing of ours, since TransformerLens is in an environment of its own. To run it by hand, in a clone:
 
     tests/tools/install.sh transformer-lens
     python -m tests.model.test_transformer_lens  # makes the checkpoints, and runs this file on them
@@ -19,7 +20,7 @@ TOKENS = [5, 9, 200, 7, 30, 11]
 
 
 def numbers(folder: Path) -> dict[str, torch.Tensor]:
-    """Every point of a checkpoint's first and last block and of what stands outside the blocks, for one input."""
+    """Return every point of a checkpoint's first and last block and of what is outside the blocks, for one input."""
     bridge = TransformerBridge.boot_transformers(str(folder), device="cpu", dtype=torch.float32)
     bridge.cfg.use_attn_result = True
     logits, cache = bridge.run_with_cache(torch.tensor([TOKENS]))

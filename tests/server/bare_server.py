@@ -23,7 +23,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., HttpProtocol]) -> AsyncIterator[int]:
-    """A server on a free port."""
+    """Run a server on a free port, and yield the port."""
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None, port=0)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
@@ -35,7 +35,7 @@ async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., H
 
 
 async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
-    """Head and body of the answer to what is sent; a body without a length ends with the connection."""
+    """Return head and body of the answer to what is sent; a body without a length ends with the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in parts:
         writer.write(part)

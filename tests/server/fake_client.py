@@ -37,7 +37,7 @@ INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32"
 
 @dataclass
 class Submitted:
-    """What the routes handed over."""
+    """What the routes submitted."""
 
     task: Task
     prompt_token_ids: tuple[int, ...]
@@ -95,16 +95,16 @@ class FakeEngine:
     script: tuple[int, ...] = (104, 105)
     """Token ids of every completion; a longer one repeats them."""
     eos_after: int | None = None
-    """End with the first end-of-text id after this many tokens."""
+    """Number of tokens after which to end with the first end-of-text id, or None for no such end."""
     refuse: ApiError | None = None
-    """Raised by `submit`, from the `refuse_from`-th on."""
+    """Error that `submit` raises, from the `refuse_from`-th call on."""
     refuse_from: int = 0
     full: ApiError | None = None
-    """Raised by `check_room`."""
+    """Error that `check_room` raises."""
     full_of_text: ApiError | None = None
-    """Raised by it of what does not only look inside."""
+    """Error that `check_room` raises for requests that do more than capture."""
     fail_after: int | None = None
-    """Fail with `failure` after this many tokens."""
+    """Number of tokens after which to fail with `failure`, or None."""
     failure: ApiError | None = None
     gate: asyncio.Event | None = None
     is_ready: bool = True
@@ -112,7 +112,7 @@ class FakeEngine:
     draining: bool = False
     counts: ClientCounters = field(default_factory=ClientCounters)
     config: ModelConfig | None = None
-    """Of the network, for the sizes of traced points; a site sets it."""
+    """The network's config, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     """Bytes that count as captured until the answer is sent."""
@@ -239,13 +239,13 @@ class FakeEngine:
 
 
 def logprobs(token_id: int, num_top: int) -> TokenLogprobs:
-    """The token itself is the likeliest, at -0.5; then come the ids from 65 on."""
+    """Return logprobs in which the token itself is the likeliest, at -0.5; then come the ids from 65 on."""
     top = [(token_id, -0.5), *((65 + i, -1.5 - i) for i in range(num_top))][:num_top]
     return TokenLogprobs(token_id, -0.5, 1, tuple(top))
 
 
 def number(layer: int, head: int, query: int, key: int) -> float:
-    """The attention of the fake network: a multiple of 1/1024, exact in float16; nothing looks ahead."""
+    """Return the attention of the fake network: a multiple of 1/1024, exact in float16; no query sees later keys."""
     return 0.0 if key > query else (layer * 64 + head * 16 + query * 4 + key) / 1024
 
 
@@ -254,8 +254,8 @@ def _array(value: np.ndarray) -> Array:
 
 
 def traced(config: ModelConfig, capture: PointCapture, length: int, encoder_length: int = 0) -> np.ndarray:
-    """What the fake network has at a point: 1000 (layer + 1) plus the number's place in the whole array, divided by 8
-    (exact in float16 for small arrays); scores look ahead to nothing.
+    """Return what the fake network has at a point: 1000 (layer + 1) plus the number's place in the whole array,
+    divided by 8 (exact in float16 for small arrays); scores of later keys are masked.
     """
     point = BY_NAME[capture.point]
     own = encoder_length if capture.stack == "encoder" and config.kind == "encoder-decoder" else length
@@ -274,7 +274,7 @@ def traced(config: ModelConfig, capture: PointCapture, length: int, encoder_leng
 
 
 def capture_arrays(capture: AttentionCapture, num_queries: int, num_keys: int | None = None) -> dict[str, Array]:
-    """Arrays as the engine makes them, [first axis, query, key]."""
+    """Return arrays as the engine makes them, [first axis, query, key]."""
     queries = range(num_queries) if capture.queries is None else capture.queries
     keys = range(num_keys or num_queries) if capture.keys is None else capture.keys
     full = np.array([[[number(la, h, q, k) for k in keys] for q in queries] for la, h in capture.pairs], np.float32)
@@ -290,7 +290,7 @@ def capture_arrays(capture: AttentionCapture, num_queries: int, num_keys: int | 
 
 
 def row_arrays(capture: AttentionCapture, length: int, num_keys: int | None = None) -> dict[str, Array]:
-    """The row of a generated token: query = the last of `length` positions, [first axis, key]."""
+    """Return the row of a generated token: query = the last of `length` positions, [first axis, key]."""
     num_keys = num_keys or length
     rows = [[number(layer, head, length - 1, key) for key in range(num_keys)] for layer, head in capture.pairs]
     return _finished(capture, np.array(rows, np.float32), np.arange(num_keys, dtype=np.int32))
@@ -307,7 +307,7 @@ def _finished(capture: AttentionCapture, full: np.ndarray, keys: np.ndarray) -> 
 
 
 def embedding(task: EmbedTask, ids: tuple[int, ...]) -> Array:
-    """Vectors that tell the token and the layer: [token, d] for pooling none, else the last token's."""
+    """Return vectors that contain the token and the layer: [token, d] for pooling none, else the last token's."""
     layer = -1 if task.layer is None else task.layer
     rows = np.array([[i + layer + 0.25 * j for j in range(task.dimensions or HIDDEN_SIZE)] for i in ids], np.float32)
     return _array(rows if task.pooling == "none" else rows[-1])

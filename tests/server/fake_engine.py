@@ -1,8 +1,8 @@
 """A real engine without a network: tokens by a rule, tensors of the size asked for, steps as slow as wanted.
 
-Runs in the server's real worker process. The environment says how it behaves:
-FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it
-removes it, and its load never ends).
+It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
+FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
+its load never ends).
 """
 
 import os
@@ -16,20 +16,20 @@ from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput,
 from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
-"""A prompt that begins with it makes the step raise."""
+"""First token of a prompt that makes the step raise."""
 REFUSED_TOKEN = 67
 FAILING_TOKEN = 68
-"""... ends its own request with an error."""
+"""First token of a prompt that ends its own request with an error."""
 BROKEN_TOKEN = 70
-"""... is an error of the engine's own, before any step."""
+"""First token of a prompt that is an error of the engine's own, before any step."""
 MISCOUNTING_TOKEN = 71
-"""... makes the books contradict each other from then on."""
+"""First token of a prompt that makes the counters contradict each other from then on."""
 STUCK_TOKEN = 69
-"""... makes the step sleep for an hour."""
+"""First token of a prompt that makes the step sleep for an hour."""
 
 
 def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
-    """What the fake generates after a prompt."""
+    """Return what the fake generates after a prompt."""
     return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
 
 
@@ -63,13 +63,13 @@ class FakeEngine:
         return bool(self._requests)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Everything here is answered by steps."""
+        """Do nothing: everything here is answered by steps."""
 
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
-        """Memory is never short here."""
+        """Do nothing: memory is never short here."""
 
     def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
-        """Every step here is short."""
+        """Do nothing: every step here is short."""
 
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:

@@ -1,4 +1,4 @@
-"""`python -m tests.server.fake_lightwell [flags]` is `lightwell serve [flags]` around the fake engine."""
+"""Runs `lightwell serve [flags]` around the fake engine: `python -m tests.server.fake_lightwell [flags]`."""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""The real processes around the fake engine, with a few bare routes: `python -m tests.server.fake_server [flags]`."""
+"""Runs the real processes around the fake engine, with a few bare routes: `python -m tests.server.fake_server
+[flags]`.
+"""
 
 import asyncio
 import os
@@ -26,7 +28,7 @@ from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
 
 HELD_BYTES = 1000
-"""What /endless counts as captured while it is sent."""
+"""Bytes that /endless counts as captured while it is sent."""
 
 
 class HandleStream(StreamingResponse):
@@ -120,7 +122,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
 
 
 def note_stall() -> None:
-    """Where a real server counts."""
+    """Print a line, where a real server counts the stall."""
     print("a client stalled", flush=True)
 
 

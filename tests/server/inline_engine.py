@@ -1,4 +1,6 @@
-"""A real engine in this process behind the interface that the routes use: a request runs to its end when it comes."""
+"""A real engine in this process behind the interface that the routes use: a request runs to its end when it is
+submitted.
+"""
 
 import threading
 import time
@@ -14,7 +16,7 @@ from tests.server.engine.driving import build, load
 from tests.server.fake_client import FakeEngine, FakeHandle, Submitted
 
 PATIENCE = 60.0
-"""Seconds for a question about the weights, which another thread answers."""
+"""Seconds to wait for a question about the weights, which another thread answers."""
 
 
 @dataclass

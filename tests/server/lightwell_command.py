@@ -1,4 +1,4 @@
-"""`python -m tests.server.lightwell_command [flags]` is `lightwell serve [flags]`."""
+"""Runs `lightwell serve [flags]`: `python -m tests.server.lightwell_command [flags]`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An engine client with narrow limits, and a worker that is played for it and ready."""
+"""An engine client with narrow limits, and a ready worker that the test plays for it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

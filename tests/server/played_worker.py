@@ -24,7 +24,7 @@ def generate(max_tokens: int = 4) -> GenerateTask:
 
 
 class PlayedWorker:
-    """A worker that says what the test tells it to."""
+    """A worker that sends what the test makes it send."""
 
     def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
         self.client = client

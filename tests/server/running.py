@@ -1,4 +1,4 @@
-"""Starts a server process for a test, waits for conditions with a deadline, and leaves nothing running behind."""
+"""Starts a server process for a test, waits for conditions with a deadline, and leaves nothing running afterwards."""
 
 import json
 import os
@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
 LOAD_PATIENCE = 180.0
-"""The same, until a server is ready."""
+"""Seconds until a server must be ready."""
 
 
 def wait_for(condition: Callable[[], T], what: str, patience: float = PATIENCE, pause: float = 0.01) -> T:
-    """The first true value of `condition`, asked again after each pause (seconds)."""
+    """Return the first true value of `condition`, checked again after each pause (seconds)."""
     end = time.monotonic() + patience
     while True:
         value = condition()
@@ -36,7 +36,7 @@ def wait_for(condition: Callable[[], T], what: str, patience: float = PATIENCE, 
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -44,7 +44,7 @@ def is_running(pid: int) -> bool:
 
 
 def group_members(group: int) -> list[int]:
-    """Processes of a process group that run."""
+    """Return the running processes of a process group."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -63,7 +63,7 @@ class RunningServer:
     def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
         self.process = process
         self.tmp = tmp
-        """What it takes for the machine's folder of temporary files."""
+        """The folder that the server uses as the machine's folder of temporary files."""
         self._output = output
         self.http = httpx.Client(timeout=PATIENCE)
 
@@ -87,7 +87,7 @@ class RunningServer:
         return self.http.post(self.url + path, json=body)
 
     def status(self, path: str) -> int:
-        """0 when nobody answers."""
+        """Return the status of a GET, or 0 if no server answers."""
         try:
             return self.get(path).status_code
         except httpx.TransportError:
@@ -112,7 +112,7 @@ class RunningServer:
         return self.process.wait(PATIENCE)
 
     def wait_all_gone(self) -> None:
-        """Workers and helpers too."""
+        """Wait until all processes are gone, workers and helpers too."""
         wait_for(lambda: not group_members(self.process.pid), f"all of {group_members(self.process.pid)} leave")
 
 
@@ -125,9 +125,9 @@ def running_server(
     stderr: int = subprocess.STDOUT,
     **env: str,
 ) -> Iterator[RunningServer]:
-    """A server on a free loopback port; everything it started is gone afterwards. `stderr` as in subprocess.
+    """Run a server on a free loopback port; everything it started is gone afterwards. `stderr` is subprocess's.
 
-    It is `module`, or `script` where there is one, run in the folder `cwd`.
+    The server is `module`, or `script` if there is one, run in the folder `cwd`.
     """
     command = ["-m", module] if script is None else [str(script)]
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +155,7 @@ def running_server(
 
 
 def stream_lines(response: httpx.Response) -> Iterator[Any]:
-    """The `data:` and `event:` payloads of a stream; JSON where it is."""
+    """Yield the `data:` and `event:` payloads of a stream, parsed if they are JSON."""
     for line in response.iter_lines():
         name, _, text = line.partition(": ")
         if name == "event":

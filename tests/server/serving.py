@@ -1,4 +1,4 @@
-"""An application around the fake engine and a byte-level tokenizer made in code: tests speak HTTP to it in process."""
+"""An application around the fake engine and a byte-level tokenizer made in code: tests send it HTTP in process."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,21 +28,21 @@ from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, F
 END_OF_TEXT = 256
 VOCAB_SIZE = 257
 START = 1
-"""What the decoder of the encoder-decoder begins with."""
+"""Token id that the decoder of the encoder-decoder begins with."""
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
 )
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's character of each byte, so that token id = byte."""
+    """Return GPT-2's character of each byte, so that token id = byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(hidden)) for byte in range(256)]
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer: token id = byte, and 256 ends the text."""
+    """Write a byte-level tokenizer: token id = byte, and 256 ends the text."""
     vocab = {char: byte for byte, char in enumerate(byte_alphabet())}
     added = {"id": END_OF_TEXT, "content": "<|end|>", "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -64,7 +64,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def tiny_config() -> ModelConfig:
-    """The shape of the fake network."""
+    """Return the config of the fake network."""
     return ModelConfig(
         architecture="GPT2LMHeadModel",
         family="gpt2",
@@ -91,7 +91,7 @@ def tiny_config() -> ModelConfig:
 
 
 def tiny_encoder() -> ModelConfig:
-    """A BERT-like relative of it."""
+    """Return the config of a BERT-like variant of it."""
     return replace(
         tiny_config(),
         architecture="BertModel",
@@ -106,7 +106,7 @@ def tiny_encoder() -> ModelConfig:
 
 
 def tiny_encoder_decoder() -> ModelConfig:
-    """A BART-like relative of it, whose encoder has another number of layers and heads."""
+    """Return the config of a BART-like variant of it, whose encoder has another number of layers and heads."""
     encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)
     return replace(
         tiny_config(),
@@ -122,7 +122,7 @@ def tiny_encoder_decoder() -> ModelConfig:
 
 @dataclass
 class Site:
-    """A running application and what stands behind it."""
+    """A running application and what is behind it."""
 
     app: Any
     engine: FakeEngine
@@ -133,20 +133,20 @@ class Site:
         return await self.http.post(path, json=body, **options)
 
     async def error(self, path: str, body: Any, status: int) -> dict[str, Any]:
-        """The error object of an answer that must have this status; checks the one shape."""
+        """Return the error object of an answer that must have this status, after checking the one shape."""
         answer = await self.post(path, body)
         assert answer.status_code == status, answer.text
         return error_of(answer)
 
     async def metric(self, name: str) -> float:
-        """The value of one line of /metrics, by its name and labels."""
+        """Return the value of one line of /metrics, by its name and labels."""
         text = (await self.http.get("/metrics")).text
         lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
         return next((float(value) for label, _, value in lines if label == name), 0.0)
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
-    """The error object, once its shape is checked."""
+    """Return the error object, after checking its shape."""
     assert answer.headers["content-type"] == "application/json"
     assert set(answer.json()) == {"error"}
     error = answer.json()["error"]
@@ -168,7 +168,9 @@ def build_site(
     on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
     **settings: Any,
 ) -> Site:
-    """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
+    """Build an application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not
+    given.
+    """
     write_tokenizer(folder)
     engine.config = config = config or tiny_config()
     tokenizer = Tokenizer.from_folder(folder)
@@ -200,14 +202,14 @@ def build_site(
 
 @asynccontextmanager
 async def site(folder: Path, engine: FakeEngine | None = None, **options: Any) -> AsyncIterator[Site]:
-    """`build_site`, with its HTTP client closed at the end."""
+    """Run `build_site`, and close its HTTP client at the end."""
     built = build_site(folder, engine or FakeEngine(), **options)
     async with built.http:
         yield built
 
 
 def events_of(answer: httpx.Response) -> list[Any]:
-    """The data of each event of a stream; [DONE] stays text."""
+    """Return the data of each event of a stream; [DONE] stays text."""
     assert answer.headers["content-type"].startswith("text/event-stream")
     data = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [item if item == "[DONE]" else json.loads(item) for item in data]

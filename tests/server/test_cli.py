@@ -1,4 +1,4 @@
-"""The command line, as a person meets it."""
+"""The command line, as a user sees it."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def test_census_of_what_is_no_configuration_is_one_line_and_status_1(
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_census_for_a_reader_that_has_left_ends_quietly(options: list[str]) -> None:
-    """As `lightwell census ... | head -1` does; it ended in a traceback."""
+    """End quietly, as in `lightwell census ... | head -1`; it ended in a traceback."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "server", "census", *options, str(PACKAGED)]
@@ -159,7 +159,7 @@ needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no co
 
 
 def kernels(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """What `lightwell kernels --json` tells."""
+    """Return what `lightwell kernels --json` reports."""
     assert main(["kernels", "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -245,7 +245,9 @@ def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
 def test_health_asks_the_server_where_its_flags_say_it_listens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The image's health check knew the variable alone: with --port 9000 a container was unhealthy for ever."""
+    """Check against the old failure: the image's health check knew the variable alone, and with --port 9000 a
+    container was unhealthy for ever.
+    """
     with running_server("--host", "0.0.0.0", module="tests.server.fake_lightwell") as server:
         server.wait_ready()
         port = server.url.rpartition(":")[2]

@@ -1,5 +1,5 @@
-"""Nothing that comes from outside is unpickled or run, and no secret is compared in a time that tells of it: read from
-the source, so that it stays so.
+"""Nothing that comes from outside is unpickled or run, and no secret is compared in a time that reveals it. The
+tests read the source, so that it stays so.
 """
 
 import ast
@@ -38,7 +38,7 @@ def test_no_text_is_run_as_code(module: str) -> None:
 
 
 def test_a_given_key_is_compared_in_constant_time_only() -> None:
-    """`==` and `in` stop at the first byte that differs."""
+    """Check for `==` and `in`, which stop at the first byte that differs."""
     keyring = next(
         node for node in ast.walk(parse(MODULES["server.auth.keys"])) if getattr(node, "name", "") == "Keyring"
     )

@@ -1,4 +1,6 @@
-"""Several workers behind one API process: the numbers of one, work that is shared out, and a loss that stays a part."""
+"""Several workers behind one API process: the numbers of one, work that is shared out, and a loss that stays
+partial.
+"""
 
 import json
 import os
@@ -40,13 +42,13 @@ FLAGS = ("--device", "cpu", "--threads", "1", "--kv-cache-memory", "64MiB")
 
 
 def metric(server: RunningServer, name: str) -> list[float]:
-    """The values of a metric, in the order of its lines: a worker's each, where it has them."""
+    """Return the values of a metric, in the order of its lines: one for each worker if it has them."""
     lines = server.get("/metrics").text.splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
 
 
 def hits(server: RunningServer) -> np.ndarray:
-    """Prompt tokens that the caches held, and those that the API process expected there."""
+    """Return the prompt tokens that the caches held, and those that the API process expected there."""
     names = ("lightwell_prefix_cache_hits_total", "lightwell_routed_prefix_tokens_total")
     return np.array([metric(server, name)[0] for name in names])
 
@@ -57,7 +59,7 @@ def given(server: RunningServer) -> np.ndarray:
 
 @contextmanager
 def ready(*commands: tuple[str, ...]) -> Iterator[list[RunningServer]]:
-    """Servers of real models that load at the same time."""
+    """Run servers of real models that load at the same time."""
     with ExitStack() as stack:
         servers = [stack.enter_context(running_server(*command, module=LIGHTWELL)) for command in commands]
         for server in servers:
@@ -102,7 +104,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         await each.become_ready()
 
     async def routed() -> tuple[int, int]:
-        """The worker that gets the prompt, and how many of its tokens lay there."""
+        """Return the worker that gets the prompt, and how many of its tokens it had cached."""
         before = client.counts.routed_prefix_tokens
         handle = await client.submit(generate(4), tuple(range(40)))
         chosen = next(worker.worker_id for worker in client.workers if worker.requests)
@@ -110,7 +112,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         return chosen, client.counts.routed_prefix_tokens - before
 
     async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
-        """What the worker has to do: given it, once it wrote a token, and at its end."""
+        """Return what the worker has to do: when given it, once it wrote a token, and at its end."""
         worker = client.workers[chosen]
         handle = await client.submit(generate(4), tuple(range(40)))
         left = [worker.num_tokens_left]
@@ -171,7 +173,7 @@ Answer = Callable[[RunningServer], Any]
 
 
 def completions(prompts: list[Any], **fields: Any) -> Answer:
-    """What is generated, without what names the answer."""
+    """Return what is generated, without what names the answer."""
     body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
 
     def answer(server: RunningServer) -> Any:
@@ -192,7 +194,7 @@ def tensors(path: str, **body: Any) -> Answer:
 
 
 def questions(prompt: Any, other: Any, layer: int) -> dict[str, Answer]:
-    """One of each kind, each with as many inputs as are shared out among four workers."""
+    """Return one request of each kind, each with as many inputs as are shared out among four workers."""
     zero = [{"point": "attn.hook_z", "layer": layer, "head": 1, "op": "zero"}]
     inputs = [prompt, other] * 4
     return {
@@ -259,7 +261,7 @@ def test_streams_are_spread_evenly() -> None:
 
 
 def in_flight(server: RunningServer) -> list[int]:
-    """The worker of each request in flight, by the state that SIGUSR1 makes the server write."""
+    """Return the worker of each request in flight, by the state that SIGUSR1 makes the server write."""
 
     def states() -> list[dict[str, Any]]:
         events = [json.loads(line) for line in server.output.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,4 +1,4 @@
-"""A small transformer in plain numpy loops, and a fake engine that answers every look into it from that one pass.
+"""A small transformer in plain numpy loops, and a fake engine that answers every inspection request from that one pass.
 
 So the routes are tested against numbers that belong together: patterns that mix values, parts that sum to logits. It is
 pre-norm (RMSNorm or LayerNorm), with grouped key heads, a soft cap and biases if asked for, and no positions.
@@ -34,7 +34,7 @@ LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDTH, NEURONS = 2, 4, 2, 3, 8, 10
 
 
 def network_config(base: ModelConfig, **changes: Any) -> ModelConfig:
-    """`base` (the fake network's) with this network's shape."""
+    """Return `base` (the fake network's) with this network's shape."""
     shape: dict[str, Any] = {
         "num_layers": LAYERS, "num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": HEAD_DIM,
         "hidden_size": WIDTH, "intermediate_size": NEURONS, "attention_scale": 0.6, "learned_positions": False,
@@ -67,7 +67,7 @@ class TinyNetwork:
         self.head, self.head_bias = draw(WIDTH, config.vocab_size), draw(config.vocab_size)
 
     def _norm(self, x: Floats, gamma: Floats) -> tuple[Floats, Floats]:
-        """The normed rows, and what they were divided by."""
+        """Return the normed rows, and what they were divided by."""
         if self.config.norm == "layernorm":
             x = x - x.mean(-1, keepdims=True)
         scale = np.sqrt((x * x).mean(-1, keepdims=True) + self.config.norm_eps)
@@ -78,7 +78,9 @@ class TinyNetwork:
         return self.beta if self.config.norm == "layernorm" else np.zeros(WIDTH)
 
     def points(self, ids: Sequence[int]) -> dict[str, Floats]:
-        """By the names of an engine's answer; patterns [head, query, key], heads [position, head, d_head]."""
+        """Return the points by the names of an engine's answer; patterns [head, query, key], heads [position, head,
+        d_head].
+        """
         config, found = self.config, {}
         x = found["hook_embed"] = self.embed[list(ids)]
         for i, w in enumerate(self.layers):
@@ -110,13 +112,15 @@ class TinyNetwork:
         return found
 
     def logits(self, stream: Floats) -> Floats:
-        """Final norm and head."""
+        """Apply the final norm and the head."""
         logits = (self._norm(stream, self.gamma)[0] + self._beta) @ self.head + self.head_bias
         cap = self.config.final_logit_softcap
         return logits if cap is None else cap * np.tanh(logits / cap)
 
     def weights(self, task: WeightsTask) -> dict[str, Floats]:
-        """The answers that `model.analysis.contributions` describes, and `model.analysis.weights`'s about circuits."""
+        """Return the answers that `model.analysis.contributions` describes, and `model.analysis.weights`'s about
+        circuits.
+        """
         options: dict[str, Any] = task.options
         if task.question == "circuits":
             found = weights.answer(self.config, self._lookup, task.question, options, lambda: None)
@@ -138,7 +142,7 @@ class TinyNetwork:
         return told
 
     def _lookup(self, name: str) -> torch.Tensor | None:
-        """The fused weight of a name of `model.analysis.live_weights`."""
+        """Return the fused weight of a name of `model.analysis.live_weights`."""
         _, layer, weight, kind = name.split(".")
         w = self.layers[int(layer)]
         if kind == "bias":
@@ -150,7 +154,7 @@ class TinyNetwork:
 
 @dataclass
 class NetworkEngine(FakeEngine):
-    """The fake client, answering from a `TinyNetwork`. Its tasks are those of the routes that look inside."""
+    """The fake client, answering from a `TinyNetwork`. Its tasks are those of the inspection routes."""
 
     network: TinyNetwork = field(kw_only=True)
 
@@ -162,7 +166,7 @@ class NetworkEngine(FakeEngine):
         return [RequestOutput(uid=0, tensors=tensors, finish_reason="done")]
 
     def answer(self, task: Task, ids: tuple[int, ...]) -> dict[str, npt.NDArray[Any]] | None:
-        """The tensors of one task; None for those that the plain fake answers."""
+        """Return the tensors of one task, or None for those that the plain fake answers."""
         if isinstance(task, WeightsTask):
             return dict(self.network.weights(task))
         if not isinstance(task, HeadScoresTask | LensTask | TraceTask | AttentionTask):
@@ -208,7 +212,7 @@ def _captured(value: Floats, capture: PointCapture) -> Floats:
 
 
 def _is_mean(capture: AttentionCapture) -> bool:
-    """Whether it is what a rollout asks for: nothing but the mean over the heads."""
+    """Return whether the capture is what a rollout asks for: nothing but the mean over the heads."""
     return capture == AttentionCapture(pairs=capture.pairs, reduce="mean")
 
 
@@ -225,7 +229,7 @@ def _mean_patterns(points: dict[str, Floats], capture: AttentionCapture) -> Floa
 def _rows(
     points: dict[str, Floats], ids: tuple[int, ...], pair: tuple[int, int], offsets: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """HeadScoresTask's measures of each query."""
+    """Return HeadScoresTask's measures of each query."""
     rows = []
     for q, row in enumerate(points[f"blocks.{pair[0]}.attn.hook_pattern"][pair[1]]):
         seen = row[row > 0]

@@ -1,1 +1,1 @@
-"""Tests of the soak: that its books find what is wrong, and that a short one finds nothing."""
+"""Tests of the soak: that its bookkeeping finds what is wrong, and that a short one finds nothing."""

@@ -1,4 +1,6 @@
-"""The soak's books: each way in which clients, log and counters can disagree is found, and what agrees is not."""
+"""The soak's bookkeeping: each way in which clients, log and counters can disagree is found, and agreement is no
+finding.
+"""
 
 import json
 import os
@@ -37,7 +39,7 @@ def outcome_findings(outcome: Outcome, faults: list[Fault] | None = None) -> lis
 
 
 def counters(**changes: float) -> dict[str, float]:
-    """An exposition in which LINE and GONE are counted."""
+    """Return an exposition in which LINE and GONE are counted."""
     route = 'method="POST",route="/v1/chat/completions"'
     values = {
         f'lightwell_http_requests_total{{{route},status="200"}}': 1.0,
@@ -138,7 +140,7 @@ def test_a_counter_that_is_off_by_one_is_found(name: str, value: float, findings
 
 
 def test_an_end_that_is_counted_under_another_reason_is_found() -> None:
-    """The sums agree: one request ended well for its client and the log, and is counted as a failure."""
+    """Check sums that agree: one request ended well for its client and the log, and is counted as a failure."""
     stop, lost = (
         'lightwell_request_success_total{finish_reason="stop"}',
         'lightwell_request_failed_total{reason="worker_lost"}',

@@ -17,7 +17,7 @@ ENGINE_ERROR = 'lightwell_request_failed_total{reason="engine_error"}'
 
 
 def values(changes: Mapping[str, float]) -> dict[str, float]:
-    """/metrics of an idle server that has answered ten requests."""
+    """Return /metrics of an idle server that has answered ten requests."""
     return {
         RESTARTS: 0.0,
         WORKER_LOST: 0.0,
@@ -33,7 +33,7 @@ def values(changes: Mapping[str, float]) -> dict[str, float]:
 
 
 def evidence(after: Mapping[str, float] | None = None, **changes: Any) -> Evidence:
-    """Of a killed worker under load: one request was lost with it, and its client was told."""
+    """Return evidence of a killed worker under load: one request was lost with it, and its client got an error."""
     killed = {RESTARTS: 1.0, WORKER_LOST: 1.0, "lightwell_requests_submitted_total": 11.0}
     seen = Evidence(
         outcomes={RIGHT: 40, LOST_WORKER: 1, Outcome("503", "not_ready"): 5},

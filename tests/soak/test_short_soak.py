@@ -1,4 +1,6 @@
-"""A soak of some seconds with one kill: every request accounted for, every answer the quiet one, nothing held."""
+"""A soak of some seconds with one kill: every request accounted for, every answer the same as without load, nothing
+held.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,6 @@
-"""Talks to a server as users of langchain-openai do: tests/third_party/test_clients.py says what is expected."""
+"""Sends requests to a server as users of langchain-openai do: tests/third_party/test_clients.py says what is
+expected.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Talks to a server as users of LlamaIndex do: tests/third_party/test_clients.py says what is expected."""
+"""Sends requests to a server as users of LlamaIndex do: tests/third_party/test_clients.py says what is expected."""
 
 import json
 import sys

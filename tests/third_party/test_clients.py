@@ -1,6 +1,6 @@
-"""Clients that others wrote, unmodified, each in an environment of its own (tests/tools/install.sh), over the loopback.
+"""Other projects' clients, unmodified, each in an environment of its own (tests/tools/install.sh), over the loopback.
 
-What they bring home is held against the same requests by plain HTTP, or against the client's own way of computing it.
+What they return is compared with the same requests by plain HTTP, or with the client's own way of computing it.
 """
 
 import json
@@ -49,7 +49,7 @@ def server() -> Iterator[Server]:
 
 
 def run(client: str, program: str, *arguments: str, cwd: Path = HERE) -> str:
-    """What a program of a client's environment prints; it sees no network beyond the loopback's."""
+    """Return what a program of a client's environment prints; it sees no network beyond the loopback's."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONSAFEPATH": "1"}
     command = [str(ROOT / ".tools" / client / "bin" / program), *arguments]
@@ -65,7 +65,7 @@ def ask(server: Server, path: str, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("client", CHATS)
 def test_two_turns_a_stream_and_an_embedding(client: str, server: Server) -> None:
-    """The second turn sends the first answer back as the client gave it."""
+    """Send the first answer back in the second turn as the client gave it."""
     told = json.loads(run(client, "python", str(HERE / CHATS[client]), server.url, MODEL, *TURNS))
     messages, expected = [], []
     for text in TURNS:
@@ -106,7 +106,7 @@ def test_vllm_bench_serve_ends_without_an_error(backend: str, server: Server, tm
 
 
 def test_lm_eval_finds_what_it_computes_itself(server: Server, tmp_path: Path) -> None:
-    """Endings, whole texts and continuations over HTTP, beside lm-eval's own run of the same weights."""
+    """Compare endings, whole texts and continuations over HTTP with lm-eval's own run of the same weights."""
     served = f"model={MODEL},base_url={server.url}/v1/completions,tokenizer={FABLES},num_concurrent=4,max_length=512"
     over_http = lm_eval(tmp_path / "served", "--model", "local-completions", "--model_args", served)
     own = f"pretrained={FABLES},dtype=float32"
@@ -119,7 +119,7 @@ def test_lm_eval_finds_what_it_computes_itself(server: Server, tmp_path: Path) -
 
 
 def lm_eval(folder: Path, *arguments: str) -> dict[str, list[str]]:
-    """The answers that lm-eval was given, by task in the order of the documents: texts, or log probabilities."""
+    """Return the answers that lm-eval got, by task in the order of the documents: texts, or log probabilities."""
     where = ["--tasks", ",".join(LM_EVAL_TASKS), "--include_path", ".", "--output_path", str(folder), "--log_samples"]
     run("lm-eval", "lm_eval", "run", *arguments, *where, cwd=HERE / "lm_eval_tasks")
     found = {}

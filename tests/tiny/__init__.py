@@ -1,8 +1,8 @@
 """Makes small checkpoints of each family in a folder, with transformers, so that errors show.
 
-Weights are large and random, biases and norms random too, sizes odd where they may be, head_dim apart from d / heads,
+Weights are large and random, biases and norms random too, sizes odd if possible, head_dim independent of d / heads,
 windows shorter than the prompts of the tests, caps low enough to bite. Making one takes about a tenth of a second:
-cache per session. What the families are stands in `tests.tiny.families`, their tokenizers in `tests.tiny.tokenizers`.
+cache per session. The families are in `tests.tiny.families`, their tokenizers in `tests.tiny.tokenizers`.
 """
 
 import json
@@ -27,7 +27,7 @@ def _of_kind(kind: str) -> tuple[str, ...]:
 
 
 DECODERS, ENCODERS, ENCODER_DECODERS = _of_kind("decoder"), _of_kind("encoder"), _of_kind("encoder-decoder")
-"""The names of VARIANTS by what they are."""
+"""The names of VARIANTS by their kind."""
 
 
 def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
@@ -58,14 +58,14 @@ def make_variant(name: str, path: Path, **more: Any) -> Path:
 
 
 def theirs(folder: Path, dtype: torch.dtype) -> Any:
-    """The checkpoint as transformers reads it, with plain ("eager") attention."""
+    """Return the checkpoint as transformers reads it, with plain ("eager") attention."""
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
-    """Standard normal noise -> a parameter: norms around 1 (or 0, where 1 is added), biases around 0, matrices far
-    larger than trained ones.
+    """Turn standard normal noise into a parameter: norms around 1 (or 0, if 1 is added), biases around 0, matrices
+    far larger than trained ones.
     """
     if name.endswith("bias"):
         return noise * 0.3

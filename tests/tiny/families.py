@@ -1,4 +1,6 @@
-"""The families, as transformers builds them: their sizes, and the variants that the tests cover. Knows no tensors."""
+"""The families, as transformers builds them: their sizes, and the variants that the tests cover. It knows no
+tensors.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,12 +19,12 @@ from tests.tiny.tokenizers import (
 
 CONTEXT = 128
 WINDOW = 17
-"""Shorter than the prompts of the tests: a window is invisible on short ones."""
+"""Tokens of a window, shorter than the prompts of the tests: a window is invisible on short ones."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """How to build one with transformers."""
+    """How to build a family's checkpoint with transformers."""
 
     kind: Literal["decoder", "encoder", "encoder-decoder"]
     config: Any
@@ -31,18 +33,21 @@ class Family:
     text: Text = DECODER_TEXT
     special_ids: dict[str, Any] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 1})
     gain: float = 1.5
-    """How much matrices amplify: enough for sharp patterns, but float32's own noise in them must stay under 1e-5."""
+    """Factor by which matrices amplify: enough for sharp patterns, but float32's own noise in them must stay under
+    1e-5.
+    """
     gain_of_values: float | None = None
-    """Of matrices other than those of queries and keys, where `gain` is too much for them: it would make all positions
-    alike, since what attention adds is much the same everywhere."""
+    """Factor of matrices other than those of queries and keys, if `gain` is too much for them: it would make all
+    positions alike, since what attention adds is much the same everywhere.
+    """
     table: float = 0.5
-    """How large the entries of tables are."""
+    """Size of the entries of tables."""
     norm_centre: float = 1.0
-    """What the weights of norms are drawn around."""
+    """Value around which the weights of norms are drawn."""
 
     @property
     def generation(self) -> dict[str, Any]:
-        """What generation_config.json says."""
+        """Return what generation_config.json says."""
         ids = {"eos_token_id": [self.special_ids["eos_token_id"]]} if "eos_token_id" in self.special_ids else {}
         return {**self.special_ids, **ids}
 
@@ -63,7 +68,7 @@ _GROUPED = {**_LLAMA, "num_key_value_heads": 2}
 _EQUAL = {
     name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "head_dim", "rms_norm_eps")
 }
-"""Of families whose heads divide the width."""
+"""Options of families whose heads divide the width."""
 _GPT2: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "n_embd": 48,

@@ -23,9 +23,9 @@ class Text:
     """How a family writes text as tokens."""
 
     special: tuple[str, ...]
-    """Special tokens; their places are their ids."""
+    """Special tokens; their indices are their ids."""
     template: str
-    """What is put around a text, as in tokenizers' TemplateProcessing."""
+    """What is put around a text, in the form of tokenizers' TemplateProcessing."""
     named: dict[str, str]
     """Field of tokenizer_config.json -> special token."""
     model: Literal["bpe", "wordpiece"] = "bpe"
@@ -35,7 +35,7 @@ DECODER_TEXT = Text((BOS, EOS), f"{BOS} $A", {"bos_token": BOS, "eos_token": EOS
 T5_TEXT = Text(("<pad>", "</s>"), "$A </s>", {"pad_token": "<pad>", "eos_token": "</s>"})
 _FRAMED = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
 FRAMED_TEXT = Text(("<s>", "<pad>", "</s>"), "<s> $A </s>", _FRAMED)
-"""RoBERTa's and BART's."""
+"""The text format of RoBERTa and BART."""
 _BERT = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
 BERT_TEXT = Text(("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), "[CLS] $A [SEP]", _BERT, "wordpiece")
 MARIAN_TEXT = Text(("<s>", "<pad>", "</s>"), "$A </s>", {"pad_token": "<pad>", "eos_token": "</s>"})
@@ -52,7 +52,7 @@ def make_tokenizer(path: Path, text: Text) -> None:
 
 
 def _byte_level(text: Text) -> Tokenizer:
-    """All 256 bytes and a few merges."""
+    """Return a tokenizer with all 256 bytes and a few merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -67,7 +67,7 @@ def _byte_level(text: Text) -> Tokenizer:
 
 
 def _word_piece(text: Text) -> Tokenizer:
-    """Lower case, pieces of words; what it has not seen is [UNK]."""
+    """Return a tokenizer of lower case and pieces of words; what it has not seen is [UNK]."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,1 +1,1 @@
-"""What `make test-all` installs, and what it runs elsewhere than here."""
+"""What `make test-all` installs, and what it runs outside this environment."""

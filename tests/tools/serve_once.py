@@ -1,8 +1,9 @@
-"""Runs inside the image: serves the default model, asks for one completion, ends the server with SIGTERM.
+"""Runs inside the image: serves the default model, requests one completion, ends the server with SIGTERM.
 
 The last line printed is JSON: the model, the text, after how many seconds it was ready and had written one token, the
 exit status of the server and of its health check, the user and the capabilities it ran with, whether the root is
-read-only, which files were written outside /tmp where it is not, and what was left in /tmp. Standard library only.
+read-only, which files were written outside /tmp if it is not, and what was left in /tmp. It uses the standard library
+only.
 """
 
 import json
@@ -39,7 +40,7 @@ def complete(max_tokens: int) -> dict[str, str]:
 
 
 def rights(pid: int) -> str:
-    """The effective capabilities of a process, as hexadecimal digits: 0 is none."""
+    """Return the effective capabilities of a process, as hexadecimal digits: 0 is none."""
     status = Path(f"/proc/{pid}/status").read_text()
     found: str = re.findall(r"CapEff:\s*0*(\w+)", status)[0]
     return found
@@ -50,7 +51,7 @@ def is_read_only() -> bool:
 
 
 def user_name() -> str:
-    """The user's name, or the number of one that has none: `docker run --user 12345`."""
+    """Return the user's name, or the number of one that has none: `docker run --user 12345`."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -58,7 +59,9 @@ def user_name() -> str:
 
 
 def written_since(begin: float, top: str) -> list[str]:
-    """The files that changed since then in a folder and its file system, but for those in /tmp unless that is it."""
+    """Return the files that changed since then in a folder and its file system, except those in /tmp unless it is
+    that folder.
+    """
     device, found = os.stat(top).st_dev, []
     for folder, folders, files in os.walk(top):
         folders[:] = [

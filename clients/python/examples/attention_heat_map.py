@@ -2,7 +2,7 @@
 
     python attention_heat_map.py "The fox ran home." --layer 0 --out attention.html
 
-Needs a running server and `pip install 'lightwell-client[numpy]'`.
+This needs a running server and `pip install 'lightwell-client[numpy]'`.
 """
 
 import argparse

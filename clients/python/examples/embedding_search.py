@@ -2,7 +2,7 @@
 
     python embedding_search.py lines.txt "a clever animal" "a royal wedding"
 
-Needs a running server and `pip install 'lightwell-client[numpy]'`.
+This needs a running server and `pip install 'lightwell-client[numpy]'`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Take each head of a model out in turn and see how much less likely a token becomes.
+"""Ablate each head of a model in turn and print how much less likely a token becomes.
 
     python take_a_head_out.py "Once upon a time there was a" " little"
 
@@ -14,13 +14,13 @@ from lightwell_client.interventions import Intervention, zero
 
 
 def log_probability(client: Client, text: str, token: str, interventions: list[Intervention]) -> float:
-    """Natural logarithm of the probability that `token` comes next."""
+    """Return the natural logarithm of the probability that `token` comes next."""
     lens = client.lens(text, layers=-1, positions=-1, target=token, interventions=interventions)
     return math.log(float(lens["target_probabilities"][-1, -1]))
 
 
 def ablations(client: Client, text: str, token: str) -> Iterator[tuple[int, int, float]]:
-    """Each (layer, head) with the change of the log-probability once its output is zero."""
+    """Yield each (layer, head) with the change of the log-probability when its output is zero."""
     network = client.capabilities()
     clean = log_probability(client, text, token, [])
     for layer in range(network["num_layers"]):

@@ -1,4 +1,6 @@
-"""Bytes to numpy arrays, and arrays to bytes. The one place that imports numpy, and only when an array is wanted."""
+"""Converts bytes to numpy arrays, and arrays to bytes. This is the one place that imports numpy, and only when an
+array is wanted.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _LISTED = 64
 
 
 def require_numpy(purpose: str) -> ModuleType:
-    """numpy, or an error that says how to get it.
+    """Return numpy, or raise an error that says how to get it.
 
     Raises:
         MissingDependency: it is not installed.
@@ -48,7 +50,7 @@ def require_numpy(purpose: str) -> ModuleType:
 
 
 def array_of(tensor: RawTensor) -> Array:
-    """A read-only view of the tensor's bytes; bfloat16, which numpy lacks, becomes float32 exactly."""
+    """Return a read-only view of the tensor's bytes; bfloat16, which numpy lacks, becomes float32 exactly."""
     np = require_numpy("reading a tensor")
     if tensor.dtype == "BF16":
         upper: Array = np.frombuffer(tensor.data, "<u2").astype("<u4") << 16
@@ -58,7 +60,7 @@ def array_of(tensor: RawTensor) -> Array:
 
 
 def array_from_json(data: Any, dtype: str, shape: tuple[int, ...] | None) -> Array:
-    """An array from nested lists (null is a masked score, -inf) or from base64 of its little-endian bytes.
+    """Return an array from nested lists (null is a masked score, -inf) or from base64 of its little-endian bytes.
 
     Raises:
         InvalidResponse: unknown dtype, ragged lists, or not as many numbers as the shape says.
@@ -83,8 +85,8 @@ def array_from_json(data: Any, dtype: str, shape: tuple[int, ...] | None) -> Arr
 
 
 def encoded(value: Any) -> Any:
-    """Give an intervention's numbers as the wire takes them: long arrays, and those with minus infinity (in lists also
-    None, as in JSON), as {"data", "shape", "dtype"}.
+    """Return an intervention's numbers as the wire takes them: long arrays, and those with minus infinity (in lists
+    also None, as in JSON), as {"data", "shape", "dtype"}.
 
     Raises:
         ValueError: it is no number or no array of real ones, or holds NaN or plus infinity, which no point takes.

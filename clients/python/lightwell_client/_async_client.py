@@ -78,10 +78,10 @@ T = TypeVar("T")
 
 
 class AsyncStream(Generic[T]):
-    """The chunks of a streamed answer, as they come. Iterate it once.
+    """The chunks of a streamed answer, as they come. Iterate over it once.
 
     The request is sent by the first step of the iteration. Leaving the `async with` block or `close()` ends the request
-    on the server too, wherever it stands.
+    on the server too, however far it has come.
     """
 
     def __init__(self, chunks: AsyncGenerator[T, None]) -> None:
@@ -100,7 +100,7 @@ class AsyncStream(Generic[T]):
         await self.close()
 
     async def close(self) -> None:
-        """End the request; harmless when it has ended."""
+        """End the request. Closing it again does no harm."""
         await self._chunks.aclose()
 
 
@@ -131,7 +131,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; harmless when closed."""
+        """Close the connections. Closing them again does no harm."""
         if self._owns_http:
             await self._http.aclose()
 
@@ -162,9 +162,10 @@ class AsyncClient:
     async def attention(
         self, input: OneText | Texts, **options: Unpack[AttentionOptions]
     ) -> AttentionResult | list[AttentionResult]:
-        """Attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for several.
+        """Return attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for
+        several.
 
-        Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
+        Without `layers` and `heads` it returns all of them. Numbers are sent exactly, as binary, and need numpy.
         """
         return _calls.one_or_all(input, await self._send(_calls.attention(self._config.model, input, options)))
 
@@ -179,8 +180,8 @@ class AsyncClient:
     async def trace(
         self, input: OneText | Texts, points: str | Sequence[str], **options: Unpack[TraceOptions]
     ) -> TraceResult | list[TraceResult]:
-        """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
-        layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
+        """Return named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post"
+        gives every layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
         names = [points] if isinstance(points, str) else list(points)
         return await self._look(TRACE, input, options, points=names)
@@ -190,7 +191,7 @@ class AsyncClient:
     @overload
     async def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     async def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
-        """The next token's distribution (POST /v1/next), at several temperatures at once."""
+        """Return the next token's distribution (POST /v1/next), at several temperatures at once."""
         return await self._look(NEXT, input, options)
 
     @overload
@@ -198,7 +199,7 @@ class AsyncClient:
     @overload
     async def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     async def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
-        """What each layer would say at each position (POST /v1/lens), the logit lens."""
+        """Return what each layer would predict at each position (POST /v1/lens), the logit lens."""
         return await self._look(LENS, input, options)
 
     @overload
@@ -212,7 +213,7 @@ class AsyncClient:
     async def explain(
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
-        """One query of one head, step by step with its real numbers (POST /v1/explain)."""
+        """Explain one query of one head, step by step with its real numbers (POST /v1/explain)."""
         return await self._look(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
@@ -222,7 +223,9 @@ class AsyncClient:
     async def contributions(
         self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
     ) -> Contributions | list[Contributions]:
-        """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
+        """Return what each key adds to each query, and what that does to a target token's logit (POST
+        /v1/contributions).
+        """
         return await self._look(CONTRIBUTIONS, input, options)
 
     @overload
@@ -232,7 +235,7 @@ class AsyncClient:
     async def trajectory(
         self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory | list[Trajectory]:
-        """The way of some positions through the layers (POST /v1/trajectory)."""
+        """Return how the vectors of some positions change through the layers (POST /v1/trajectory)."""
         return await self._look(TRAJECTORY, input, options)
 
     @overload
@@ -240,7 +243,7 @@ class AsyncClient:
     @overload
     async def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     async def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
-        """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
+        """Return attention through the layers, by rollout or by flow (POST /v1/rollout)."""
         return await self._look(ROLLOUT, input, options)
 
     @overload
@@ -250,57 +253,61 @@ class AsyncClient:
     async def heads(
         self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
     ) -> HeadScores | list[HeadScores]:
-        """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
+        """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
+        /v1/heads).
+        """
         return await self._look(HEADS, input, options)
 
     async def correlations(
         self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]
     ) -> Correlations:
-        """How the numbers of a point run together over the positions of one or several texts (POST /v1/geometry)."""
+        """Return how the numbers of a point correlate over the positions of one or several texts (POST
+        /v1/geometry).
+        """
         call = CORRELATIONS.call(self._config.model, options, input=input, point=point)
         return (await self._send(call))[0]
 
     async def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
-        """Where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
+        """Return where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
         return await self._send(_weights.parameters(await self._name(model), options))
 
     async def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
-        """How the rows or columns of a matrix stand to each other, against chance (GET /v1/models/NAME/geometry):
-        "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
+        """Return how the rows or columns of a matrix are arranged, compared with chance (GET
+        /v1/models/NAME/geometry): "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
         """
         name = await self._name(options.get("model"))
         return (await self._send(_weights.geometry(name, matrix, options)))[0]
 
     async def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
-        """The OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
+        """Return the OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
         return (await self._send(CIRCUITS.call(self._config.model, options)))[0]
 
     async def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
-        """A vector for each input (POST /v1/embeddings)."""
+        """Return a vector for each input (POST /v1/embeddings)."""
         return await self._send(_calls.embed(self._config.model, input, options))
 
     async def tokenize(self, text: str | Sequence[Message], **options: Unpack[TokenizeOptions]) -> Tokens:
-        """The token ids of a text, or of messages as the chat template writes them."""
+        """Return the token ids of a text, or of messages as the chat template writes them."""
         return await self._send(_calls.tokenize(self._config.model, text, options))
 
     async def detokenize(self, token_ids: Sequence[int], **options: Unpack[DetokenizeOptions]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         return await self._send(_calls.detokenize(self._config.model, token_ids, options))
 
     async def models(self, **options: Unpack[Options]) -> list[Model]:
-        """The models that the server has."""
+        """Return the models that the server has."""
         return await self._send(_calls.models(options))
 
     async def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
-        """What the served model can show, as the server describes it."""
+        """Return what the served model can show, as the server describes it."""
         return await self._send(_calls.capabilities(options))
 
     async def version(self, **options: Unpack[Options]) -> str:
-        """The server's version."""
+        """Return the server's version."""
         return await self._send(_calls.version(options))
 
     async def health(self, **options: Unpack[Options]) -> Health:
-        """Whether the server takes work now; raises only if it cannot be reached."""
+        """Return whether the server accepts requests now. It raises only if the server cannot be reached."""
         return await self._send(_calls.health(options))
 
     async def _look(
@@ -311,11 +318,11 @@ class AsyncClient:
         return _calls.one_or_all(input, await self._send(call))
 
     async def _name(self, model: str | None) -> str:
-        """The model to name in a path: the one given, the client's, or the only one that the server has."""
+        """Return the model to name in a path: the one given, the client's, or the only one that the server has."""
         return model or self._config.model or (await self.models())[0].id
 
     async def _send(self, call: Call[T]) -> T:
-        """The whole answer, parsed."""
+        """Return the whole answer, parsed."""
         response = await self._open(call)
         try:
             answer = Answer(response.status_code, response.headers, await response.aread())
@@ -326,7 +333,7 @@ class AsyncClient:
         return call.parse(answer)
 
     async def _chunks(self, call: Call[T]) -> AsyncGenerator[T, None]:
-        """The chunks of a stream, read to its end, so that the connection can be used again."""
+        """Yield the chunks of a stream, read to its end, so that the connection can be used again."""
         response = await self._open(call)
         try:
             reader = EventReader(call.parse, response.headers.get("content-type", ""))
@@ -342,7 +349,7 @@ class AsyncClient:
             await response.aclose()
 
     async def _open(self, call: Call[Any]) -> httpx.Response:
-        """The head of a good answer, its body still to be read: the last place where a request is repeated."""
+        """Return the head of a successful answer, its body still to be read. After this no request is retried."""
         attempt = 0
         while True:
             try:

@@ -1,6 +1,6 @@
 """Attention patterns with their tokens and axes attached.
 
-Knows what the numbers mean; how they come off the wire is _attention_wire, how they become pictures _heatmap.
+It knows what the numbers mean; _attention_wire reads them from the wire, and _heatmap draws them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class AttentionResult:
     """The attention of one input.
 
     `attention` has the axes that `axes` names, by default [layer, head, query, key]: row = query = the position that
-    looks, column = key = the position looked at. Under `pairs` the first axis is "pair"; `reduce` leaves the head axis
-    out; `orientation="columns"` puts key before query; `top_k` keeps k keys a row, whose positions are in `indices`.
+    attends, column = key = the position attended to. Under `pairs` the first axis is "pair"; `reduce` leaves the head
+    axis out; `orientation="columns"` puts key before query; `top_k` keeps k keys per row, whose positions are in
+    `indices`.
     """
 
     index: int
@@ -44,16 +45,16 @@ class AttentionResult:
     """The span of characters of each token in the input."""
     pairs: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
     indices: Array | None = field(default=None, repr=False)
-    """With `top_k`: the key positions of the values, -1 where a row has fewer."""
+    """The key positions of the values under `top_k`, -1 if a row has fewer."""
     key_tokens: tuple[str, ...] | None = field(default=None, repr=False)
-    """The tokens that keys stand for, where they are not the queries' (cross attention)."""
+    """The tokens of the keys, if they are not the queries' (cross attention)."""
     key_token_ids: tuple[int, ...] | None = field(default=None, repr=False)
     kind: str = "pattern"
     model: str = ""
     compute_dtype: str | None = None
     """The dtype in which the network computed these numbers, whatever they were sent in."""
     part: str = ""
-    """Whose attention: "decoder", "encoder" or "cross"."""
+    """Which attention it is: "decoder", "encoder" or "cross"."""
     stacks: Stacks = field(default_factory=dict, repr=False)
     """How many layers and heads the model has."""
     usage: Usage | None = field(default=None, repr=False)
@@ -63,7 +64,7 @@ class AttentionResult:
         return tuple(self.attention.shape)
 
     def __repr__(self) -> str:
-        """The fields in a line, then the axes and dtype of each array."""
+        """Return the fields in a line, then the axes and dtype of each array."""
         about = f"AttentionResult(index={self.index}, kind={self.kind!r}, model={self.model!r}"
         about += f", compute_dtype={self.compute_dtype!r}, layers={self.layers}, heads={self.heads})"
         arrays = {"attention": self.attention, "indices": self.indices}
@@ -76,19 +77,19 @@ class AttentionResult:
 
     @property
     def query_labels(self) -> list[str]:
-        """The token at each query position, in the order of that axis."""
+        """Return the token at each query position, in the order of that axis."""
         return [self.tokens[position] for position in self.query_positions]
 
     @property
     def key_labels(self) -> list[str]:
-        """The token at each key position, in the order of that axis."""
+        """Return the token at each key position, in the order of that axis."""
         tokens = self.tokens if self.key_tokens is None else self.key_tokens
         return [tokens[position] for position in self.key_positions]
 
     def matrix(self, layer: int | None = None, head: int | None = None) -> Array:
-        """One map, [query, key] (or [key, query] under columns), by the model's own layer and head numbers.
+        """Return one map, [query, key] (or [key, query] under columns), by the model's own layer and head numbers.
 
-        Negative numbers count from the model's end. Either may be left out where the answer holds one only (or, after
+        Negative numbers count from the model's end. Either may be left out if the answer holds only one (or, after
         `reduce`, no heads).
 
         Raises:
@@ -124,11 +125,11 @@ class AttentionResult:
         return axes
 
     def png(self, layer: int | None = None, head: int | None = None) -> bytes:
-        """One map as a PNG, one pixel a cell; needs no matplotlib."""
+        """Return one map as a PNG, one pixel per cell; this needs no matplotlib."""
         return heat_map_png(self.matrix(layer, head))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: every map of the answer, the first 64 if there are more."""
+        """Return what a notebook shows: every map of the answer, the first 64 if there are more."""
         maps = self._maps()
         figures = []
         for title, place in maps[:MAX_NOTEBOOK_MAPS]:
@@ -138,7 +139,7 @@ class AttentionResult:
         return f"<div>{''.join(figures)}{more}</div>"
 
     def _maps(self) -> list[tuple[str, tuple[int, ...]]]:
-        """A title and a place on the leading axes for each map."""
+        """Return a title and an index on the leading axes for each map."""
         if "pair" in self.axes:
             return [(f"layer {layer}, head {head}", (i,)) for i, (layer, head) in enumerate(self.pairs or ())]
         if "head" not in self.axes:
@@ -150,7 +151,7 @@ class AttentionResult:
         ]
 
     def _row_and_column_labels(self, matrix: Array) -> tuple[list[str], list[str]]:
-        """Tokens, or plain numbers where the map was resized and its cells stand for no single token."""
+        """Return tokens, or plain numbers if the map was resized and its cells belong to no single token."""
         labels = [self.query_labels, self.key_labels]
         if self.axes[-2:] == ("key", "query"):
             labels.reverse()
@@ -173,7 +174,7 @@ class AttentionResult:
         return total_of(self.stacks, "encoder" if self.part == "encoder" else "decoder", kind)
 
     def _dense(self) -> Array:
-        """`attention`, or after `top_k` whole rows with zeros (scores: -inf) where nothing was kept."""
+        """Return `attention`, or after `top_k` whole rows with zeros (scores: -inf) where nothing was kept."""
         if self.indices is None:
             return self.attention
         np = require_numpy("attention")

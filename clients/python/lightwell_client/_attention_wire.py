@@ -1,4 +1,4 @@
-"""From the body of /v1/attention to AttentionResults: safetensors, or the JSON form if that is what came."""
+"""Converts the body of /v1/attention to AttentionResults: safetensors, or the JSON form if that is what came."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 TakeArray = Callable[[str], "Array"]
-"""The array of an entry by its name: attention, values or indices."""
+"""Returns the array of an entry by its name: attention, values or indices."""
 
 
 def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResult]:
-    """One result for each of `count` inputs, in their order; `kind` is what was asked for.
+    """Return one result for each of `count` inputs, in their order; `kind` is what was asked for.
 
     Raises:
         InvalidResponse: neither form, or a field is missing or does not fit the numbers.
@@ -66,7 +66,7 @@ def _from_file(answer: Answer, kind: str) -> list[AttentionResult]:
 
 
 def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: TakeArray) -> AttentionResult:
-    """The entry as a result, once its parts agree with each other."""
+    """Return the entry as a result, after checking that its parts agree with each other."""
     axes = tuple(map(str, entry["axes"]))
     sparse = "k" in axes
     pairs = None if entry.get("pairs") is None else tuple((pair[0], pair[1]) for pair in entry["pairs"])

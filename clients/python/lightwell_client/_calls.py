@@ -1,4 +1,6 @@
-"""Every method of the client as a Call: what is sent, and how the answer is read. Pure; shared by both clients."""
+"""Builds every method of the client as a Call: what is sent, and how the answer is read. It is pure; both clients
+use it.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -61,7 +63,7 @@ def chat_stream(model: str | None, messages: str | Sequence[Message], options: M
 
 
 def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call[list[AttentionResult]]:
-    """Asks for safetensors: exact, and a seventh of JSON's size.
+    """Return the call for `attention`. It asks for safetensors: exact, and a seventh of JSON's size.
 
     Raises:
         MissingDependency: numpy is not installed (said before anything is sent).
@@ -112,7 +114,7 @@ def version(options: Mapping[str, Any]) -> Call[str]:
 
 
 def health(options: Mapping[str, Any]) -> Call[Health]:
-    """Not ready is an answer here, so a 503 is read and not repeated."""
+    """Return the call for `health`. Not ready is an answer here, so a 503 is read and not retried."""
     check_names(options, Options)
     return Call("GET", "/health/ready", _read_health, options=options, accepted=frozenset({503}))
 
@@ -122,7 +124,7 @@ _INPUTS = {"prompt", "input", "messages", "tokens"}
 
 
 def is_many(input: Any) -> bool:
-    """Whether an input is several: texts or lists of ids; not one text, ids of one, or messages."""
+    """Return whether an input is several: texts or lists of ids; not one text, ids of one, or messages."""
     if input is None or isinstance(input, str):
         return False
     items = plain(input)
@@ -130,22 +132,22 @@ def is_many(input: Any) -> bool:
 
 
 def one_or_all(input: Any, results: list[T]) -> T | list[T]:
-    """The one result of a single input, the list of several."""
+    """Return the one result of a single input, or the list of several."""
     return results if is_many(input) else results[0]
 
 
 def num_inputs(input: Any) -> int:
-    """Answers that are due for an input."""
+    """Return how many answers an input must get."""
     return len(input) if is_many(input) else 1
 
 
 def as_messages(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """A bare text is what the user says."""
+    """Return the messages; a bare text becomes one message of the user."""
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
 
 
 def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
+    """Return the body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
 
     Raises:
         TypeError: an option that the method does not have, or an input that is no text and no token ids.
@@ -228,7 +230,9 @@ def _read_models(answer: Answer) -> list[Model]:
 
 
 def _read_health(answer: Answer) -> Health:
-    """The reason is wherever the server puts it: the error shape, or a field of its own; the body may be empty."""
+    """Read the health. The reason is wherever the server puts it: the error shape, or a field of its own; the body
+    may be empty.
+    """
     try:
         body = json.loads(answer.content)
     except ValueError:

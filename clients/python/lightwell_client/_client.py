@@ -78,10 +78,10 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """The chunks of a streamed answer, as they come. Iterate it once.
+    """The chunks of a streamed answer, as they come. Iterate over it once.
 
     The request is sent by the first step of the iteration. Leaving the `with` block, `close()`, or letting go of the
-    stream ends the request on the server too, wherever it stands.
+    stream ends the request on the server too, however far it has come.
     """
 
     def __init__(self, chunks: Generator[T, None, None]) -> None:
@@ -100,21 +100,22 @@ class Stream(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """End the request; harmless when it has ended."""
+        """End the request. Closing it again does no harm."""
         self._chunks.close()
 
 
 @documented_arguments
 class Client:
-    """Asks a Lightwell server, or for text and embeddings any OpenAI-style server. Safe to share between threads.
+    """Sends requests to a Lightwell server, or for text and embeddings to any OpenAI-style server. It is safe to share
+    between threads.
 
     Args:
         base_url: the server's address, with or without /v1.
         api_key: sent as a bearer token.
         model: the model to name in each request; None leaves it to the server.
         timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
-        max_retries: repeats after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
-            begun is never repeated, and each is safe to repeat before, as the server keeps nothing of it.
+        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
+            begun is never retried; before that a retry is safe, as the server keeps nothing of the request.
         http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
 
     Raises:
@@ -141,7 +142,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; harmless when closed."""
+        """Close the connections. Closing them again does no harm."""
         if self._owns_http:
             self._http.close()
 
@@ -172,9 +173,10 @@ class Client:
     def attention(
         self, input: OneText | Texts, **options: Unpack[AttentionOptions]
     ) -> AttentionResult | list[AttentionResult]:
-        """Attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for several.
+        """Return attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for
+        several.
 
-        Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
+        Without `layers` and `heads` it returns all of them. Numbers are sent exactly, as binary, and need numpy.
         """
         return _calls.one_or_all(input, self._send(_calls.attention(self._config.model, input, options)))
 
@@ -187,8 +189,8 @@ class Client:
     def trace(
         self, input: OneText | Texts, points: str | Sequence[str], **options: Unpack[TraceOptions]
     ) -> TraceResult | list[TraceResult]:
-        """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
-        layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
+        """Return named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post"
+        gives every layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
         names = [points] if isinstance(points, str) else list(points)
         return self._look(TRACE, input, options, points=names)
@@ -198,7 +200,7 @@ class Client:
     @overload
     def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
-        """The next token's distribution (POST /v1/next), at several temperatures at once."""
+        """Return the next token's distribution (POST /v1/next), at several temperatures at once."""
         return self._look(NEXT, input, options)
 
     @overload
@@ -206,7 +208,7 @@ class Client:
     @overload
     def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
-        """What each layer would say at each position (POST /v1/lens), the logit lens."""
+        """Return what each layer would predict at each position (POST /v1/lens), the logit lens."""
         return self._look(LENS, input, options)
 
     @overload
@@ -216,7 +218,7 @@ class Client:
     def explain(
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
-        """One query of one head, step by step with its real numbers (POST /v1/explain)."""
+        """Explain one query of one head, step by step with its real numbers (POST /v1/explain)."""
         return self._look(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
@@ -226,7 +228,9 @@ class Client:
     def contributions(
         self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
     ) -> Contributions | list[Contributions]:
-        """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
+        """Return what each key adds to each query, and what that does to a target token's logit (POST
+        /v1/contributions).
+        """
         return self._look(CONTRIBUTIONS, input, options)
 
     @overload
@@ -234,7 +238,7 @@ class Client:
     @overload
     def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
     def trajectory(self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
-        """The way of some positions through the layers (POST /v1/trajectory)."""
+        """Return how the vectors of some positions change through the layers (POST /v1/trajectory)."""
         return self._look(TRAJECTORY, input, options)
 
     @overload
@@ -242,7 +246,7 @@ class Client:
     @overload
     def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
-        """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
+        """Return attention through the layers, by rollout or by flow (POST /v1/rollout)."""
         return self._look(ROLLOUT, input, options)
 
     @overload
@@ -252,55 +256,59 @@ class Client:
     def heads(
         self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
     ) -> HeadScores | list[HeadScores]:
-        """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
+        """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
+        /v1/heads).
+        """
         return self._look(HEADS, input, options)
 
     def correlations(self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]) -> Correlations:
-        """How the numbers of a point run together over the positions of one or several texts (POST /v1/geometry)."""
+        """Return how the numbers of a point correlate over the positions of one or several texts (POST
+        /v1/geometry).
+        """
         call = CORRELATIONS.call(self._config.model, options, input=input, point=point)
         return (self._send(call))[0]
 
     def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
-        """Where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
+        """Return where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
         return self._send(_weights.parameters(self._name(model), options))
 
     def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
-        """How the rows or columns of a matrix stand to each other, against chance (GET /v1/models/NAME/geometry):
-        "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
+        """Return how the rows or columns of a matrix are arranged, compared with chance (GET
+        /v1/models/NAME/geometry): "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
         """
         name = self._name(options.get("model"))
         return (self._send(_weights.geometry(name, matrix, options)))[0]
 
     def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
-        """The OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
+        """Return the OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
         return (self._send(CIRCUITS.call(self._config.model, options)))[0]
 
     def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
-        """A vector for each input (POST /v1/embeddings)."""
+        """Return a vector for each input (POST /v1/embeddings)."""
         return self._send(_calls.embed(self._config.model, input, options))
 
     def tokenize(self, text: str | Sequence[Message], **options: Unpack[TokenizeOptions]) -> Tokens:
-        """The token ids of a text, or of messages as the chat template writes them."""
+        """Return the token ids of a text, or of messages as the chat template writes them."""
         return self._send(_calls.tokenize(self._config.model, text, options))
 
     def detokenize(self, token_ids: Sequence[int], **options: Unpack[DetokenizeOptions]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         return self._send(_calls.detokenize(self._config.model, token_ids, options))
 
     def models(self, **options: Unpack[Options]) -> list[Model]:
-        """The models that the server has."""
+        """Return the models that the server has."""
         return self._send(_calls.models(options))
 
     def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
-        """What the served model can show, as the server describes it."""
+        """Return what the served model can show, as the server describes it."""
         return self._send(_calls.capabilities(options))
 
     def version(self, **options: Unpack[Options]) -> str:
-        """The server's version."""
+        """Return the server's version."""
         return self._send(_calls.version(options))
 
     def health(self, **options: Unpack[Options]) -> Health:
-        """Whether the server takes work now; raises only if it cannot be reached."""
+        """Return whether the server accepts requests now. It raises only if the server cannot be reached."""
         return self._send(_calls.health(options))
 
     def _look(
@@ -311,11 +319,11 @@ class Client:
         return _calls.one_or_all(input, self._send(call))
 
     def _name(self, model: str | None) -> str:
-        """The model to name in a path: the one given, the client's, or the only one that the server has."""
+        """Return the model to name in a path: the one given, the client's, or the only one that the server has."""
         return model or self._config.model or (self.models())[0].id
 
     def _send(self, call: Call[T]) -> T:
-        """The whole answer, parsed."""
+        """Return the whole answer, parsed."""
         response = self._open(call)
         try:
             answer = Answer(response.status_code, response.headers, response.read())
@@ -326,7 +334,7 @@ class Client:
         return call.parse(answer)
 
     def _chunks(self, call: Call[T]) -> Generator[T, None, None]:
-        """The chunks of a stream, read to its end, so that the connection can be used again."""
+        """Yield the chunks of a stream, read to its end, so that the connection can be used again."""
         response = self._open(call)
         try:
             reader = EventReader(call.parse, response.headers.get("content-type", ""))
@@ -341,7 +349,7 @@ class Client:
             response.close()
 
     def _open(self, call: Call[Any]) -> httpx.Response:
-        """The head of a good answer, its body still to be read: the last place where a request is repeated."""
+        """Return the head of a successful answer, its body still to be read. After this no request is retried."""
         attempt = 0
         while True:
             try:

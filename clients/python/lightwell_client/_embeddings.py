@@ -1,6 +1,6 @@
-"""Embeddings as vectors and as a matrix. Reads base64 or lists, whichever the server chose to send.
+"""Embeddings as vectors and as a matrix. It reads base64 or lists, whichever the server chose to send.
 
-Numbers are kept as packed float32; numpy is imported only where a matrix is asked for.
+Numbers are kept as packed float32; numpy is imported only when a matrix is asked for.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Embedding:
 
     @property
     def vector(self) -> tuple[float, ...]:
-        """The vector of a pooled embedding; needs no numpy.
+        """Return the vector of a pooled embedding; this needs no numpy.
 
         Raises:
-            ValueError: there is one a token.
+            ValueError: there is one vector per token.
         """
         if self.tokens is not None or self.num_vectors != 1:
             raise ValueError(f"there are {self.num_vectors} vectors, one a token: use `matrix`")
@@ -52,7 +52,7 @@ class Embedding:
 
     @property
     def matrix(self) -> Array:
-        """[token, d], float32; [1, d] when pooled. A view of `data`, read-only.
+        """Return the vectors as [token, d], float32; [1, d] when pooled. The array is a read-only view of `data`.
 
         Raises:
             MissingDependency: numpy is not installed.
@@ -73,14 +73,14 @@ class Embeddings:
     """The dtype in which the network computed these numbers, whatever they were sent in."""
 
     def __repr__(self) -> str:
-        """The fields in a line, then a line for each input."""
+        """Return the fields in a line, then a line for each input."""
         return listed(
             f"Embeddings(model={self.model!r}, compute_dtype={self.compute_dtype!r})", [*map(repr, self.data)]
         )
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: one heat map of all vectors, or one an input where there is a vector a token. Without
-        numpy None, and so what print shows.
+        """Return what a notebook shows: one heat map of all vectors, or one per input if there is a vector per
+        token. Without numpy it returns None, so the notebook shows what print shows.
         """
         try:
             require_numpy("a heat map")
@@ -103,20 +103,20 @@ class Embeddings:
 
     @property
     def vectors(self) -> list[tuple[float, ...]]:
-        """One vector an input; needs no numpy.
+        """Return one vector per input; this needs no numpy.
 
         Raises:
-            ValueError: there is one vector a token.
+            ValueError: there is one vector per token.
         """
         return [embedding.vector for embedding in self.data]
 
     @property
     def matrix(self) -> Array:
-        """[input, d], float32.
+        """Return the vectors as [input, d], float32.
 
         Raises:
             MissingDependency: numpy is not installed.
-            ValueError: there is one vector a token: take each embedding's own `matrix`.
+            ValueError: there is one vector per token: take each embedding's own `matrix`.
         """
         np = require_numpy("a matrix of embeddings")
         if any(embedding.tokens is not None for embedding in self.data):
@@ -126,7 +126,7 @@ class Embeddings:
 
 
 def parse_embeddings(body: Any, count: int) -> Embeddings:
-    """From the JSON body of /v1/embeddings, for `count` inputs.
+    """Read the embeddings from the JSON body of /v1/embeddings, for `count` inputs.
 
     Raises:
         InvalidResponse: fields are missing, or a vector cannot be read.
@@ -161,7 +161,7 @@ def _parse_entry(entry: dict[str, Any]) -> Embedding:
 
 
 def _packed(value: str | list[float]) -> bytes:
-    """Base64 or numbers as packed float32."""
+    """Return base64 or numbers as packed float32."""
     return base64.b64decode(value, validate=True) if isinstance(value, str) else struct.pack(f"<{len(value)}f", *value)
 
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree. Knows status codes; knows nothing of httpx.
+"""Everything that can go wrong, as one tree of exceptions. It knows status codes; it knows nothing of httpx.
 
 LightwellError
 ├── ConnectionFailed          no answer came, or it broke off
@@ -43,7 +43,7 @@ class MissingDependency(LightwellError, ImportError):
 
 
 class StreamInterrupted(LightwellError):
-    """A stream that had begun ended early. What was yielded before stands."""
+    """A stream that had begun ended early. The chunks yielded before are valid."""
 
     def __init__(self, message: str, *, type: str | None = None, code: str | int | None = None) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
-"""Matrices as pictures, with nothing but zlib: an indexed PNG, and the HTML around it for notebooks.
+"""Draws matrices as pictures, with nothing but zlib: an indexed PNG, and the HTML around it for notebooks.
 
-Knows matrices and labels; knows nothing of attention or of servers.
+It knows matrices and labels; it knows nothing of attention or of servers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 MAX_PIXELS = 512
-"""A longer side is drawn smaller: each pixel shows the largest value it covers, so that single peaks stay visible."""
+"""Most pixels of a side. A longer side is drawn smaller: each pixel shows the largest value it covers, so that
+single peaks stay visible.
+"""
 MAX_LABELS = 48
 CELL_PIXELS = 16
 PAPER = (255, 255, 255)
 INK_STOPS = ((247, 251, 255), (107, 174, 214), (8, 48, 107))
-"""Light to dark, so that print and colour-blind eyes keep the order."""
+"""Colours from light to dark, so that print and colour-blind eyes keep the order."""
 SIGNED_STOPS = ((5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31))
-"""Blue below 0, red above: matplotlib's RdBu_r, as plot() has it."""
+"""Colours with blue below 0 and red above: matplotlib's RdBu_r, as plot() has it."""
 
 
 def heat_map_png(matrix: Array, *, signed: bool = False) -> bytes:
-    """A [row, column] matrix as PNG, one pixel a cell: palest is the smallest finite value (0 if none is negative),
-    darkest the largest; cells that are not finite stay white. `signed`: palest is 0, blue is below it and red above.
+    """Return a [row, column] matrix as PNG, one pixel per cell: palest is the smallest finite value (0 if none is
+    negative), darkest the largest; cells that are not finite stay white. `signed`: palest is 0, blue is below it and
+    red above.
 
     Raises:
         MissingDependency: numpy is not installed.
@@ -52,7 +55,7 @@ def heat_map_png(matrix: Array, *, signed: bool = False) -> bytes:
 
 
 def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str, *, signed: bool = False) -> str:
-    """One matrix as an HTML figure; with labels at rows and columns when there is room for them."""
+    """Return one matrix as an HTML figure, with labels at rows and columns if there is room for them."""
     picture = base64.b64encode(heat_map_png(matrix, signed=signed)).decode()
     height, width = matrix.shape
     labelled = height <= MAX_LABELS and width <= MAX_LABELS
@@ -79,14 +82,14 @@ def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str
 
 
 def _label(text: str) -> str:
-    """A token as a visible, harmless label."""
+    """Return a token as a visible, harmless label."""
     shown = text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
     return html.escape(shown if len(shown) <= 16 else shown[:15] + "…")
 
 
 def _shrunk(values: Array, signed: bool) -> Array:
-    """At most MAX_PIXELS a side; a block becomes its largest finite value, or if `signed` the one farthest from 0, and
-    stays empty if it has none.
+    """Shrink a matrix to at most MAX_PIXELS a side; a block becomes its largest finite value, or if `signed` the one
+    farthest from 0, and stays empty if it has none.
     """
     np = require_numpy("a heat map")
     steps = [-(-side // MAX_PIXELS) for side in values.shape]
@@ -106,7 +109,7 @@ def _shrunk(values: Array, signed: bool) -> Array:
 
 
 def _palette(stops: tuple[tuple[int, ...], ...]) -> bytes:
-    """256 colours: paper for "no value", then 255 steps through `stops`."""
+    """Return 256 colours: paper for "no value", then 255 steps through `stops`."""
     colours = bytearray(PAPER)
     for level in range(255):
         place = level / 254 * (len(stops) - 1)
@@ -117,7 +120,7 @@ def _palette(stops: tuple[tuple[int, ...], ...]) -> bytes:
 
 
 def _indexed_png(pixels: Array, palette: bytes) -> bytes:
-    """PNG, colour type 3 (W3C PNG, 11.2): each row begins with filter byte 0."""
+    """Return a PNG of colour type 3 (W3C PNG, 11.2): each row begins with filter byte 0."""
     height, width = pixels.shape
     raw = b"".join(b"\0" + row.tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)

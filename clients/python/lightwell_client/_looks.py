@@ -1,6 +1,6 @@
-"""What the routes that look inside answer: for each input its tokens, some fields, and arrays with named axes.
+"""Reads the answers of the inspection routes: for each input its tokens, some fields, and arrays with named axes.
 
-Knows the form that these answers share, as safetensors or as JSON; what their arrays mean is told beside each result.
+It knows the form that these answers share, as safetensors or as JSON; each result documents what its arrays mean.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _NUMBERS = {
     "query": ("query_positions", "positions"),
     "key": ("key_positions",),
 }
-"""What tells which places of an axis an array holds: of the array, or else of the whole answer."""
+"""The fields that give the indices along an axis of an array: those of the array, or else of the whole answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class NamedArray:
-    """Numbers and what their axes are."""
+    """Numbers and the names of their axes."""
 
     array: Array = field(repr=False)
     axes: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Whatever else the server says of it, as layer, heads and positions of a traced point."""
+    """What else the server reports of it, such as layer, heads and positions of a traced point."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,11 +56,11 @@ class NamedArray:
 
 
 class Look(Result):
-    """One input's answer. `look["name"]` is an array, `look.arrays["name"].axes` says what its axes are."""
+    """One input's answer. `look["name"]` is an array, and `look.arrays["name"].axes` names its axes."""
 
     index: int
     tokens: tuple[str, ...] = Field(default=(), repr=False)
-    """The decoded tokens; of an encoder-decoder the decoder's."""
+    """The decoded tokens; for an encoder-decoder, the decoder's."""
     token_ids: tuple[int, ...] = Field(default=(), repr=False)
     offsets: tuple[tuple[int, int], ...] | None = Field(default=None, repr=False)
     """The span of characters of each token in the input."""
@@ -79,7 +79,7 @@ class Look(Result):
         return self
 
     def __getitem__(self, name: str) -> Array:
-        """The array of that name.
+        """Return the array of that name.
 
         Raises:
             KeyError: this answer has no such array; the message lists those it has.
@@ -98,7 +98,7 @@ class Look(Result):
         return len(self.arrays)
 
     def __repr__(self) -> str:
-        """The fields in a line, then a line for each array: its name, axes and dtype."""
+        """Return the fields in a line, then a line for each array: its name, axes and dtype."""
         lines = [
             f"{name}: {described(named.axes, named.shape, named.array.dtype)}" for name, named in self.arrays.items()
         ]
@@ -107,7 +107,9 @@ class Look(Result):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: what print does, and every array as heat maps, those of few maps first, 64 in all."""
+        """Return what a notebook shows: what print shows, and every array as heat maps, those of few maps first, 64
+        in all.
+        """
         pictures = (
             picture
             for name, named in sorted(self.arrays.items(), key=lambda item: num_maps(item[1].array, item[1].axes))
@@ -117,11 +119,13 @@ class Look(Result):
         return page(repr(self), self._tables(), pictures, count)
 
     def _tables(self) -> list[str]:
-        """What a notebook shows beside the arrays, as HTML."""
+        """Return what a notebook shows in addition to the arrays, as HTML."""
         return []
 
     def _names(self, named: NamedArray, axis: str, length: int) -> list[str]:
-        """Tokens along an axis of positions (numbers where the answer has two texts), else the model's own numbers."""
+        """Return the tokens along an axis of positions (numbers if the answer has two texts), else the model's own
+        numbers.
+        """
         told = (named.about.get(holder) or getattr(self, holder, None) for holder in _NUMBERS.get(axis, ()))
         numbers = next((numbers for numbers in told if numbers is not None and len(numbers) == length), None)
         if axis in ("position", "query", "key") and not self.encoder_tokens:
@@ -136,7 +140,7 @@ L = TypeVar("L", bound=Look)
 
 
 def parse_looks(answer: Answer, kind: type[L], count: int) -> list[L]:
-    """One result for each of `count` inputs, in their order.
+    """Return one result for each of `count` inputs, in their order.
 
     Raises:
         InvalidResponse: neither safetensors nor JSON of that form, or a field is missing or does not fit the numbers.

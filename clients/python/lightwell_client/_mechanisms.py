@@ -1,4 +1,6 @@
-"""How a pass came about: a head's steps, who moved whom, a position's way, what heads do, attention through layers."""
+"""How a pass came about: a head's steps, what each key adds to each query, how vectors change through the layers,
+what heads do, attention through layers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _STACKS = Argument("Of an encoder-decoder: which stack; left out, the decoder.")
 
 
 class Softmax(Result):
-    """The numbers that turn scores into weights; None where a score overflowed."""
+    """The numbers that turn scores into weights, or None if a score overflowed."""
 
     largest_score: float | None
     sum_of_exponentials: float | None
@@ -30,7 +32,7 @@ class Softmax(Result):
 
 
 class ExplainOptions(LookOptions, total=False):
-    """`explain`."""
+    """What `explain` takes."""
 
     query_position: Annotated[int, Argument("The position that looks; negative counts from the end.", -1)]
     part: Annotated[
@@ -40,9 +42,9 @@ class ExplainOptions(LookOptions, total=False):
 
 
 class Explanation(Look):
-    """Every step of one query of one head. Arrays in the order in which they are made: q_projected, k_projected, q, k,
-    products [key, d_head] (their sum is the dot), dots, scaled, capped, position_bias, scores (-inf where masked),
-    exponentials, weights, v, weighted_v, z [d_head], output [d_model] (z W_O), output_bias.
+    """Every step of one query of one head. Arrays in the order in which they are computed: q_projected, k_projected,
+    q, k, products [key, d_head] (their sum is the dot), dots, scaled, capped, position_bias, scores (-inf where
+    masked), exponentials, weights, v, weighted_v, z [d_head], output [d_model] (z W_O), output_bias.
     """
 
     part: str
@@ -58,11 +60,11 @@ class Explanation(Look):
     causal: bool
     softmax: Softmax
     differences: dict[str, float | None] = Field(default_factory=dict, repr=False)
-    """Largest distance between these steps and the network's own numbers; None where it is not finite."""
+    """Largest distance between these steps and the network's own numbers, or None if it is not finite."""
 
     @property
     def key_labels(self) -> list[str]:
-        """The token at each key position."""
+        """Return the token at each key position."""
         tokens = self.encoder_tokens if self.part in ("cross", "encoder") and self.encoder_tokens else self.tokens
         return [tokens[position] for position in self.key_positions]
 
@@ -80,7 +82,7 @@ EXPLAIN = Inspection("explain", Explanation, ExplainOptions)
 
 
 class ContributionsOptions(LookOptions, total=False):
-    """`contributions`."""
+    """What `contributions` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
@@ -95,8 +97,9 @@ class ContributionsOptions(LookOptions, total=False):
 
 
 class Contributions(Look):
-    """Who moved whom. Arrays: norms [layer, head, query, key], the length of what each key adds through each head; with
-    a target attributions [layer, head, query, key], its part of the target's logit, and components [query, component].
+    """What each key adds to each query. Arrays: norms [layer, head, query, key], the length of what each key adds
+    through each head; with a target attributions [layer, head, query, key], its part of the target's logit, and
+    components [query, component].
     """
 
     part: str
@@ -108,14 +111,14 @@ class Contributions(Look):
     versus: TargetToken | None = None
     component_names: tuple[str, ...] | None = Field(default=None, repr=False)
     logits: tuple[float, ...] | None = Field(default=None, repr=False)
-    """Of each query: the sum of its components."""
+    """The logit of each query: the sum of its components."""
     final_softcap: float | None = None
     difference: float | None = None
     """Largest distance of that sum from the model's own logit."""
 
     def by_key(self, query: int | None = None) -> Array:
-        """What each key gives the query at a position, over all layers and heads of this answer: summed attributions
-        where there is a target, summed norms otherwise. [key]
+        """Return what each key [key] adds to the query at a position, over all layers and heads of this answer: summed
+        attributions if there is a target, summed norms otherwise.
 
         query: negative counts from the end; None is the only one of this answer.
 
@@ -145,7 +148,7 @@ CONTRIBUTIONS = Inspection("contributions", Contributions, ContributionsOptions)
 
 
 class TrajectoryOptions(LookOptions, total=False):
-    """`trajectory`."""
+    """What `trajectory` takes."""
 
     positions: Annotated[Selection, Argument('Whose way: "all", a position, or several; negative from the end.', -1)]
     compare_positions: Annotated[Selection, Argument("Also the cosine to these positions at every layer.")]
@@ -153,8 +156,9 @@ class TrajectoryOptions(LookOptions, total=False):
 
 
 class Trajectory(Look):
-    """The way of some positions through the layers. Arrays [position, state]: norms, steps, cosine_to_start,
-    cosine_to_previous; cosine_to_others [position, state, other]. State 0 is the embedding, i the stream after block i.
+    """How the vectors of some positions change through the layers. Arrays [position, state]: norms, steps,
+    cosine_to_start, cosine_to_previous; cosine_to_others [position, state, other]. State 0 is the embedding, i the
+    residual stream after block i.
     """
 
     part: str
@@ -162,7 +166,7 @@ class Trajectory(Look):
     compare_positions: tuple[int, ...] | None = None
 
     def plot(self, name: str = "cosine_to_start", ax: Any = None) -> Any:
-        """Draw one of the arrays as lines over the states, a line a position.
+        """Draw one of the arrays as lines over the states, one line per position.
 
         Raises:
             MissingDependency: matplotlib is not installed.
@@ -180,7 +184,7 @@ TRAJECTORY = Inspection("trajectory", Trajectory, TrajectoryOptions)
 
 
 class HeadsOptions(LookOptions, total=False):
-    """`heads`."""
+    """What `heads` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
@@ -205,7 +209,7 @@ class HeadScores(Look):
     num_sequences: int | None = None
 
     def scores(self, measure: str) -> Array:
-        """[layer, head] of one measure.
+        """Return the scores [layer, head] of one measure.
 
         Raises:
             ValueError: not a measure of this answer.
@@ -241,7 +245,7 @@ HEADS = Inspection("heads", HeadScores, HeadsOptions)
 
 
 class RolloutOptions(LookOptions, total=False):
-    """`rollout`."""
+    """What `rollout` takes."""
 
     method: Annotated[
         Literal["rollout", "flow"],
@@ -260,11 +264,11 @@ class Rollout(Look):
     method: str
     layers: tuple[int, ...]
     heads: tuple[int, ...] | None = None
-    """Whose mean pattern it is."""
+    """The heads whose mean pattern it is."""
     query_positions: tuple[int, ...] = Field(repr=False)
 
     def matrix(self, layer: int | None = None) -> Array:
-        """[query, key] up to a layer, negative from the model's end; rows sum to 1.
+        """Return the map [query, key] up to a layer, negative from the model's end; rows sum to 1.
 
         Raises:
             ValueError: not a layer of this answer, or left out where there are several.

@@ -1,6 +1,6 @@
-"""What results look like where they are printed, and in a notebook: names, shapes and dtypes; tables and heat maps.
+"""Writes results as they look when they are printed, and in a notebook: names, shapes and dtypes; tables and heat maps.
 
-Knows arrays with named axes; knows nothing of what they mean.
+It knows arrays with named axes; it knows nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 MAX_MAPS = 64
 MAX_LISTED = 64
 _BESIDE = ("kind", "measure", "temperature", "k", "kv_head", "head", "layer")
-"""Axes with a picture for each place, the first of them first; two axes are left for the picture."""
+"""Axes with a picture for each index, the first of them first; two axes are left for the picture."""
 
 
 def described(axes: Sequence[str], shape: Sequence[int], dtype: object) -> str:
-    """An array's axes, lengths and dtype: "[layer 6, head 8] float32"."""
+    """Return an array's axes, lengths and dtype: "[layer 6, head 8] float32"."""
     lengths = ", ".join(f"{axis} {length}" for axis, length in zip(axes, shape, strict=True))
     return f"[{lengths}] {dtype}"
 
 
 def listed(head: str, lines: Sequence[str]) -> str:
-    """A line about the whole, and an indented one for each part, the first 64 if there are more."""
+    """Return a line about the whole, and an indented one for each part, the first 64 if there are more."""
     more = [f"... and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
     return "\n  ".join([head, *lines[:MAX_LISTED], *more])
 
 
 def page(text: str, tables: Sequence[str], maps: Iterator[str], num_maps: int) -> str:
-    """A result in a notebook: what print shows of it, then tables, then at most 64 maps."""
+    """Return a result for a notebook: what print shows of it, then tables, then at most 64 maps."""
     pictures = "".join(islice(maps, MAX_MAPS))
     more = f"<p>{MAX_MAPS} of {num_maps} maps</p>" if num_maps > MAX_MAPS else ""
     return f"<div><pre style='white-space:pre-wrap'>{html.escape(text)}</pre>{''.join(tables)}{pictures}{more}</div>"
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """An HTML table; floats with four digits, texts so that spaces show."""
+    """Return an HTML table; floats have four digits, and texts show their spaces."""
     cells = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
     names = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     return (
@@ -51,7 +51,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> st
 
 
 def num_maps(array: Array, axes: Sequence[str]) -> int:
-    """How many maps `maps` gives."""
+    """Return how many maps `maps` gives."""
     count = 1
     for place in _beside(array, axes):
         count *= array.shape[place]
@@ -59,9 +59,10 @@ def num_maps(array: Array, axes: Sequence[str]) -> int:
 
 
 def maps(title: str, array: Array, axes: Sequence[str], names: Callable[[str, int], list[str]]) -> Iterator[str]:
-    """Heat maps of two axes each, one for each place on the others; none of whole numbers, which are places themselves.
+    """Yield heat maps of two axes each, one for each index on the others; arrays of whole numbers give none, as they
+    are indices themselves.
 
-    names: what the places of an axis of that length are called.
+    names: the names along an axis of that length.
     """
     if not _can_be_drawn(array):
         return
@@ -85,7 +86,9 @@ def _can_be_drawn(array: Array) -> bool:
 
 
 def _beside(array: Array, axes: Sequence[str]) -> list[int]:
-    """The axes that have a map for each place, so that two are left: heads before layers, then the first ones."""
+    """Return the axes that have a map for each index, so that two are left: heads before layers, then the first
+    ones.
+    """
     order = sorted(range(array.ndim), key=lambda i: (_BESIDE.index(axes[i]) if axes[i] in _BESIDE else len(_BESIDE), i))
     return order[: max(0, array.ndim - 2)]
 

@@ -1,8 +1,8 @@
 """The keyword arguments of the client's methods: types, the server's defaults, and what each means in a line. Names are
 the wire's; nothing here sends or checks values.
 
-Every argument may be left out; one that is None is not sent, and the server's default holds. What is told here is what
-help() and a notebook show of a method: _signatures.
+Every argument may be left out; one that is None is not sent, and the server's default holds. What is written here is
+what help() and a notebook show of a method: see _signatures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Texts = list[str] | list[list[int]]
 """Several texts, or the token ids of several."""
 
 Selection = Literal["all"] | int | Sequence[int]
-"""Which of an axis: all, one, or several; negative numbers count from the end."""
+"""Which indices of an axis: all, one, or several; negative numbers count from the end."""
 
 
 class Options(TypedDict, total=False):
@@ -111,7 +111,7 @@ class SamplingOptions(ModelOptions, total=False):
 
 
 class GenerateOptions(SamplingOptions, total=False):
-    """`generate` and `stream`."""
+    """What `generate` and `stream` take."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; 0 only with echo.", 16)]
     logprobs: Annotated[int, Argument("Log-probabilities of the tokens, with so many alternatives.")]
@@ -123,7 +123,7 @@ class GenerateOptions(SamplingOptions, total=False):
 
 
 class ChatOptions(SamplingOptions, total=False):
-    """`chat` and `chat_stream`."""
+    """What `chat` and `chat_stream` take."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; left out, the rest of the context.")]
     max_completion_tokens: Annotated[int, Argument("OpenAI's newer name of max_tokens.")]
@@ -133,7 +133,7 @@ class ChatOptions(SamplingOptions, total=False):
 
 
 class AttentionOptions(ModelOptions, total=False):
-    """`attention`."""
+    """What `attention` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a query head, or several; negative counts from the end.', "all")]
@@ -179,7 +179,7 @@ class AttentionOptions(ModelOptions, total=False):
 
 
 class EmbeddingOptions(ModelOptions, total=False):
-    """`embed`."""
+    """What `embed` takes."""
 
     layer: Annotated[
         int, Argument("0 is the token embedding, i the stream after block i; left out, the last after the final norm.")
@@ -199,7 +199,7 @@ class EmbeddingOptions(ModelOptions, total=False):
 
 
 class TokenizeOptions(ModelOptions, total=False):
-    """`tokenize`."""
+    """What `tokenize` takes."""
 
     add_special_tokens: Annotated[
         bool, Argument("Let the tokenizer add its special tokens; left out, True for a text, False for messages.")
@@ -208,7 +208,7 @@ class TokenizeOptions(ModelOptions, total=False):
 
 
 class DetokenizeOptions(ModelOptions, total=False):
-    """`detokenize`."""
+    """What `detokenize` takes."""
 
     skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", False)]
 
@@ -229,4 +229,4 @@ documented_arguments = documented(
         "model": "The model to ask; left out, the client's, or the only one that the server has.",
     },
 )
-"""Decorates a client: see _signatures. What an argument that has a place of its own means, it means in every method."""
+"""Decorates a client: see _signatures. A positional argument means the same in every method."""

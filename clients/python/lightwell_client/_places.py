@@ -1,15 +1,16 @@
-"""Where a layer, a head or a position stands in an answer. One rule everywhere: numbers are the model's own, negative
-ones count from the model's end, and None is the only one that the answer has.
+"""Resolves where a layer, a head or a position is in an answer. There is one rule everywhere: numbers are the
+model's own, negative ones count from the model's end, and None is the only one that the answer has.
 """
 
 from collections.abc import Mapping, Sequence
 
 Stacks = Mapping[str, Mapping[str, int]]
-"""How many layers and heads each stack has, as the server tells: {"decoder": {"num_layers", "num_heads", ...}}."""
+"""How many layers and heads each stack has, as the server reports: {"decoder": {"num_layers", "num_heads", ...}}."""
 
 
 def place_of(name: str, wanted: int | None, present: Sequence[int], total: int | None) -> int:
-    """The place of a number among those `present`; `total` is how many the model has, None where nobody told.
+    """Return the index of a number among those `present`; `total` is how many the model has, or None if that is
+    unknown.
 
     Raises:
         ValueError: not in this answer, or None where there are several.
@@ -26,10 +27,10 @@ def place_of(name: str, wanted: int | None, present: Sequence[int], total: int |
 
 
 def own_number(name: str, wanted: int, total: int | None) -> int:
-    """The model's own number of what is `wanted`, which may count from the end.
+    """Return the model's own number of what is `wanted`, which may count from the end.
 
     Raises:
-        ValueError: it counts from an end that the server did not tell, or to before the beginning.
+        ValueError: it counts from an end that the server did not report, or to before the beginning.
     """
     if wanted >= 0:
         return wanted
@@ -41,7 +42,7 @@ def own_number(name: str, wanted: int, total: int | None) -> int:
 
 
 def total_of(stacks: Stacks, stack: str, kind: str) -> int | None:
-    """How many "layer"s, "head"s or "kv_head"s a stack has; None where the server did not tell.
+    """Return how many "layer"s, "head"s or "kv_head"s a stack has, or None if the server did not report it.
 
     stack: "encoder" or "decoder"; the only one of a model that has one.
     """

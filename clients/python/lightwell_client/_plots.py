@@ -1,4 +1,4 @@
-"""Pictures with matplotlib, where people would rather look than read. Knows arrays and labels, nothing of the wire."""
+"""Draws pictures with matplotlib. It knows arrays and labels, and nothing of the wire."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 MAX_LABELS = 64
-"""With more of them the names would lie over each other; matplotlib then numbers the places."""
+"""Most names on an axis: with more of them they would overlap; matplotlib then numbers the ticks."""
 
 
 def axes_for(ax: Any, **size: Any) -> Any:
-    """`ax`, or the axes of a new figure.
+    """Return `ax`, or the axes of a new figure.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -30,14 +30,14 @@ def axes_for(ax: Any, **size: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    """A token as a label that shows its spaces and line ends."""
+    """Return a token as a label that shows its spaces and line ends."""
     return repr(text)[1:-1]
 
 
 def heat_map(
     matrix: Array, rows: Sequence[str], columns: Sequence[str], *, names: tuple[str, str], label: str, ax: Any = None
 ) -> Any:
-    """A matrix [row, column] with names at both sides; blue for numbers from 0, blue to red where they have signs."""
+    """Draw a matrix [row, column] with names at both sides; blue for numbers from 0, blue to red if they have signs."""
     axes = axes_for(ax)
     signed = float(matrix.min()) < 0
     reach = float(abs(matrix).max()) or 1.0
@@ -51,7 +51,7 @@ def heat_map(
 
 
 def name_ticks(axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Names at both sides of a picture of a matrix, where there is room for them."""
+    """Write names at both sides of a picture of a matrix, if there is room for them."""
     if len(columns) <= MAX_LABELS:
         axes.set_xticks(range(len(columns)), [visible(text) for text in columns], rotation=90)
     if len(rows) <= MAX_LABELS:
@@ -59,7 +59,7 @@ def name_ticks(axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def write_cells(axes: Any, texts: Sequence[Sequence[str]], dark: Array) -> None:
-    """A text in each cell of a heat map, white where `dark` [row, column]."""
+    """Write a text in each cell of a heat map, white where `dark` [row, column]."""
     for i, row in enumerate(texts):
         for j, text in enumerate(row):
             colour = "white" if dark[i, j] else "black"
@@ -67,7 +67,7 @@ def write_cells(axes: Any, texts: Sequence[Sequence[str]], dark: Array) -> None:
 
 
 def bars(values: Mapping[str, float] | Sequence[tuple[str, float]], *, label: str, ax: Any = None) -> Any:
-    """Horizontal bars, the first at the top; a name may come twice."""
+    """Draw horizontal bars, the first at the top; a name may occur twice."""
     pairs = list(values.items()) if isinstance(values, Mapping) else list(values)
     axes = axes_for(ax)
     places = range(len(pairs))

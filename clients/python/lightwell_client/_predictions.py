@@ -1,4 +1,6 @@
-"""What the model would say next: the next token's distribution, and each layer's own guess (the logit lens)."""
+"""What the model would predict next: the next token's distribution, and each layer's own prediction (the logit
+lens).
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ class NextToken(Result):
     token_id: int
     token: str
     logit: float | None
-    """Before the temperature; None is minus infinity."""
+    """The logit before the temperature; None is minus infinity."""
     probability: float
-    """At this temperature, over the whole vocabulary."""
+    """The probability at this temperature, over the whole vocabulary."""
     kept_probability: float
-    """After top_k, min_p and top_p; 0 when it was dropped."""
+    """The probability after top_k, min_p and top_p; 0 when the token was dropped."""
 
 
 class NextAtTemperature(Result):
@@ -37,11 +39,11 @@ class NextAtTemperature(Result):
     kept_entropy: float
     num_kept: int
     tokens: tuple[NextToken, ...] = Field(default=(), repr=False)
-    """The likeliest, in falling order."""
+    """The likeliest tokens, in falling order."""
 
 
 class NextOptions(LookOptions, total=False):
-    """`next`."""
+    """What `next` takes."""
 
     position: Annotated[int, Argument("The position whose next token is asked for; negative from the end.", -1)]
     temperatures: Annotated[
@@ -55,7 +57,7 @@ class NextOptions(LookOptions, total=False):
 
 
 class NextResult(Look):
-    """The next token of one input. With full=True also the arrays logits [token], and probabilities and kept
+    """The next token of one input. With full=True it also has the arrays logits [token], and probabilities and kept
     [temperature, token].
     """
 
@@ -65,7 +67,7 @@ class NextResult(Look):
 
     @property
     def top(self) -> NextToken:
-        """The likeliest token, at the first temperature."""
+        """Return the likeliest token, at the first temperature."""
         return self.temperatures[0].tokens[0]
 
     def _tables(self) -> list[str]:
@@ -79,7 +81,7 @@ class NextResult(Look):
         ]
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the likeliest tokens as bars, one colour a temperature; what truncation dropped is pale.
+        """Draw the likeliest tokens as bars, one colour per temperature; tokens that truncation dropped are pale.
 
         Raises:
             MissingDependency: matplotlib is not installed.
@@ -111,7 +113,7 @@ class TargetToken(Result):
 
 
 class LensOptions(LookOptions, total=False):
-    """`lens`."""
+    """What `lens` takes."""
 
     layers: Annotated[Selection, Argument("States: 0 is the embedding, i the stream after block i.", "all")]
     positions: Annotated[Selection, Argument('"all", a position, or several; negative from the end.', "all")]
@@ -122,15 +124,15 @@ class LensOptions(LookOptions, total=False):
 
 
 class LensResult(Look):
-    """Each layer's guess at each position. Arrays: ids and probabilities [layer, position, k], entropy in nats [layer,
-    position]; with a target target_probabilities and target_ranks [layer, position], 1 the likeliest.
+    """Each layer's prediction at each position. Arrays: ids and probabilities [layer, position, k], entropy in nats
+    [layer, position]; with a target target_probabilities and target_ranks [layer, position], 1 the likeliest.
     """
 
     layers: tuple[int, ...]
-    """0 is the embedding, i the stream after block i; the last is the model's own prediction."""
+    """The layers: 0 is the embedding, i the residual stream after block i; the last is the model's own prediction."""
     positions: tuple[int, ...] = Field(repr=False)
     top_tokens: tuple[tuple[tuple[str, ...], ...], ...] = Field(repr=False)
-    """[layer][position][k], likeliest first."""
+    """The tokens as [layer][position][k], likeliest first."""
     target: TargetToken | None = None
 
     def _tables(self) -> list[str]:
@@ -139,8 +141,8 @@ class LensResult(Look):
         return [table("the likeliest token", heads, rows)]
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw layers x positions: the likeliest token in each cell, darker where it is surer (or, with a target, where
-        the target is likelier).
+        """Draw layers x positions: the likeliest token in each cell, darker where its probability is higher (or, with a
+        target, where the target is likelier).
 
         Raises:
             MissingDependency: matplotlib is not installed.

@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Result(BaseModel):
-    """Frozen; a field that the server adds is kept in `model_extra`, never an error."""
+    """A frozen answer; a field that the server adds is kept in `model_extra`, and is never an error."""
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())

@@ -1,6 +1,7 @@
-"""What the JSON routes answer, as frozen types. A field the server adds is kept in `model_extra`, never an error.
+"""What the JSON routes answer, as frozen types. A field the server adds is kept in `model_extra`, and is never an
+error.
 
-Knows the wire's fields; does no input or output. Answers that are arrays are in _attention and _embeddings.
+It knows the wire's fields; it does no input or output. Answers that are arrays are in _attention and _embeddings.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ class Usage(Result):
 
 
 class CompletionLogprobs(Result):
-    """Natural logarithms, one entry a token; the first is None where there is nothing before it."""
+    """Natural logarithms, one entry per token; the first is None if there is nothing before it."""
 
     tokens: list[str] = Field(default_factory=list)
     token_logprobs: list[float | None] = Field(default_factory=list)
@@ -52,7 +53,7 @@ class Completion(Result):
 
     @property
     def text(self) -> str:
-        """The first choice's text."""
+        """Return the first choice's text."""
         return self.choices[0].text
 
 
@@ -67,7 +68,7 @@ class CompletionChunk(Result):
 
     @property
     def text(self) -> str:
-        """The new text; with several choices, look at `choices[0].index` to tell whose."""
+        """Return the new text; with several choices, `choices[0].index` is the choice it belongs to."""
         return "".join(choice.text for choice in self.choices)
 
 
@@ -87,7 +88,7 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(Result):
-    """Natural logarithms, one entry a token."""
+    """Natural logarithms, one entry per token."""
 
     content: list[TokenLogprob] | None = None
 
@@ -114,7 +115,7 @@ class ChatCompletion(Result):
 
     @property
     def text(self) -> str:
-        """The first choice's content."""
+        """Return the first choice's content."""
         return self.choices[0].message.content or ""
 
 
@@ -145,7 +146,7 @@ class ChatChunk(Result):
 
     @property
     def text(self) -> str:
-        """The new text; empty in the chunk that brings the role, and in the last."""
+        """Return the new text; it is empty in the chunk that brings the role, and in the last."""
         return "".join(choice.delta.content or "" for choice in self.choices)
 
 
@@ -154,7 +155,7 @@ class Tokens(Result):
 
     ids: list[int] = Field(validation_alias=AliasChoices("tokens", "ids"))
     strings: list[str] | None = Field(default=None, validation_alias=AliasChoices("token_strs", "strings"))
-    """Each token decoded alone, where the server tells."""
+    """Each token decoded alone, if the server reports it."""
     max_model_len: int | None = None
 
     def __len__(self) -> int:
@@ -169,11 +170,11 @@ class Model(Result):
     root: str | None = None
     max_model_len: int | None = None
     compute_dtype: str | None = None
-    """The dtype in which it computes; None while it loads."""
+    """The dtype in which the model computes, or None while it loads."""
 
 
 class Health(Result):
-    """Whether the server takes work now; `reason` says why not."""
+    """Reports whether the server accepts requests now; `reason` says why not."""
 
     ready: bool
     reason: str = ""

@@ -1,4 +1,4 @@
-"""When to ask again, and after how long. Pure: no clock, no network, no sleeping."""
+"""Decides when to retry, and after how long. It is pure: no clock, no network, no sleeping."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,23 +11,26 @@ RETRIED_STATUSES = frozenset({429, 503})
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """At most `max_retries` repeats; waits double from `first_wait` to `longest_wait` seconds, with jitter."""
+    """At most `max_retries` retries; waits double from `first_wait` to `longest_wait` seconds, with jitter."""
 
     max_retries: int = 2
     first_wait: float = 0.25
     longest_wait: float = 8.0
     longest_retry_after: float = 60.0
-    """A server that asks for a longer wait than this is not asked again: the caller gets the error and decides."""
+    """Seconds: a server that asks for a longer wait than this is not asked again; the caller gets the error and
+    decides.
+    """
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
             raise ValueError(f"max_retries is {self.max_retries}; it must be 0 or more")
 
     def wait(self, attempt: int, failure: LightwellError, jitter: float) -> float | None:
-        """Seconds to wait before attempt `attempt + 1` (the first is 0), or None to give up and raise `failure`.
+        """Return the seconds to wait before attempt `attempt + 1` (the first is 0), or None to give up and raise
+        `failure`.
 
         `failure` came before any byte of an answer was used. `jitter` is a random number in [0, 1): clients that were
-        turned away together should not come back together. A server's own Retry-After is never undercut.
+        rejected together should not retry together. A server's own Retry-After is never undercut.
         """
         if attempt >= self.max_retries:
             return None
@@ -44,7 +47,9 @@ class RetryPolicy:
 
 
 def parse_retry_after(header: str | None, now: datetime) -> float | None:
-    """Seconds from a Retry-After header (RFC 9110, 10.2.3: whole seconds or an HTTP date), or None if unreadable."""
+    """Return the seconds from a Retry-After header (RFC 9110, 10.2.3: whole seconds or an HTTP date), or None if
+    unreadable.
+    """
     if header is None:
         return None
     header = header.strip()

@@ -1,7 +1,7 @@
-"""The safetensors format, read without its package. Trusts nothing: every offset, shape and size is checked.
+"""Reads the safetensors format without its package. It trusts nothing: every offset, shape and size is checked.
 
-Layout (github.com/huggingface/safetensors, README): u64 little-endian header length, that many bytes of JSON
-{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {str: str}}, then the data.
+Layout (github.com/huggingface/safetensors, README): u64 little-endian header length, that many bytes of JSON {name:
+{"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {str: str}}, then the data.
 """
 
 import json
@@ -17,7 +17,7 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """One tensor as it lies in the file: C order, little endian; `dtype` is the format's name, as F32."""
+    """One tensor as it is stored in the file: C order, little endian; `dtype` is the format's name, such as F32."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ def read_safetensors(content: bytes) -> TensorFile:
 
 
 def _check_entry(name: str, entry: Any) -> tuple[int, int]:
-    """The (begin, end) of a tensor whose entry is sound in itself."""
+    """Return the (begin, end) of a tensor whose entry is valid in itself."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
             pass
@@ -77,7 +77,7 @@ def _check_entry(name: str, entry: Any) -> tuple[int, int]:
 
 
 def _check_cover(spans: dict[str, tuple[int, int]], num_bytes: int) -> None:
-    """The tensors must tile the data: no hole, no overlap, nothing after the last (as the format demands)."""
+    """Check that the tensors tile the data: no hole, no overlap, nothing after the last (as the format demands)."""
     reached = 0
     for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
         if begin != reached:

@@ -1,5 +1,6 @@
-"""What help(), inspect and a notebook's Shift-Tab show of the clients' methods: each argument by its name, with its
-type, its default and a line of what it means. Type checkers need none of it: they read `**options: Unpack[...]`.
+"""Writes what help(), inspect and a notebook's Shift-Tab show of the clients' methods: each argument by its name,
+with its type, its default and a line of what it means. Type checkers need none of it: they read `**options:
+Unpack[...]`.
 """
 
 import inspect
@@ -13,19 +14,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an argument means, in a line, and what holds where it is left out."""
+    """What an argument means, in a line, and its default."""
 
     meaning: str
     default: Any = None
-    """The server's, so that it is not sent: None where the line tells it, `...` where it is the client's own."""
+    """The server's default, which is therefore not sent: None if the line gives it, `...` if it is the client's own."""
 
 
 def documented(common: tuple[type, ...], meanings: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
     """Make a decorator that gives a class's public methods signatures and docstrings which name every argument.
 
     Args:
-        common: TypedDicts of what many methods take, which are told last, the first of them at the very end.
-        meanings: what the arguments mean that have a place of their own.
+        common: TypedDicts of what many methods take, which are listed last, the first of them at the very end.
+        meanings: what the positional arguments mean.
     """
 
     def decorate(kind: type[T]) -> type[T]:
@@ -54,7 +55,7 @@ def _document(method: Callable[..., Any], common: tuple[type, ...], meanings: Ma
 
 
 def _arguments(kind: type, common: tuple[type, ...]) -> Iterator[tuple[str, Any, Argument]]:
-    """The fields of a TypedDict, each with its type and what is told of it; those in `common` last."""
+    """Yield the fields of a TypedDict, each with its type and its documentation; those in `common` last."""
     hints = get_type_hints(kind, include_extras=True)
     for name in sorted(hints, key=lambda name: [name in options.__annotations__ for options in common]):
         assert get_origin(hints[name]) is Annotated, f"{kind.__name__}.{name} has no Argument"

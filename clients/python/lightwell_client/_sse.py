@@ -1,4 +1,6 @@
-"""Server-sent events from bytes, as they come. Knows the event-stream format; knows nothing of what events mean."""
+"""Reads server-sent events from bytes, as they come. It knows the event-stream format; it knows nothing of what
+events mean.
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +14,7 @@ class ServerSentEvent:
 
 
 class SseDecoder:
-    """Feed bytes in pieces of any size, get whole events. Format: WHATWG HTML, "Server-sent events", 9.2.6.
+    """Takes bytes in pieces of any size, and returns whole events. Format: WHATWG HTML, "Server-sent events", 9.2.6.
 
     Lines are cut on bytes, before decoding, so that a piece may end in the middle of a character.
     """
@@ -25,7 +27,7 @@ class SseDecoder:
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[ServerSentEvent]:
-        """The events that `piece` completes.
+        """Return the events that `piece` completes.
 
         Raises:
             UnicodeDecodeError: a line is not UTF-8.

@@ -1,4 +1,4 @@
-"""From the bytes of a stream to its chunks, and from httpx's errors to ours. Pure; both clients use it."""
+"""Converts the bytes of a stream to its chunks, and httpx's errors to ours. It is pure; both clients use it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,10 +16,11 @@ END_MARK = "[DONE]"
 
 
 class EventReader(Generic[T]):
-    """Feed the bytes of one stream, get its chunks; tells a good end from a bad one."""
+    """Takes the bytes of one stream, and yields its chunks; it distinguishes a good end from a bad one."""
 
     def __init__(self, parse: Callable[[Any], T], content_type: str) -> None:
-        """
+        """Make the reader.
+
         Raises:
             InvalidResponse: the answer is no event stream.
         """
@@ -30,11 +31,11 @@ class EventReader(Generic[T]):
         self._done = False
 
     def feed(self, piece: bytes) -> Iterator[T]:
-        """The chunks that `piece` completes; what follows the end mark is ignored.
+        """Yield the chunks that `piece` completes; what follows the end mark is ignored.
 
         Raises:
-            StreamInterrupted: an error event.
-            InvalidResponse: an event that is no chunk.
+            StreamInterrupted: there is an error event.
+            InvalidResponse: an event is not a chunk.
         """
         if self._done:
             return
@@ -50,10 +51,10 @@ class EventReader(Generic[T]):
             yield self._parse(event.data)
 
     def finish(self, broken_by: httpx.HTTPError | None = None) -> None:
-        """The bytes have ended, or broke off.
+        """Check the end, after the bytes have ended or broken off.
 
         Raises:
-            StreamInterrupted: without the end mark.
+            StreamInterrupted: the stream ended without the end mark.
             TimedOut: the server fell silent before it.
         """
         if self._done:
@@ -65,7 +66,7 @@ class EventReader(Generic[T]):
 
 
 def _raise_if_error(event: ServerSentEvent) -> None:
-    """Errors come under the event name "error", or (as others send them) as a plain event with an `error` field."""
+    """Raise the error of an event: one named "error", or (as others send them) a plain event with an `error` field."""
     if event.event != "error" and '"error"' not in event.data:
         return
     try:
@@ -83,7 +84,7 @@ def _raise_if_error(event: ServerSentEvent) -> None:
 
 
 def failure_of(error: httpx.HTTPError) -> LightwellError:
-    """httpx's error as ours; a connection that could not be made in time has failed, not timed out."""
+    """Return httpx's error as ours; a connection that could not be made in time has failed, not timed out."""
     what = str(error) or type(error).__name__
     try:
         where = f" ({error.request.url})"

@@ -1,4 +1,4 @@
-"""The attention rows that come with generated tokens. Holds them as they came; numpy is needed to look at them."""
+"""The attention rows that come with generated tokens. They are kept as they came; numpy is needed to read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TokenAttention(Result):
     """The row that chose each token: its query is the position before the token, its keys all positions up to that.
 
-    `array` has the axes that `axes` names, by default [layer, head, query, key], one query a token. Rows of several
+    `array` has the axes that `axes` names, by default [layer, head, query, key], one query per token. Rows of several
     tokens are as long as the longest, zero beyond their own keys.
     """
 
@@ -36,7 +36,7 @@ class TokenAttention(Result):
 
     @property
     def array(self) -> Array:
-        """The numbers; with `top_k` the largest of each row, whose positions are in `indices`.
+        """Return the numbers; with `top_k` the largest of each row, whose positions are in `indices`.
 
         Raises:
             MissingDependency: numpy is not installed.
@@ -47,7 +47,7 @@ class TokenAttention(Result):
 
     @property
     def indices(self) -> Array | None:
-        """With `top_k`: the key positions of the values, -1 where a row has fewer. Raises as `array`."""
+        """Return the key positions of the values under `top_k`, -1 if a row has fewer. Raises what `array` raises."""
         return None if self.indices_data is None else array_from_json(self.indices_data, "int32", self.shape)
 
 

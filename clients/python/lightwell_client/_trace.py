@@ -24,7 +24,7 @@ class Written(NamedTuple):
     """A point's name, taken apart."""
 
     stack: str
-    """Empty where the name tells none."""
+    """The stack, or "" if the name has none."""
     layer: int | None
     point: str
 
@@ -48,7 +48,7 @@ def _bare(point: str) -> str:
 
 
 class TraceOptions(LookOptions, total=False):
-    """`trace`."""
+    """What `trace` takes."""
 
     layers: Annotated[Selection, Argument("Of names without a layer; negative counts from the end.", "all")]
     heads: Annotated[
@@ -64,15 +64,15 @@ class TraceOptions(LookOptions, total=False):
 class TraceResult(Look):
     """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array.
 
-    The names by which they were asked work too, with and without a layer, and so do "attn.q", "hook_q" and "q".
+    The names that were asked for work too, with and without a layer, and so do "attn.q", "hook_q" and "q".
     """
 
     _asked: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
-    """(stack as in this answer, point as in the request) -> the point's name in this answer."""
+    """Maps (stack as in this answer, point as in the request) to the point's name in this answer."""
 
     def asked_for(self, body: Mapping[str, Any]) -> Self:
-        """Remember the names of a request. What some mean depends on the model, and the answer has its own names only:
-        but in the order asked for, for each name one array, or those of `layers`.
+        """Remember the names of a request. What some mean depends on the model, and the answer has only its own
+        names; but it has them in the order asked for, for each name one array, or those of `layers`.
         """
         asked, layers = {}, body.get("layers")
         rest = [Written.read(full) for full in self.arrays]
@@ -93,7 +93,7 @@ class TraceResult(Look):
         return self
 
     def __getitem__(self, name: str) -> Array:
-        """The array of a point by its full name, or by its short one where this answer has it in one layer only.
+        """Return the array of a point by its full name, or by its short one if this answer has it in one layer only.
 
         Raises:
             KeyError: not in this answer, or in several layers; the message lists what there is.
@@ -107,17 +107,17 @@ class TraceResult(Look):
             return False
 
     def point(self, name: str, layer: int | None = None) -> NamedArray:
-        """A point by its full name, or by its short one and a layer, negative from the model's end:
-        `point("attn.hook_q", 0)`. The layer may be left out where this answer has one only.
+        """Return a point by its full name, or by its short one and a layer, negative from the model's end:
+        `point("attn.hook_q", 0)`. The layer may be left out if this answer has one only.
 
         Raises:
             KeyError: not in this answer, or in several layers and none was named.
-            ValueError: the layer counts from an end that the server did not tell.
+            ValueError: the layer counts from an end that the server did not report.
         """
         return self.arrays[self._full_name(name, layer)]
 
     def _full_name(self, name: str, layer: int | None) -> str:
-        """Of a name that both stacks have, the decoder's is meant, as in a request."""
+        """Return the full name. A name that both stacks have means the decoder's, as in a request."""
         found = self._meant(name, layer)
         found = [full for full in found if not full.startswith("encoder.")] or found
         if len(found) > 1:
@@ -128,7 +128,9 @@ class TraceResult(Look):
         return found[0]
 
     def _meant(self, name: str, layer: int | None = None) -> list[str]:
-        """The full names of all that a name may mean: of both stacks, of several layers where it leaves them open."""
+        """Return the full names of all that a name may mean: of both stacks, or of several layers, if it leaves them
+        open.
+        """
         wanted = Written.read(name)
         layers = [number for number in (wanted.layer, layer) if number is not None]
         found = []
@@ -144,9 +146,9 @@ class TraceResult(Look):
         return found
 
     def stacked(self, name: str, stack: str | None = None) -> Array:
-        """A point of the blocks over all layers of this answer, [layer, ...], in their order.
+        """Return a point of the blocks over all layers of this answer, [layer, ...], in their order.
 
-        stack: "encoder" or "decoder", where the answer has the point in both.
+        stack: "encoder" or "decoder", if the answer has the point in both.
 
         Raises:
             KeyError: not in this answer. ValueError: its layers differ in shape, or both stacks have it.
@@ -165,7 +167,7 @@ class TraceResult(Look):
 
     def plot(self, name: str, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
         """Draw a point as a heat map: its first axis down, its last across; `layer` and `head` are the model's own
-        numbers, negative from its end; either may be left out where there is one only.
+        numbers, negative from its end; either may be left out if there is one only.
 
         Raises:
             MissingDependency: matplotlib is not installed.

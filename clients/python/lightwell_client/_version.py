@@ -1,3 +1,3 @@
-"""The version of the client, read by the package builder too."""
+"""The version of the client, which the package builder reads too."""
 
 __version__ = "0.1.0"

@@ -1,5 +1,6 @@
-"""What the weights are: where the parameters lie, how their vectors stand to each other, heads' circuits; and how a
-point's numbers run together over a text."""
+"""What the weights are: where the parameters are, how vectors of a matrix are arranged, heads' circuits; and how a
+point's numbers correlate over a text.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ class ComponentCount(Result):
 
     component: str
     count: int
-    """How many matrices or vectors."""
+    """The number of matrices or vectors."""
     parameters: int
     share: float
-    """Of the total; what is tied adds nothing."""
+    """Its share of the total; tied weights add nothing."""
     share_of_matrices: float | None = None
-    """Of all matrices, the unembedding as one of its own; None for what is no matrix."""
+    """Its share of all matrices, the unembedding counted as one of its own, or None for what is not a matrix."""
 
 
 class CensusRow(Result):
@@ -48,7 +49,7 @@ class CensusRow(Result):
     parameters: int
     share: float
     share_of_matrices: float | None = None
-    """Of all matrices, the unembedding as one of its own; None for what is no matrix."""
+    """Its share of all matrices, the unembedding counted as one of its own, or None for what is not a matrix."""
     tied_to: str | None = None
     """The weight whose storage it shares."""
 
@@ -61,15 +62,17 @@ class Parameters(Result):
     tied: bool
     """Whether the unembedding shares the token table's storage."""
     total: int
-    """Every parameter, shared storage counted once."""
+    """The number of all parameters, shared storage counted once."""
     matrices_untied: int
-    """Matrices alone, the unembedding always one of its own: no biases, norms, positions."""
+    """The number of parameters in matrices alone, the unembedding always one of its own: no biases, norms,
+    positions.
+    """
     num_matrices: int
     components: tuple[ComponentCount, ...]
     rows: tuple[CensusRow, ...] = Field(repr=False)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the components as a table."""
+        """Return what a notebook shows: the components as a table."""
         heads = ["component", "count", "parameters", "share", "of matrices"]
         rows = [[one.component, one.count, one.parameters, one.share, one.share_of_matrices] for one in self.components]
         return table(f"{self.architecture}, {self.total:,} parameters", heads, rows)
@@ -93,7 +96,7 @@ class Baseline(Result):
 
 
 class Cosines(Result):
-    """Of the pairs that were compared."""
+    """The cosines of the pairs that were compared."""
 
     mean: float | None = None
     std: float | None = None
@@ -103,7 +106,7 @@ class Cosines(Result):
 
 
 class Spectrum(Result):
-    """What the singular values say."""
+    """What the singular values show."""
 
     effective_rank: float
     stable_rank: float
@@ -112,7 +115,7 @@ class Spectrum(Result):
 
 
 class GeometryOptions(ModelOptions, total=False):
-    """`geometry`."""
+    """What `geometry` takes."""
 
     axis: Annotated[Literal["rows", "columns"], Argument("Which vectors are compared.", "rows")]
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
@@ -126,8 +129,8 @@ class GeometryOptions(ModelOptions, total=False):
 
 
 class Geometry(Look):
-    """How the rows or columns of one matrix stand to each other. Arrays: histogram [bin] of the cosines over [-1, 1],
-    closest [pair] and closest_pairs [pair, 2], and singular_values [index], largest first.
+    """How the rows or columns of one matrix are arranged relative to each other. Arrays: histogram [bin] of the
+    cosines over [-1, 1], closest [pair] and closest_pairs [pair, 2], and singular_values [index], largest first.
     """
 
     matrix: str
@@ -138,7 +141,7 @@ class Geometry(Look):
     num_pairs: int
     num_compared: int
     sampled: bool
-    """Whether the compared pairs are a drawn sample; else they are all."""
+    """Whether the compared pairs are a random sample; otherwise they are all pairs."""
     norms: dict[str, float] = Field(default_factory=dict, repr=False)
     cosines: Cosines
     max_deviation_from_identity: float | None = None
@@ -159,7 +162,7 @@ class Geometry(Look):
 
 
 class CircuitsOptions(ModelOptions, total=False):
-    """`circuits`."""
+    """What `circuits` takes."""
 
     part: Annotated[
         Literal["decoder", "encoder", "cross"],
@@ -200,7 +203,7 @@ CIRCUITS = Inspection("circuits", Circuits, CircuitsOptions)
 
 
 class CorrelationsOptions(LookOptions, total=False):
-    """`correlations`."""
+    """What `correlations` takes."""
 
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
     heads: Annotated[Selection, Argument("Of a point with heads; negative counts from the end.", "all")]
@@ -210,7 +213,7 @@ class CorrelationsOptions(LookOptions, total=False):
 
 
 class Correlations(Look):
-    """How a point's units run together over the positions of all inputs.
+    """How a point's units correlate over the positions of all inputs.
 
     Arrays: histogram of the correlations, equal bins over [-1, 1]; strongest_pairs [pair, 2] of units,
     strongest_correlations [pair], strongest_information [pair] in nats.
@@ -223,10 +226,10 @@ class Correlations(Look):
     num_constant_units: int
     num_pairs: int
     mean_correlation: float | None
-    """None, as the next two, when there is no pair of units that vary."""
+    """The mean correlation. This and the next two are None when there is no pair of units that vary."""
     root_mean_square_correlation: float | None
     mean_information: float | None
-    """Nats: the mean of -1/2 ln(1 - rho^2)."""
+    """Mean of -1/2 ln(1 - rho^2), in nats."""
     baseline: dict[str, float] = Field(default_factory=dict, repr=False)
     """What independent normal units would show in so few samples."""
 
@@ -245,7 +248,7 @@ CORRELATIONS = Inspection("geometry", Correlations, CorrelationsOptions, is_join
 
 
 def _histogram(counts: Array, ax: Any) -> Any:
-    """Counts of equal bins over [-1, 1]."""
+    """Draw the counts of equal bins over [-1, 1]."""
     axes = axes_for(ax)
     width = 2 / len(counts)
     axes.bar([-1 + (i + 0.5) * width for i in range(len(counts))], counts, width)
@@ -262,7 +265,7 @@ def parameters(model: str, options: Mapping[str, Any]) -> Call[Parameters]:
 
 
 def geometry(model: str, matrix: str, options: Mapping[str, Any]) -> Call[list[Geometry]]:
-    """Raises MissingDependency when numpy is not installed."""
+    """Return the call for `geometry`. Raises MissingDependency when numpy is not installed."""
     require_numpy("geometry()")
     check_names(options, GeometryOptions)
     query = {"matrix": matrix} | {name: options[name] for name in _GEOMETRY_QUERY if options.get(name) is not None}

@@ -1,4 +1,6 @@
-"""Addresses, headers and answers: what every call has in common. Pure; the network is in _client and _async_client."""
+"""Addresses, headers and answers: what every call has in common. It is pure; the network is in _client and
+_async_client.
+"""
 
 import contextlib
 import json
@@ -22,7 +24,7 @@ T = TypeVar("T")
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-"""Streams hold a connection each: the server's queue is the limit, not the client's pool."""
+"""Limits of the connections. Streams hold a connection each: the server's queue is the limit, not the client's pool."""
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 EVENT_STREAM = "text/event-stream"
@@ -34,7 +36,7 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    """Any capitals will do if it is an httpx.Headers."""
+    """Header values by name, in any capitals if it is an httpx.Headers."""
     content: bytes
 
     @property
@@ -42,7 +44,7 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def json(self) -> Any:
-        """The body as JSON.
+        """Return the body as JSON.
 
         Raises:
             InvalidResponse: it is something else.
@@ -64,14 +66,14 @@ class Call(Generic[T]):
     body: dict[str, Any] | None = None
     accept: str = JSON
     options: Mapping[str, Any] = field(default_factory=dict)
-    """timeout and extra_headers, as the caller gave them."""
+    """The caller's timeout and extra_headers."""
     accepted: frozenset[int] = frozenset()
     """Error statuses that are an answer here, not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A client's settings, worked out once."""
+    """A client's settings, computed once."""
 
     root: str
     """The server's address with neither a slash nor /v1 at its end."""
@@ -90,7 +92,8 @@ class Config:
         max_retries: int,
         http_client: httpx.Client | httpx.AsyncClient | None,
     ) -> "Config":
-        """From the arguments of a client; an `http_client` keeps its own timeout unless another is given.
+        """Build the settings from the arguments of a client; an `http_client` keeps its own timeout unless another is
+        given.
 
         Raises:
             ValueError: `base_url` is no http(s) address, `max_retries` is negative.
@@ -100,10 +103,10 @@ class Config:
         return cls(normalise_base_url(base_url), api_key, model, httpx.Timeout(timeout), RetryPolicy(max_retries))
 
     def http_request(self, http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
-        """The call as bytes and headers; what `http` adds to each request (cookies, headers of its own) stays.
+        """Return the call as bytes and headers; what `http` adds to each request (cookies, headers of its own) stays.
 
         Raises:
-            ValueError: the body holds what JSON cannot say, as NaN.
+            ValueError: the body holds what JSON cannot express, such as NaN.
         """
         headers = {"accept": call.accept, "user-agent": _user_agent()}
         if self.api_key is not None:
@@ -119,12 +122,12 @@ class Config:
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """httpx's own, made once a process: reading the certificates takes longer than most requests."""
+    """Return httpx's own context, made once per process: reading the certificates takes longer than most requests."""
     return httpx.create_ssl_context()
 
 
 def normalise_base_url(base_url: str) -> str:
-    """Without a slash or /v1 at the end, so that either form of an OpenAI-style address works.
+    """Return the address without a slash or /v1 at the end, so that either form of an OpenAI-style address works.
 
     Raises:
         ValueError: not an http or https address.
@@ -136,7 +139,9 @@ def normalise_base_url(base_url: str) -> str:
 
 
 def error_of(answer: Answer, now: datetime) -> ApiError:
-    """The exception for an error status. Reads the one error shape, and makes do with whatever else a proxy sends."""
+    """Return the exception for an error status. It reads the one error shape, and makes do with whatever else a
+    proxy sends.
+    """
     body: Any = None
     with contextlib.suppress(ValueError):
         body = json.loads(answer.content)
@@ -156,7 +161,9 @@ def error_of(answer: Answer, now: datetime) -> ApiError:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can say it: numpy arrays and numbers, ranges and other sequences become lists and numbers."""
+    """Return `value` as JSON can express it: numpy arrays and numbers, ranges and other sequences become lists and
+    numbers.
+    """
     if isinstance(value, str | bool | int | float) or value is None:
         return value
     if hasattr(value, "tolist"):

@@ -1,9 +1,9 @@
-"""Interventions as the dicts that the wire takes: what a request changes inside the network while it runs.
+"""Builds interventions as the dicts that the wire takes: what a request changes inside the network while it runs.
 
     from lightwell_client.interventions import zero
     client.next("Once upon a", interventions=[zero("attn.hook_z", layer=1, head=3)])
 
-Plain dicts work wherever these do. Knows the fields' names; what a model accepts is the server's to say.
+Plain dicts work wherever these do. It knows the fields' names; the server decides what a model accepts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Intervention = dict[str, Any]
 def zero(
     point: str, *, layer: Selection | None = None, head: Selection | None = None, positions: Selection | None = None
 ) -> Intervention:
-    """Set a point to 0: `zero("attn.hook_z", layer=1, head=3)` takes one head out."""
+    """Set a point to 0: `zero("attn.hook_z", layer=1, head=3)` ablates one head."""
     return _intervention("zero", point, layer, head, positions)
 
 
@@ -72,7 +72,7 @@ def patch(
     positions: Selection | None = None,
     source: Prompt | Mapping[str, Any] | None = None,
 ) -> Intervention:
-    """Put other numbers in place of a point's: an array, or what the same point is on another input (`source`)."""
+    """Replace a point's numbers: by an array, or by what the same point is on another input (`source`)."""
     return _intervention("patch", point, layer, head, positions, value, source)
 
 
@@ -84,7 +84,9 @@ def temperature(
     positions: Selection | None = None,
     point: str = "attn.hook_attn_scores",
 ) -> Intervention:
-    """Divide attention scores by `value` before the softmax: 0 puts all weight on the largest, large values even it."""
+    """Divide attention scores by `value` before the softmax: 0 puts all weight on the largest, large values even it
+    out.
+    """
     return _intervention("temperature", point, layer, head, positions, value)
 
 

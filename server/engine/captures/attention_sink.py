@@ -1,8 +1,8 @@
-"""Where captured attention gathers while a request runs: what was asked for and nothing else, in the type it will leave
-in.
+"""Gathers captured attention while a request runs: what was asked for and nothing else, in the type in which it will be
+sent.
 
-Knows requests and tensors; knows no scheduling and no wire. Each number depends on its own row alone, so an answer does
-not change with the chunks its prompt was cut into.
+It knows requests and tensors; it knows no scheduling and no wire. Each number depends on its own row alone, so an
+answer does not change with the chunks its prompt was cut into.
 """
 
 import math
@@ -23,11 +23,11 @@ from server.engine.request import AttentionCapture, Part
 from server.engine.required_layers import Stage
 
 _LARGE = 2 << 20
-"""Bytes from which on what is gathered has memory of its own: a huge page. In small ones each first touch costs more
-than the heap does.
+"""Bytes from which on what is gathered has a mapping of its own: a huge page. In small ones each first touch costs
+more than the heap does.
 """
 _RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
-"""What surely is told in these types."""
+"""The range of numbers that these types can surely hold."""
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 
@@ -43,7 +43,9 @@ class AttentionSink(Sink):
         num_keys: int,
         is_changed: bool = True,
     ) -> None:
-        """is_changed: whether the request may change what the network computes; what a softmax gave fits any float."""
+        """Make room for the capture. is_changed: whether the request may change what the network computes; what a
+        softmax returned fits any float.
+        """
         surely_reported = ("float16", "float32")
         self._is_surely_reported = capture.kind == "pattern" and capture.dtype in surely_reported and not is_changed
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
@@ -90,7 +92,9 @@ class AttentionSink(Sink):
         return [tap]
 
     def _room(self, where: torch.Tensor, layer: int, num_keys: int) -> torch.Tensor | None:
-        """Where the pattern of queries `where` of the answer may be written as it stands, for `AttentionTap.room`."""
+        """Return where the pattern of queries `where` of the answer may be written as it is, for
+        `AttentionTap.room`, or None.
+        """
         heads, values = self._heads[layer], self._values
         as_it_stands = self._capture.reduce is None and self._indices is None and self._keys is None
         if not (self._is_surely_reported and as_it_stands and self._thumbnail is None) or len(set(heads)) < len(heads):
@@ -99,7 +103,9 @@ class AttentionSink(Sink):
         return values[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
 
     def mark(self) -> Callable[[], None]:
-        """What takes back all that is added up from now on; the other numbers are written where they belong."""
+        """Return a function that takes back all that is added up from now on; the other numbers are written where
+        they belong.
+        """
         thumbnail = self._thumbnail
         sums = None if thumbnail is None else thumbnail.sums.clone()
 
@@ -110,7 +116,7 @@ class AttentionSink(Sink):
         return take_back
 
     def _keep(self, layer: int, where: torch.Tensor, positions: Positions, rows: torch.Tensor) -> None:
-        """rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
+        """Keep rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
         rows = rows.float().cpu()
         if self._capture.reduce == "mean":
             rows = _mean_in_order(rows)
@@ -131,8 +137,8 @@ class AttentionSink(Sink):
         self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
 
     def _write(self, slots: Sequence[int], where: torch.Tensor, rows: torch.Tensor) -> None:
-        """All of rows [.., n, keys so far], each number read once and cast on its way to its place; what is there
-        already are the hidden keys after them.
+        """Write all of rows [.., n, keys so far], each number read once and cast on its way; what is there already
+        are the hidden keys after them.
         """
         self._check(rows)
         numbers = rows if self._values.dtype.is_floating_point else _cast(rows, self._values.dtype)
@@ -147,7 +153,7 @@ class AttentionSink(Sink):
             self.problem = self.problem or why_not(rows, self._name, TORCH_DTYPES[self._capture.dtype])
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
-        """[.., keys so far] -> [.., columns of the answer]; keys not seen yet are hidden."""
+        """Return [.., columns of the answer] from [.., keys so far]; keys not seen yet are hidden."""
         out = torch.full((*rows.shape[:-1], self._columns), self._hidden)
         if self._keys is None:
             out[..., : rows.shape[-1]] = rows
@@ -157,7 +163,9 @@ class AttentionSink(Sink):
         return out
 
     def _largest(self, layer: int, rows: torch.Tensor, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
-        """The top_k keys of each row, largest first, earlier keys first among equals; -1 where fewer are visible."""
+        """Return the top_k keys of each row, largest first, earlier keys first among equals; -1 where fewer are
+        visible.
+        """
         k = self._values.shape[-1]
         keys = torch.arange(self._columns) if self._keys is None else self._keys
         unseen = ~seen_keys(self._config, self._capture.part, layer, positions, keys)  # [n, columns]
@@ -170,7 +178,7 @@ class AttentionSink(Sink):
         return values, indices.int()
 
     def arrays(self) -> dict[str, Array]:
-        """What was gathered, under its name and, with top_k, "<name>.indices"."""
+        """Return what was gathered, under its name and, with top_k, "<name>.indices"."""
         values = self._values
         if self._thumbnail is not None:
             values = _cast(self._thumbnail.mean(), TORCH_DTYPES[self._capture.dtype])
@@ -184,7 +192,7 @@ class _Thumbnail:
     """Area means of [map, row, key] patterns, each map n x n, gathered row by row: the rows themselves are not kept.
 
     Cell i of n covers rows floor(i * rows / n) up to, not including, ceil((i + 1) * rows / n), as in torch's
-    `adaptive_avg_pool2d`: neighbours share a row that lies across their edge. Keys likewise.
+    `adaptive_avg_pool2d`: neighbours share a row that is on their edge. Keys likewise.
     """
 
     def __init__(self, num_maps: int, num_rows: int, size: int) -> None:
@@ -192,13 +200,13 @@ class _Thumbnail:
         self._size = size
         row, cell = torch.arange(num_rows), torch.arange(size)
         self._first = row * size // max(1, num_rows)
-        """The first cell that each row lies in."""
+        """The first cell that each row is in."""
         self._num_cells = -(-(row + 1) * size // max(1, num_rows)) - self._first
         self._num_rows = -(-(cell + 1) * num_rows // size) - cell * num_rows // size
-        """The rows of each cell."""
+        """The number of rows of each cell."""
 
     def add(self, maps: torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:
-        """rows [maps, n, keys] are rows `where` of `maps`; they are added one after another."""
+        """Add rows [maps, n, keys], which are rows `where` of `maps`, one after another."""
         narrow = torch.nn.functional.adaptive_avg_pool1d(rows, self._size)
         num_cells = self._num_cells[where]
         source = torch.arange(len(where)).repeat_interleave(num_cells)
@@ -254,8 +262,8 @@ def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfi
 
 
 def gathering(shape: Sequence[int], dtype: torch.dtype, number: float = 0) -> torch.Tensor:
-    """Room for numbers that a request gathers over its steps, each `number` for now. Raises MemoryError, or torch's
-    RuntimeError.
+    """Return room for numbers that a request gathers over its steps, each `number` for now. Raises MemoryError, or
+    torch's RuntimeError.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < _LARGE:
@@ -265,13 +273,13 @@ def gathering(shape: Sequence[int], dtype: torch.dtype, number: float = 0) -> to
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """A tensor as the engine's answers carry it, sharing memory where it can."""
+    """Return a tensor as the engine's answers carry it, sharing memory where it can."""
     array = np.ascontiguousarray(tensor.cpu().numpy())
     return Array(array.dtype.name, array.shape, memoryview(array.data).cast("B") if array.size else b"")
 
 
 def _group_by_layer(capture: AttentionCapture) -> tuple[dict[int, list[int]], dict[int, Sequence[int]], int]:
-    """Heads of each layer, the answer's first-axis places they go to, and the length of that axis."""
+    """Return the heads of each layer, their places on the answer's first axis, and the length of that axis."""
     heads: dict[int, list[int]] = {}
     slots: dict[int, list[int]] = {}
     for place, (layer, head) in enumerate(capture.pairs):
@@ -283,7 +291,7 @@ def _group_by_layer(capture: AttentionCapture) -> tuple[dict[int, list[int]], di
 
 
 def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:
-    """Mean over the first axis, added head by head: the same sum however many rows there are."""
+    """Return the mean over the first axis, added head by head: the same sum however many rows there are."""
     total = rows[0].clone()
     for head in rows[1:]:
         total += head
@@ -295,8 +303,8 @@ def _cast(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def why_not(numbers: torch.Tensor, name: str, dtype: torch.dtype) -> str | None:
-    """What of these numbers the type cannot hold; None when it holds all. Infinity stays what it is in float16, but a
-    number must not become infinite there; uint8 holds weights from 0 to 1 alone.
+    """Return which of these numbers the type cannot hold, or None if it holds all. Infinity remains what it is in
+    float16, but a number must not become infinite there; uint8 holds weights from 0 to 1 alone.
     """
     if dtype not in _RANGES or not numbers.numel():
         return None

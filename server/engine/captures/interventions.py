@@ -1,8 +1,8 @@
-"""Interventions as the network takes them: which rows of this step they change, and how.
+"""Turns interventions into what the network takes: which rows of this step they change, and how.
 
 What one request changes at one point of one layer is one `Patch`, prepared when the request comes: a step then costs a
-few array operations for each intervention, however many there are. Knows positions, points and arithmetic; where in the
-network a change stands is `model.hooks.hooks`'s and the network's affair. A change writes its own rows and no others.
+few array operations for each intervention, however many there are. This module knows positions, points and arithmetic;
+`model.hooks.hooks` and the network know where in the pass a change is made. A change writes its own rows and no others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 
 
 def patches_of(interventions: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
-    """The interventions of one request by where they stand, those at one place in their order.
+    """Return the interventions of one request by their point, those at one point in their order.
 
     Raises ValueError for an operation or a head that its point does not have, or a value that does not fit it.
     """
@@ -51,7 +51,7 @@ class Patch:
         self._kind = _MAPS.get(point.rpartition(".")[2])
         self._part: Part = "cross" if is_cross(BY_NAME[point]) else stack
         self._heads: tuple[int, ...] | None = None
-        """Of all edits together, ascending; None is all, or a point that has none."""
+        """The heads of all edits together, ascending; None is all, or a point that has none."""
         if all(edit.heads is not None for edit in edits):
             self._heads = tuple(sorted({head for edit in edits for head in edit.heads or ()}))
         for edit in edits:
@@ -59,7 +59,7 @@ class Patch:
         self._edits = edits
 
     def change(self, window: Window) -> Change | AttentionChange | None:
-        """What the network is to change in this window; None when none of its rows is meant."""
+        """Return what the network is to change in this window, or None if none of its rows is meant."""
         end = window.start + window.num_rows
         edits = [edit for edit in self._edits if edit.reaches(window.start, end)]
         if not edits:
@@ -119,7 +119,7 @@ class Patch:
 
 
 class _Edit:
-    """One intervention. Numbers are [row, head, ...] as the point has them; of maps [head, row, key]."""
+    """One intervention. Its numbers are [row, head, ...] as the point has them; of maps [head, row, key]."""
 
     def __init__(self, intervention: Intervention, config: ModelConfig) -> None:
         if intervention.op not in get_args(Op) or (
@@ -133,25 +133,25 @@ class _Edit:
         num_axes = len(BY_NAME[intervention.point].axes)
         place = (num_axes - 2 if self._is_map else 0) - num_axes + self._value.dim()
         self._rows_axis = place if place >= 0 and self._value.shape[place] > 1 else None
-        """Of the value, where it differs by position; None where one serves all."""
+        """The value's axis of rows, where it differs by position; None where one value serves all."""
         asked = intervention.positions
         if asked is None and self._rows_axis is not None:
             asked = tuple(range(self._value.shape[self._rows_axis]))
         _check_shape(intervention, config, self._value, self.heads, None if asked is None else len(asked))
         self.positions: Positions | None = None
-        """Ascending; None is every one, those of generated tokens included."""
+        """The positions, ascending; None is every one, those of generated tokens included."""
         if asked is not None:
             self.positions, self._places = np.unique(np.array(asked, np.int64), return_index=True)
             self._first, self._last = min(asked), max(asked)
         self._at_heads: slice | torch.Tensor = slice(None)
 
     def place_heads(self, among: Sequence[int] | None) -> None:
-        """Say which heads the numbers of `write` will have; None is all."""
+        """Set which heads the numbers of `write` will have; None is all."""
         if self.heads is not None:
             self._at_heads = index_of(self.heads if among is None else [among.index(head) for head in self.heads])
 
     def reaches(self, start: int, end: int) -> bool:
-        """Whether it changes any of the positions start .. end - 1."""
+        """Return whether it changes any of the positions start .. end - 1."""
         if self.positions is None:
             return True
         if not (self._first < end and start <= self._last):  # most steps are far behind: they must cost nothing
@@ -189,7 +189,9 @@ class _Edit:
 
 
 def _heads(intervention: Intervention, config: ModelConfig) -> tuple[int, ...] | None:
-    """Those that are meant; None is all (of maps they are named), or a point that has none. Raises ValueError."""
+    """Return the heads that are meant; None is all (of maps they are named), or a point that has none. Raises
+    ValueError.
+    """
     point = BY_NAME[intervention.point]
     num_heads = next(
         (
@@ -215,7 +217,7 @@ def _check_shape(
 ) -> None:
     """Raise ValueError for a value that does not fit: it must not fail the step it is first used in, where others run.
 
-    num_rows: positions it may differ by; None is all, with one value.
+    num_rows: the number of positions by which it may differ; None is all, with one value.
     """
     shape = list(sizes(config, intervention.stack, BY_NAME[intervention.point], 1, 1))
     is_map = "key" in BY_NAME[intervention.point].axes
@@ -232,7 +234,7 @@ def _check_shape(
 
 
 def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Scores [head, query, key] divided by the temperature; 0 leaves the first of the largest alone.
+    """Return scores [head, query, key] divided by the temperature; 0 leaves only the first of the largest.
 
     So does a temperature so near to 0 that a quotient overflows: infinite scores have no softmax.
     """

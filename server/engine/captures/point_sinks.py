@@ -1,6 +1,6 @@
-"""Where the numbers of named points gather while a request runs: hidden states, traces, the lens and head scores.
+"""Gathers the numbers of named points while a request runs: hidden states, traces, the lens and head scores.
 
-Knows requests and tensors; knows no scheduling and no wire. As with attention
+It knows requests and tensors; it knows no scheduling and no wire. As with attention
 (`server.engine.captures.attention_sink`), each number depends on its own row alone.
 """
 
@@ -30,18 +30,18 @@ from server.engine.sequence import Sequence
 _LENS_NUMBERS = 1 << 22
 """Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
 NUM_MEASURES = 6
-"""Of a row of attention, before the offsets asked for: see HeadScoresTask."""
+"""Measures of a row of attention, before the offsets asked for: see HeadScoresTask."""
 
 
 def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
-    """The residual stream: 0 before the first block, i after block i."""
+    """Return a read of the residual stream: 0 before the first block, i after block i."""
     if layer == 0:
         return Read("hook_resid_pre", 0, rows, None, deliver)
     return Read("hook_resid_post", layer - 1, rows, None, deliver)
 
 
 class PointSink(Sink):
-    """One point with a position axis: [position, ...], in the order asked for.
+    """The numbers of one point with a position axis: [position, ...], in the order asked for.
 
     Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
     unit that the point does not have.
@@ -96,7 +96,7 @@ class PointSink(Sink):
 class EmbeddingSink(Sink):
     """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none.
 
-    Without a layer they are what the stack returns, and `take` is given them.
+    Without a layer they are what the stack returns; `take` is given them.
     """
 
     def __init__(self, task: EmbedTask, seq: Sequence, model: Network) -> None:
@@ -116,7 +116,7 @@ class EmbeddingSink(Sink):
         return [stream_read(self._task.layer, rows, self._keep)]
 
     def take(self, window: Window, hidden: torch.Tensor) -> None:
-        """What the stack returned, [T, d] of the whole batch."""
+        """Take what the stack returned, [T, d] of the whole batch."""
         rows = self._rows(window)
         if rows and self._task.layer is None:
             self._keep(hidden[rows.start : rows.stop].clone())
@@ -127,7 +127,7 @@ class EmbeddingSink(Sink):
         return range(window.first_row + skip, window.first_row + window.num_rows)
 
     def mark(self) -> Callable[[], None]:
-        """What takes back all that is gathered from now on."""
+        """Return a function that takes back all that is gathered from now on."""
         pieces, mean = list(self._pieces), self._mean.copy()
 
         def take_back() -> None:
@@ -250,8 +250,8 @@ class HeadScoresSink(Sink):
         return [AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)]
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """rows [heads, n, keys] of these queries -> [heads, n, measure]. Sums are in float64, so that the keys of later
-        chunks, which weigh nothing, change nothing.
+        """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that the
+        keys of later chunks, which weigh nothing, change nothing.
         """
         keys = torch.arange(rows.shape[2])
         before = torch.zeros(len(queries), len(keys), dtype=torch.bool)  # the key after an earlier copy of the query
@@ -272,7 +272,7 @@ class HeadScoresSink(Sink):
 
     @staticmethod
     def _at(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """The weight on one key of each row, 0 where there is no such key: keys [n] -> [heads, n]."""
+        """Return the weight on one key of each row, 0 where there is no such key: keys [n] -> [heads, n]."""
         there = (keys >= 0) & (keys < rows.shape[2])
         return rows[:, torch.arange(len(keys)), keys.clamp(0, rows.shape[2] - 1)] * there
 

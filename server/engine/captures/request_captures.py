@@ -1,6 +1,7 @@
-"""What one request wants of the network's inside, and what has been found so far.
+"""Holds what one request captures of the network's numbers, and what it changes.
 
-Joins the sinks that numbers gather in with the changes a request makes; knows nothing of batches or of other requests.
+It joins the sinks in which numbers gather with the request's interventions; it knows nothing of batches or of other
+requests.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ _MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_patter
 
 @dataclass(slots=True)
 class RequestCaptures:
-    """What one request gathers over its steps, beside its tokens."""
+    """What one request gathers over its steps, apart from its tokens."""
 
     sinks: list[Sink] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
@@ -41,8 +42,8 @@ class RequestCaptures:
 
     @classmethod
     def of(cls, seq: Sequence, model: Network) -> "RequestCaptures":
-        """Raises ValueError for an intervention that makes no sense, or for heads or positions that are not there;
-        MemoryError or RuntimeError without memory.
+        """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
+        positions that are not there; MemoryError or RuntimeError without memory.
         """
         if seq.row_capture is not None:
             check_heads(seq.row_capture.pairs, seq.row_capture.part, model.config)
@@ -60,22 +61,22 @@ class RequestCaptures:
 
     @property
     def logit_sinks(self) -> list[PointSink]:
-        """Those that want the prompt's logits."""
+        """Return the sinks that gather the prompt's logits."""
         return [sink for sink in self.sinks if isinstance(sink, PointSink) and sink.stage == "logits"]
 
     @property
     def problem(self) -> str | None:
-        """What was found and cannot be told in the type asked for."""
+        """Return what was captured and cannot be represented in the type asked for, or None."""
         return next((sink.problem for sink in self.sinks if sink.problem is not None), None)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no step need ask it for anything."""
+        """Return whether no step need ask it for anything."""
         return not (self.sinks or self.patches) and self.prompt_logprobs is None
 
     @property
     def is_gathering(self) -> bool:
-        """Whether a step may add to what was found."""
+        """Return whether a step may add to what was captured."""
         return bool(self.sinks) or self.prompt_logprobs is not None
 
     def mark(self) -> Callable[[], None]:
@@ -98,7 +99,7 @@ class RequestCaptures:
                 patch.apply_at(logits, position)
 
     def arrays(self) -> dict[str, Array]:
-        """All that was gathered, by the names of the answer."""
+        """Return all that was gathered, by the names of the answer."""
         found: dict[str, Array] = {}
         for sink in self.sinks:
             found |= sink.arrays()
@@ -106,7 +107,7 @@ class RequestCaptures:
 
 
 class HooksBuilder:
-    """Gathers the wishes of many requests about one stage of a step."""
+    """Collects the hooks of many requests on one stage of a step."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -116,8 +117,8 @@ class HooksBuilder:
         self._attention_changes: list[AttentionChange] = []
 
     def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
-        """The wishes of one request about its window. Without `is_new` its numbers were handed out before, and only its
-        changes count.
+        """Add the hooks of one request on its window. Without `is_new` its numbers were captured before, and only
+        its changes count.
         """
         for patch in found.patches:
             if patch.stage == self._stage:
@@ -141,14 +142,16 @@ class HooksBuilder:
             self._attention_changes.append(change)
 
     def hooks(self) -> Hooks | None:
-        """None when there are no wishes: the network then does nothing for them."""
+        """Return the hooks, or None if there are none: the network then does nothing for them."""
         if not (self._reads or self._taps or self._changes or self._attention_changes):
             return None
         return Hooks(self._reads, self._changes, self._taps, self._attention_changes)
 
 
 def _is_reached(patch: Patch, seq: Sequence) -> bool:
-    """Whether the sequence runs the layer of a patch. In deeper ones, which others may need, it has no rows."""
+    """Return whether the sequence runs the layer of a patch. In deeper layers, which others may need, it has no
+    rows.
+    """
     depth = seq.num_encoder_layers_needed if patch.stack == "encoder" else seq.num_layers_needed
     return patch.layer is None or patch.layer < depth
 

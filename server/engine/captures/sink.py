@@ -25,7 +25,7 @@ class Network(Protocol):
 
 
 class Sink(ABC):
-    """Gathers some of an answer."""
+    """Gathers a part of an answer."""
 
     stage: Stage
     """The part of a step in which its numbers come."""

@@ -1,4 +1,6 @@
-"""Where the rows of one sequence lie in one pass of the network, and which keys its rows see. Knows positions only."""
+"""Finds where the rows of one sequence are in one pass of the network, and which keys its rows see. It knows
+positions only.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +25,17 @@ class Window:
     start: int
     num_rows: int
     captured: int = 0
-    """Positions below it were handed out before (the request was preempted since)."""
+    """Positions below this one were returned before (the request was preempted since)."""
 
     def find(self, positions: Positions, *, again: bool = False) -> Positions:
-        """The places in `positions` whose rows are here and, unless `again`, were not handed out before."""
+        """Return the indices into `positions` whose rows are in this span and, unless `again`, were not returned
+        before.
+        """
         first = self.start if again else max(self.start, self.captured)
         return np.flatnonzero((positions >= first) & (positions < self.start + self.num_rows))
 
     def rows(self, positions: Positions) -> list[int]:
-        """The batch rows of these positions."""
+        """Return the batch rows of these positions."""
         rows: list[int] = (positions - self.start + self.first_row).tolist()
         return rows
 
@@ -39,7 +43,7 @@ class Window:
 def seen_keys(
     config: ModelConfig, part: Part, layer: int, positions: Sequence[int] | Positions, keys: torch.Tensor
 ) -> torch.Tensor:
-    """Whether a query sees a key: positions [n], keys [m] (positions too) -> bool [n, m]."""
+    """Return whether each query sees each key: positions [n], keys [m] (positions too) -> bool [n, m]."""
     queries = torch.as_tensor(np.asarray(positions, np.int64), device=keys.device)[:, None]
     distance = keys - queries
     seen = torch.ones_like(distance, dtype=torch.bool)

@@ -1,1 +1,3 @@
-"""Runs a batch: the network, the sampler, warm-up, and what happens when a step fails. It never decides who runs."""
+"""Runs a batch: the network, the sampler, warm-up, and what happens when a step fails. It never decides which
+requests run.
+"""

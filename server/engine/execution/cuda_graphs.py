@@ -1,11 +1,12 @@
-"""Steps in which every sequence brings one token, as CUDA graphs: the device does not wait for Python.
+"""Runs steps in which every sequence has one token as CUDA graphs, so that the device does not wait for Python.
 
-A graph has fixed shapes, so there is one for each number of rows and of blocks, in powers of two, captured before
-anybody waits. A step is copied into the graph's input, filled up with rows that belong to nobody, and replayed. Every
-layer's queries stay where the graph wrote them: whoever looks inside gets attention rows from those and the cached
-keys, beside the graph. On other devices the same function is called instead of captured: tests on a CPU prove it.
+A graph has fixed shapes, so there is one for each number of rows and of blocks, in powers of two, captured before the
+first request. A step is copied into the graph's input, padded with rows that belong to no sequence, and replayed. Every
+layer's queries stay where the graph wrote them: attention rows for captures are computed from these queries and the
+cached keys, outside the graph. On other devices the same function is called instead of captured, which lets tests on a
+CPU check it.
 
-Knows networks and batches; knows no sequences and no requests.
+It knows networks and batches, but no sequences and no requests.
 """
 
 import inspect
@@ -35,16 +36,16 @@ from server.engine.config import EngineConfig
 logger = logging.getLogger(__name__)
 
 DEVICE_TYPES = ("cuda",)
-"""Where steps are graphs unless that is turned off."""
+"""Device types on which steps run as graphs unless that is turned off."""
 BACKEND = "inductor"
-"""What compiles."""
+"""The `torch.compile` backend."""
 _COMPILED_ROWS = (1, 8, 32, 64, 128, 256, 512, 1024)
 LEAST_KEYS = 256
-"""Of the smallest graph: fewer would save little."""
+"""Keys of the smallest graph; fewer would save little."""
 
 
 class Shape(NamedTuple):
-    """Of a step as a graph has it."""
+    """The shape of a step as its graph has it."""
 
     rows: int
     blocks: int
@@ -52,26 +53,26 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class DecodePass:
-    """What a step gave; it is overwritten by the next one of the same shape."""
+    """The result of a step; the next step of the same shape overwrites it."""
 
     hidden: torch.Tensor
-    """[R, d]"""
+    """Hidden states [R, d]."""
     logits: torch.Tensor
-    """[R, vocab], as `Transformer.logits` gives them."""
+    """Logits [R, vocab], as `Transformer.logits` gives them."""
     queries: list[torch.Tensor]
-    """[R', H, D] of each layer, turned, R' >= R."""
+    """Rotated queries [R', H, D] of each layer, R' >= R."""
     hooks: Hooks = field(default_factory=Hooks)
-    """What was looked at; what was seen waits for `deliver`."""
+    """The hooks that ran; their captures wait for `deliver`."""
     _seen: list[Callable[[], None]] = field(default_factory=list)
 
     def deliver(self) -> None:
-        """Hand out what was seen, now that nothing else waits for the device."""
+        """Deliver the captures, now that nothing else waits for the device."""
         for each in self._seen:
             each()
         self._seen.clear()
 
     def hook(self, batch: Batch, cache: KVCache, blocks: list[Block], hooks: Hooks) -> None:
-        """Compute the attention rows asked for, in the device's own time."""
+        """Compute the attention rows asked for, without making the device wait."""
 
         def later(tap: AttentionTap) -> AttentionTap:
             def keep(layer: int, i: int, rows: torch.Tensor) -> None:
@@ -97,10 +98,11 @@ class DecodeGraphs:
     def __init__(
         self, model: Transformer, cache: KVCache, max_rows: int, max_len: int, *, compiled: bool = False
     ) -> None:
-        """max_rows: sequences that run at once; max_len: tokens of the longest; compiled: by `torch.compile`, which
-        makes one kernel of many small ones but takes some seconds for each number of rows: there are fewer of these.
+        """Prepare for up to `max_rows` sequences at once and `max_len` tokens in the longest. `compiled` uses
+        `torch.compile`, which fuses many small kernels into one but takes some seconds for each number of rows, so
+        there are fewer of these.
 
-        Raises ValueError when `why_no_graphs` names a reason.
+        Raises ValueError if `why_no_graphs` gives a reason.
         """
         why_not = why_no_graphs(model)
         if why_not is not None:
@@ -127,18 +129,20 @@ class DecodeGraphs:
 
     @property
     def shapes(self) -> list[Shape]:
-        """Of all graphs, the largest first."""
+        """Return the shapes of all graphs, the largest first."""
         every = (Shape(rows, width) for rows in reversed(self._rows) for width in reversed(self._widths))
         return [shape for shape in every if self._is_one_piece(shape)]
 
     def _is_one_piece(self, shape: Shape) -> bool:
-        """Whether its attention is one operation a layer. Others would be large graphs, and gain little."""
+        """Return whether the attention of this shape is one operation per layer. Other graphs would be large and
+        gain little.
+        """
         size = self._cache.block_size
         return shape.rows <= rows_at_a_time(shape.blocks * size, self._cache.layers[0])
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture all of them. The largest come first: the others find room in the memory that they took."""
+        """Capture all graphs. The largest come first: the others then fit into the memory that these took."""
         # Only where it is needed: to load the compiler takes a second.
         compiling = torch._dynamo.config.patch(recompile_limit=len(self._rows) + 8) if self.compiled else nullcontext()
         with compiling:
@@ -147,7 +151,7 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def run(self, batch: Batch, hooks: Hooks | None = None) -> DecodePass | None:
-        """A step of single tokens, with the attention rows asked for; None where there is no graph for it."""
+        """Run a step of single tokens, with the attention rows asked for; return None if there is no graph for it."""
         if not self._can_serve(batch, hooks):
             return None
         shape = self._shape_of(batch)
@@ -164,7 +168,7 @@ class DecodeGraphs:
         return passed
 
     def _can_serve(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Whether each row is a sequence's next token, and nobody wants more than attention rows."""
+        """Return whether each row is a sequence's next token and the hooks ask for nothing but attention rows."""
         if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
             return False
         num_rows = batch.num_rows
@@ -183,7 +187,7 @@ class DecodeGraphs:
         return self._graphs[shape]
 
     def _step(self, shape: Shape) -> DecodePass:
-        """The packed step through the network: what a graph holds."""
+        """Run the packed step through the network; a graph holds exactly this."""
         lines = self._packed[: packed_size(*shape)].view(-1, shape.rows)
         if self.compiled:  # once for each number of rows, for any number of blocks
             torch._dynamo.mark_static(lines, 1)
@@ -196,7 +200,7 @@ class DecodeGraphs:
         return hidden, self._logits(self._model, hidden), batch.queries
 
     def _captured(self, step: Callable[[], DecodePass]) -> Callable[[], DecodePass]:
-        """The step as a graph on a GPU; on other devices the step itself."""
+        """Return the step as a graph on a GPU; on other devices, return the step itself."""
         self._packed.zero_()  # rows that are nobody's
         step()  # at the first call libraries set themselves up and code is compiled, which cannot be captured
         if self._pool is None:
@@ -214,8 +218,8 @@ class DecodeGraphs:
 
 
 def graphs_for(model: Transformer, cache: KVCache, config: EngineConfig, max_len: int) -> DecodeGraphs | None:
-    """The graphs that a configuration asks for, captured; None where it asks for none, the device has none, or the
-    network cannot be one. max_len: as in `DecodeGraphs`.
+    """Return the captured graphs that a configuration asks for, or None if it asks for none, the device has none, or
+    the network cannot run as one. `max_len` is as in `DecodeGraphs`.
     """
     if config.cuda_graphs == "off" or model.device.type not in DEVICE_TYPES or why_no_graphs(model) is not None:
         return None
@@ -234,7 +238,7 @@ def graphs_for(model: Transformer, cache: KVCache, config: EngineConfig, max_len
 
 
 def why_no_graphs(model: Transformer) -> str | None:
-    """Why this network's steps cannot be graphs, or None when they can."""
+    """Return why this network's steps cannot be graphs, or None if they can."""
     if model.config.kind != "decoder" or model.decoder is None:
         return f"graphs are of decoders that stand alone, not of an {model.config.kind}"
     attention = _self_attention(model.decoder.blocks[0])
@@ -254,7 +258,7 @@ def _self_attention(block: Block) -> SelfAttention:
 
 
 def _powers_of_two(least: int, most: int) -> list[int]:
-    """least, 2 * least, ... up to the first that is not below `most`."""
+    """Return least, 2 * least, ... up to the first value that is not below `most`."""
     sizes = [least]
     while sizes[-1] < most:
         sizes.append(2 * sizes[-1])

@@ -1,7 +1,8 @@
-"""Runs a step; where it raises, runs it again in halves until those whose fault it is stand alone.
+"""Runs a step; if it raises, runs it again in halves until the sequences that cause the failure are alone.
 
-The others get what they would have got: keys and values are written again where they stood, what a failed pass had
-handed out is taken back first, and numbers do not depend on who shares a pass. Knows no queue and no network.
+The others get what they would have got: keys and values are written again to the same places, what a failed pass had
+captured is taken back first, and numbers do not depend on which sequences share a pass. It knows no queue and no
+network.
 """
 
 import logging
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Runner(Protocol):
-    """What is needed of a model runner."""
+    """The part of a model runner that is needed here."""
 
     def run(
         self,
@@ -39,11 +40,12 @@ def run_isolated(
     captures: Mapping[int, RequestCaptures],
     check: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """The step's result; those that fail when they run alone are among its `failures`, as are all where not even one
-    token finds memory: others may hold it.
+    """Return the step's result. Sequences that fail when they run alone are among its `failures`, and so are all of
+    them if not even one token finds memory: other requests may hold it.
 
-    Raises what else `runner.check` raises: then it is nobody's fault, and the engine cannot go on. Raises StepCancelled
-    when `check`, which is called between pieces of the work, does: then nothing of the step has been handed out.
+    Raises whatever else `runner.check` raises: then no sequence is to blame, and the engine cannot continue. Raises
+    StepCancelled when `check`, which is called between pieces of the work, raises it: then nothing of the step has been
+    delivered.
     """
     everyone = schedule.sequences
     try:
@@ -68,7 +70,7 @@ def run_isolated(
 
 
 def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepResult:
-    """A step for which there was no memory at all. Raises `error` if it says anything else."""
+    """Return the result of a step for which there was no memory at all. Raises `error` if it has another cause."""
     failure = failure_of(error)
     if failure.reason != "memory":
         raise error
@@ -114,13 +116,15 @@ class _Isolation:
         return result
 
     def take_back(self, uids: Iterable[int]) -> None:
-        """Forget what the step has handed out to these."""
+        """Discard what the step has captured for these requests."""
         for uid in uids:
             if uid in self._take_back:
                 self._take_back[uid]()
 
     def _isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
-        """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""
+        """Add to `result` what sequences give that fail only because of others in the batch, and the failures of the
+        rest.
+        """
         if len(sequences) == 1:
             result.failures[sequences[0].uid] = failure
             return
@@ -133,7 +137,7 @@ class _Isolation:
                 self._isolate(half, part, result)
 
     def _attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
-        """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
+        """Return the result of these sequences, or why there is none; what they had captured is then taken back."""
         captures = {seq.uid: self._captures[seq.uid] for seq in sequences}
         part = self._schedule.of(captures.keys())
         try:

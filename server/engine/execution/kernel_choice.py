@@ -34,7 +34,7 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
 def kernels_in_use(
     kernels: KernelConfig, dtype: torch.dtype, device: torch.device
 ) -> tuple[str, str | None, str | None]:
-    """Return what computes for a network of this dtype on this device, `native` or `torch`; of native kernels also
+    """Return what computes for a network of this dtype on this device, `native` or `torch`; for native kernels also
     their level, and how they multiply by bfloat16 weights.
     """
     if kernels.why_not_native(dtype, device) is not None:

@@ -1,5 +1,5 @@
-"""One step of the network: what encoders read, then a batch of chunks, captures, sampling. Knows sequences and tensors;
-makes no policy and keeps no queue.
+"""Runs one step of the network: the encoder's input, then a batch of chunks, captures, sampling. It knows sequences
+and tensors; it sets no policy and keeps no queue.
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,11 @@ class StepResult:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     rows: dict[int, dict[str, Array]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
-    """Of requests that get nothing else from this step."""
+    """Failures of requests that get nothing else from this step, by uid."""
     attention_seconds: float = 0.0
 
     def add(self, other: "StepResult") -> None:
-        """Take over what another part of the same step gave."""
+        """Add the result of another part of the same step."""
         self.tokens |= other.tokens
         self.logprobs |= other.logprobs
         self.rows |= other.rows
@@ -51,7 +51,7 @@ class StepResult:
 
 
 class _Placed(NamedTuple):
-    """A chunk and where its rows lie in the batch. A named tuple for the reason that `Chunk` is one."""
+    """A chunk and where its rows are in the batch. It is a named tuple for the same reason as `Chunk`."""
 
     chunk: Chunk
     span: int
@@ -71,7 +71,7 @@ class ModelRunner:
     """Runs sequences through one network and one cache."""
 
     def __init__(self, model: Transformer, cache: KVCache, graphs: DecodeGraphs | None = None) -> None:
-        """graphs: of that network and that cache, for the steps they serve."""
+        """Set up the runner. `graphs` are of this network and this cache, for the steps that they serve."""
         self.model = model
         self.cache = cache
         self.graphs = graphs
@@ -84,8 +84,8 @@ class ModelRunner:
         encodes: ReadOnlySequence[Sequence] = (),
         check: Check = lambda: None,
     ) -> StepResult:
-        """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `captures`, and
-        samples for the chunks that reach their last token.
+        """Run the encoder for `encodes`, then the chunks. Adds what they capture to `captures`, and samples for the
+        chunks that reach their last token.
 
         Raises what `check` raises, which is called between pieces of the work.
         """
@@ -117,7 +117,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Push one token through the network, in the block that is nobody's. Raises when not even that can be done."""
+        """Push one token through the network, in the null block. Raises if not even that works."""
         model, kind = self.model, self.model.config.kind
         if kind == "encoder":
             model.encode(Batch.unchunked([[0]], self.cache.block_size, model.device, [model.config.num_layers]))
@@ -135,7 +135,9 @@ class ModelRunner:
         result: StepResult,
         check: Check,
     ) -> None:
-        """Whole sequences through the encoder; where a decoder follows, its blocks take keys and values at once."""
+        """Run whole sequences through the encoder; if a decoder follows, its blocks compute their keys and values at
+        once.
+        """
         # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
         ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
         ids = [seq.encoder_token_ids for seq in ordered]
@@ -160,7 +162,7 @@ class ModelRunner:
             self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks())
 
     def _cross_slots(self, seq: Sequence) -> np.ndarray:
-        """Where the cache holds each of the encoder's positions."""
+        """Return the cache slot of each of the encoder's positions."""
         size = self.cache.block_size
         positions = np.arange(seq.num_cross_tokens)
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
@@ -207,7 +209,7 @@ class ModelRunner:
     def _read_logits(
         self, at: _Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
     ) -> None:
-        """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
+        """Deliver the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
         sinks = found.logit_sinks if found.sinks else []
         if not sinks and found.prompt_logprobs is None:
@@ -239,7 +241,9 @@ class ModelRunner:
     def _add_prompt_logprobs(
         seq: Sequence, start: int, logits: torch.Tensor, found: list[TokenLogprobs | None]
     ) -> None:
-        """Of the tokens that follow positions `start`, ... of the prompt; nothing of the prompt follows its last."""
+        """Add the log-probabilities of the tokens that follow positions `start`, ... of the prompt; no prompt token
+        follows its last position.
+        """
         params = seq.sampling_params
         assert params is not None
         assert params.prompt_logprobs is not None
@@ -286,7 +290,7 @@ class ModelRunner:
     def _draw(
         self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
     ) -> tuple[list[int], list[float]]:
-        """The tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
+        """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
         scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
         ids = [sampled.token_id for sampled in scored]
         for seq, sampled in zip(sequences, scored, strict=True):
@@ -302,7 +306,9 @@ class ModelRunner:
 
 
 def _not_finite(seq: Sequence, position: int) -> Failure:
-    """There is nothing to choose a token from: the request's own doing if it changes anything, else the server's."""
+    """Return the failure for logits that allow no choice: the request caused it if it intervenes, otherwise the
+    server did.
+    """
     what = f"the logits at position {position} are infinite or no numbers"
     if seq.is_changed:
         return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")
@@ -344,4 +350,4 @@ def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -
 
 
 _LOGIT_ROWS = 256
-"""Prompt rows whose logits exist at a time."""
+"""Most prompt rows whose logits exist at once."""

@@ -1,17 +1,17 @@
-"""Gives a step up, between two pieces of its work, when those who hold most of it want it no more.
+"""Cancels a step, between two pieces of its work, when the requests that hold most of it no longer want it.
 
-A step that reads prompts may take most of a second. A client that leaves meanwhile, or whose time is over, would keep
-its place and its blocks until the end, and the others would wait for numbers that nobody reads. So the network asks as
-it runs, and a step of which too little is still wanted is left: nothing of it is committed. Those who left end at once;
-who stays is scheduled again and, where answers do not depend on the batch, gets the same bits: keys and values are
-written again where they stood, and what was captured is taken back.
+A step that reads prompts may take most of a second. A client that disconnects meanwhile, or whose deadline passes,
+would keep its slot and its blocks until the end, and the others would wait for numbers that are never read. So the
+network checks as it runs, and a step of which too little is still wanted is cancelled: nothing of it is committed. The
+aborted requests end at once. The others are scheduled again and, where answers do not depend on the batch, get the same
+bits: keys and values are written again to the same places, and captures are taken back.
 
-Nobody starves. A step that somebody still wants is given up only if the others hold more than half of its tokens, and
-never right after another such step was: who stays loses at most every second step, whoever comes and leaves beside.
-A step that nobody wants is always given up: it cannot cost anybody anything.
+No request starves. A step that some request still wants is cancelled only if the aborted ones hold more than half of
+its tokens, and never right after another such step was: a request loses at most every second step, however many others
+come and leave. A step that no request wants is always cancelled: that costs no request anything.
 
-On CUDA nothing is asked: there the network runs ahead of the device, so an answer would come late, and steps are short.
-Standard library only.
+On CUDA there is no check: there the network runs ahead of the device, so an answer would come late, and steps are
+short. Standard library only.
 """
 
 import math
@@ -21,15 +21,15 @@ from collections.abc import Callable, Iterable
 from server.engine.scheduling.schedule import Schedule
 
 ASK_INTERVAL = 0.001
-"""Seconds between two looks at who has left. One costs a microsecond where nobody has."""
+"""Seconds between two checks for aborted requests. A check costs a microsecond if there are none."""
 
 
 class StepCancelled(Exception):
-    """Too little of the step is still wanted. No failure: it must not be logged as one."""
+    """Raised when too little of the step is still wanted. It is no failure and must not be logged as one."""
 
 
 class CancellationCheck:
-    """Call it often while a step runs: it raises StepCancelled once the step should be given up."""
+    """A check to call often while a step runs: it raises StepCancelled once the step should be cancelled."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CancellationCheck:
         not, the step runs to its end in any case.
         """
         self.aborted: set[int] = set()
-        """Uids that were aborted during the step, in it or not."""
+        """Uids that were aborted during the step, whether they are part of it or not."""
         self._schedule = schedule
         self._new_aborts = new_aborts
         self._next_deadline = next_deadline
@@ -67,7 +67,7 @@ class CancellationCheck:
             raise StepCancelled
 
     def _num_wanted_tokens(self, now: float) -> int:
-        """Of the step, by those who have neither left nor run out of time."""
+        """Return how many of the step's tokens belong to requests that are neither aborted nor past their deadline."""
         wanted = {
             seq.uid
             for seq in self._schedule.sequences

@@ -1,7 +1,8 @@
-"""The first steps, run before anyone waits for them: threads start, libraries set themselves up, memory is met.
+"""Runs the first steps before any request waits for them: threads start, libraries set themselves up, memory is
+touched.
 
-The largest step that serving can meet is met here, so that a server for which there is not enough memory ends at its
-start; what the tensors took is given back.
+The largest step that serving can need runs here, so that a server without enough memory for it fails at its start; what
+the tensors took is given back.
 """
 
 from collections.abc import Sequence
@@ -19,16 +20,20 @@ from server.engine.memory.memory_limit import give_back_memory
 from server.engine.scheduling.block_manager import NULL_BLOCK
 
 _PROMPT = 96
-"""Tokens, enough for the kernels that spread many rows over threads; one more token takes those for a few rows."""
+"""Prompt tokens, enough for the kernels that spread many rows over threads; one more token uses the kernels for a
+few rows.
+"""
 _PIECE = 64
-"""Most rows of one sequence where only the products count: attention over a long one would take longest."""
+"""Most rows of one sequence where only the matrix products matter: attention over a long sequence would take
+longest.
+"""
 
 
 def warm_up(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run a prompt through each stack, and one more token in the cache's first blocks, which hold nothing yet; on a CPU
-    then `max_num_batched_tokens` rows through one block, and `max_num_seqs` through the head.
+    """Run a prompt through each stack, then one more token, in the cache's first blocks, which hold nothing yet. On
+    a CPU, then run `max_num_batched_tokens` rows through one block, and `max_num_seqs` rows through the head.
     """
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     room = (cache.num_blocks - 1) * cache.block_size
@@ -60,7 +65,7 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
 
 
 def _hook() -> Hooks:
-    """One row of one head, so that what serves it has run too."""
+    """Return hooks for one row of one head, so that the code that serves captures has run too."""
     return Hooks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
 
 
@@ -68,7 +73,7 @@ def _hook() -> Hooks:
 def _warm_up_rows(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Through one block: all blocks have products of the same shapes."""
+    """Run rows through one block: the products of all blocks have the same shapes."""
     rows = max_num_batched_tokens
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
@@ -92,11 +97,11 @@ def _warm_up_rows(
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:
-    """`rows` as lengths of sequences: pieces, and what is left."""
+    """Return `rows` as lengths of sequences: full pieces, then the rest."""
     rest = [rows % piece] if rows % piece else []
     return [piece] * (rows // piece) + rest
 
 
 def _padding_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
-    """Rows for so many layers, whose keys and values all go to the block that nobody reads."""
+    """Return rows for so many layers, whose keys and values all go to the null block."""
     return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), num_layers, [NULL_BLOCK], 1 if has_cross else 0)

@@ -1,9 +1,9 @@
-"""Answers questions about the weights in a thread of its own, beside the steps. One at a time, at low priority.
+"""Answers questions about the weights in its own thread, next to the steps, one at a time and at low priority.
 
-A question must never hold up a step: the thread computes on one core, at a lower priority than the engine's thread, and
-the products and decompositions it spends its time in run without Python's lock. Results wait here until the engine's
-thread takes them; `call_when_ready` says whom to wake. Knows when a question is answered; the numbers are
-`model.analysis.weights`'s.
+A question must never delay a step: the thread computes on one core, at a lower priority than the engine's thread, and
+the products and decompositions that take its time run without Python's lock. Results wait here until the engine's
+thread takes them; `call_when_ready` sets what to wake. It knows when a question is answered; the numbers come from
+`model.analysis.weights`.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ from server.engine.request import EngineRequest, WeightsTask
 logger = logging.getLogger(__name__)
 
 Check = Callable[[], None]
-"""Called often while an answer is made; raises when nobody waits for it any more."""
+"""Called often while an answer is computed; it raises when no request waits for the answer any more."""
 Answer = Callable[[WeightsTask, Check], Mapping[str, torch.Tensor]]
-"""Raises ValueError for a question that makes no sense."""
+"""Computes an answer; raises ValueError for an invalid question."""
 
 _NICENESS = 5
-"""A third of the weight of the engine's thread. At 10, a tenth, a question of 0.2 s took 11 s on a machine where eight
-other programs shared each core.
+"""Niceness of the thread, which gives it a third of the weight of the engine's thread. At 10, a tenth, a question of
+0.2 s took 11 s on a machine where eight other programs shared each core.
 """
 
 
 class _Stopped(Exception):
-    """The request ended before its answer was there."""
+    """Raised when the request ends before its answer is complete."""
 
     def __init__(self, reason: FinishReason) -> None:
         super().__init__(reason)
@@ -43,10 +43,10 @@ class _Stopped(Exception):
 
 
 class WeightQueries:
-    """A queue of questions and the thread that answers them. The methods are the engine's thread's."""
+    """A queue of questions and the thread that answers them. Its methods are for the engine's thread."""
 
     def __init__(self, answer: Answer) -> None:
-        """Call from the engine's thread, when its number of threads is set."""
+        """Start the queue. Call it from the engine's thread, once its number of threads is set."""
         # torch settles a thread's number of threads when the thread first asks for it, and takes the last one that any
         # thread has set: it is settled for this thread before the inspector's sets its own.
         torch.get_num_threads()
@@ -55,7 +55,7 @@ class WeightQueries:
         self._waiting: deque[EngineRequest] = deque()
         self._running: int | None = None
         self._aborted = False
-        """Whether the running one is to stop."""
+        """Whether the running question is to stop."""
         self._results: list[RequestOutput] = []
         self._wake: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class WeightQueries:
 
     @property
     def num_requests(self) -> int:
-        """Questions that are being answered or wait for it."""
+        """Return how many questions are being answered or are waiting."""
         with self._changed:
             return len(self._waiting) + (self._running is not None)
 
@@ -85,7 +85,7 @@ class WeightQueries:
             self._changed.notify()
 
     def abort(self, uid: int) -> bool:
-        """End a question early; whether it was one of ours. Its last word comes with the results."""
+        """End a question early and return whether it was in this queue. Its end comes with the results."""
         with self._changed:
             if uid == self._running:
                 self._aborted = True
@@ -98,7 +98,7 @@ class WeightQueries:
         return False
 
     def take_results(self) -> list[RequestOutput]:
-        """The ends that have come since the last call."""
+        """Return the ends that have come since the last call."""
         with self._changed:
             results, self._results = self._results, []
         return results

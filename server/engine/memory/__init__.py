@@ -1,1 +1,1 @@
-"""How much memory there is, and what is done when there is none. It never runs the network."""
+"""Measures how much memory there is, and decides what to do when there is none. It never runs the network."""

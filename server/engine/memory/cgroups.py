@@ -1,5 +1,6 @@
-"""What the control groups of a container leave this process: CPU time and memory. Both versions of Linux's control
-groups (cgroups(7)), and all groups above the process's own, of which each may have a limit. Standard library only.
+"""Reads what a container's control groups leave this process: CPU time and memory. It reads both versions of Linux's
+control groups (cgroups(7)), and all groups above the process's own, each of which may have a limit. Standard library
+only.
 """
 
 from collections.abc import Iterator
@@ -7,22 +8,24 @@ from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
-"""Bytes. Version 1 tells no limit as the largest number of whole pages."""
+"""Bytes from which a limit counts as none. Version 1 reports no limit as the largest number of whole pages."""
 
 
 def within_quota(num_cores: int, num_workers: int = 1, root: Path = _ROOT) -> int:
-    """Choose on how many of `num_cores` CPU cores a worker computes: no more than it has the time of, where
-    `num_workers` share what a quota gives; 1 at least.
+    """Return on how many of `num_cores` CPU cores a worker computes: no more than it has CPU time for, where
+    `num_workers` share what a quota allows, and at least 1.
 
-    Part of a CPU is left out: threads wait for one another, and so for the one whose time is used up. The processes
-    beside take it.
+    A fraction of a CPU is left out: threads wait for one another, and so for the one whose time is used up. The
+    neighbouring processes use it.
     """
     quota = cpu_quota(root)
     return num_cores if quota is None else max(1, min(num_cores, int(quota / num_workers)))
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Read the number of CPUs whose time this process and those in its groups may use together; None: no limit."""
+    """Return the number of CPUs whose time this process and those in its groups may use together, or None if there
+    is no limit.
+    """
     quotas = []
     for folder in _groups("cpu", root):
         quota, period = _cpu_max(folder)
@@ -32,7 +35,9 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def free_memory(root: Path = _ROOT) -> int | None:
-    """Read how many bytes the groups' limits leave, files that are only cached counted as free; None: no limit."""
+    """Return how many bytes the groups' limits leave, counting files that are only cached as free, or None if there
+    is no limit.
+    """
     left = []
     for folder in _groups("memory", root):
         if (folder / "memory.max").exists():
@@ -49,7 +54,7 @@ def free_memory(root: Path = _ROOT) -> int | None:
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folder of the process's own group, in which the controller is, then of each group above it."""
+    """Yield the folder of the process's own group that has the controller, then of each group above it."""
     try:
         lines = (root / "proc/self/cgroup").read_text(errors="surrogateescape").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
@@ -75,7 +80,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _cpu_max(folder: Path) -> tuple[int | None, int | None]:
-    """The quota and its period, in microseconds."""
+    """Return the quota and its period, in microseconds."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -84,7 +89,7 @@ def _cpu_max(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The lines "name number" of a file."""
+    """Return the "name number" lines of a file."""
     try:
         return {name: int(number) for name, number in (line.split() for line in path.read_text().splitlines())}
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How many cache blocks to take. Reads what the machine has; knows nothing of requests."""
+"""Decides how many cache blocks to allocate. It reads what the machine has; it knows nothing of requests."""
 
 import torch
 
@@ -9,17 +9,20 @@ from server.engine.config import EngineConfig
 from server.engine.memory.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
-"""Of the memory that is free once the weights are loaded; the rest is for activations, captures and other processes."""
+"""Share of the memory that is free once the weights are loaded; the rest is for activations, captures and other
+processes.
+"""
 GPU_SHARE = 0.85
 
 
 def num_cache_blocks(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device, max_model_len: int
 ) -> int:
-    """Blocks for `max_num_seqs` full contexts, or what fits the memory set or found, with the null block.
+    """Return the number of blocks for `max_num_seqs` full contexts, or what fits the configured or free memory,
+    including the null block.
 
-    A context of an encoder-decoder holds what the encoder read beside what the decoder did. An encoder keeps nothing
-    from one step to the next: it gets the fewest blocks there can be. Raises ModelLoadError when not even one full
+    A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
+    nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
     context fits.
     """
     if model.kind == "encoder":
@@ -51,8 +54,8 @@ def num_cache_blocks(
 
 
 def free_memory(device: torch.device, share: int | None = None) -> int:
-    """Bytes that could be taken now, within the limits of the container if there is one, and on a CPU within this
-    worker's share of the machine's memory.
+    """Return the bytes that could be allocated now, within the limits of the container if there is one, and on a CPU
+    within this worker's share of the machine's memory.
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -1,4 +1,4 @@
-"""Pages of the libraries that this process has mapped: let go when what needed them is over.
+"""Releases pages of the libraries that this process has mapped, once what needed them is over.
 
 A start runs much code that serving never runs again: four fifths of what torch's libraries have in memory after it.
 Linux; standard library only.
@@ -13,29 +13,29 @@ from typing import NamedTuple
 
 _SMAPS = Path("/proc/self/smaps")
 _DONT_NEED = 4
-"""MADV_DONTNEED. Of a mapped file: what is read there next comes from the file, as it did the first time."""
+"""MADV_DONTNEED: the next read of these pages of a mapped file comes from the file, as the first one did."""
 _madvise = getattr(ctypes.CDLL(None), "madvise", None)
 if _madvise is not None:
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+ *(.*)")
-"""The first line of a mapping in /proc/PID/smaps: its addresses, its permissions and the file's path."""
+"""Matches the first line of a mapping in /proc/PID/smaps: its addresses, its permissions and the file's path."""
 _LIBRARY = re.compile(r"\.so(\.|$)")
 
 
 class _Part(NamedTuple):
-    """Of a library: addresses from `start` up to `end`."""
+    """Part of a library: addresses from `start` up to `end`."""
 
     start: int
     end: int
 
 
 def let_go_of_libraries() -> None:
-    """Give up this process's pages of its libraries, but for those that it has changed. What runs again comes back from
-    the kernel's cache of files, some sixteen pages at a time, in a microsecond or a few.
+    """Release this process's pages of its libraries, except those that it has changed. Code that runs again comes back
+    from the kernel's page cache, some sixteen pages at a time, in one to a few microseconds.
 
-    Only libraries, as they stay mapped where they are for as long as the process lives. Nothing happens where the
-    kernel does not tell what is mapped.
+    Only libraries are released, since they stay mapped at the same place as long as the process lives. Nothing happens
+    if the kernel does not report what is mapped.
     """
     if _madvise is None:
         return
@@ -45,7 +45,7 @@ def let_go_of_libraries() -> None:
 
 
 def _unchanged_parts(smaps: Iterable[str]) -> Iterator[_Part]:
-    """Those that nobody may write to and nobody has written to: linking does, where a part holds addresses."""
+    """Yield the parts that are not writable and were never written to: linking writes to parts that hold addresses."""
     part = None
     for line in smaps:
         if found := _MAPPING.match(line):

@@ -1,5 +1,5 @@
-"""How much memory a worker may take: an allocation beyond it fails, and with it one request, before the kernel's killer
-of processes ends them all. Linux; standard library only.
+"""Limits how much memory a worker may take: an allocation beyond the limit fails, and with it one request, before
+the kernel's OOM killer ends all of them. Linux; standard library only.
 """
 
 import contextlib
@@ -16,25 +16,26 @@ logger = logging.getLogger(__name__)
 
 _ROOT = Path("/")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""Looked up now, not when memory is short; None in a C library that keeps nothing."""
+"""The C library's `malloc_trim`, looked up now and not when memory is short; None if the C library lacks it."""
 _SHARE = 0.9
-"""Of what is left once the model is loaded; the rest is for the API process and its neighbours."""
+"""Share of the memory left once the model is loaded; the rest is for the API process and other processes."""
 
 _SPARE = 8 << 20
-"""Bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
+"""Spare bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
 
 _RESERVE = 16 << 20
-"""Bytes of the limit that only who is tried again may take (`reserve`): what a failed step has freed is the C library's
-to give out anew, but need not have gone back to the kernel, of whom the code of a product comes."""
+"""Bytes of the limit that only a request that is tried again may take (`reserve`). The C library can reuse what a
+failed step has freed, but need not have returned it to the kernel, where the memory for a product's code comes from.
+"""
 
 
 def limit_memory(limit: int | None, share: int | None = None, num_processes: int = 1) -> int | None:
-    """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left to
-    it (`free_in_share`) and to those with which it makes `num_processes`, each of which does the same.
+    """Limit this process's memory to `limit` bytes or, with None, to most of what the machine or container has left
+    (`free_in_share`) for it and its sibling processes, `num_processes` in all, each of which does the same.
 
-    What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Returns how many
-    bytes may be taken beyond what is taken already; None where that cannot be known, and nothing is bounded. Raises
-    ValueError for a limit that is taken up already.
+    Private, writable memory counts (RLIMIT_DATA), touched or not. Call it once the model is loaded. Returns how many
+    bytes may be taken in addition to what is taken already, or None if that cannot be known and nothing is limited.
+    Raises ValueError for a limit that is already used up.
     """
     taken = data_bytes()
     if limit is None:
@@ -59,7 +60,7 @@ def limit_memory(limit: int | None, share: int | None = None, num_processes: int
 
 @contextlib.contextmanager
 def reserve() -> Iterator[None]:
-    """Within it, what `limit_memory` kept back may be taken too."""
+    """Allow taking what `limit_memory` kept back, within the context."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY:
         yield
@@ -73,18 +74,18 @@ def reserve() -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Return to the kernel what was freed and is kept for later. At the limit, what comes from the kernel itself (the
-    code of a new product, a thread's stack) could not be had otherwise, now or ever.
+    """Return freed memory that the C library keeps for later to the kernel. At the limit, what comes from the kernel
+    itself (the code of a new product, a thread's stack) could otherwise not be allocated, now or ever.
     """
     if _trim is not None:
         _trim(0)
 
 
 def own_memory(num_bytes: int) -> mmap.mmap:
-    """Zeros, straight from the kernel, to which they return when the last who holds them lets go. For what is large and
-    held for long: the C library could not give it back while anything that came later is in use.
+    """Return zeroed memory straight from the kernel; it goes back there when its last reference is dropped. Use it for
+    what is large and held for long: the C library could not give it back while any later allocation is in use.
 
-    Raises MemoryError, also where the steps would be left without any of what they need to have from the kernel.
+    Raises MemoryError, also if the steps would be left without the memory that they need from the kernel.
     """
     try:
         found = _private(num_bytes)
@@ -102,12 +103,12 @@ def _private(num_bytes: int) -> mmap.mmap:
 
 
 def data_bytes(pid: int | None = None) -> int:
-    """What counts now, of this process or another: VmData of /proc/PID/status."""
+    """Return the bytes that count towards the limit now, for this process or another: VmData of /proc/PID/status."""
     return _status_bytes("VmData", pid)
 
 
 def _status_bytes(wanted: str, pid: int | None = None) -> int:
-    """One size of /proc/PID/status, as it is named there."""
+    """Return one size from /proc/PID/status, by the name it has there."""
     for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == wanted:
@@ -116,8 +117,8 @@ def _status_bytes(wanted: str, pid: int | None = None) -> int:
 
 
 def free_host_memory(root: Path = _ROOT) -> int | None:
-    """Bytes of this machine that could be taken now, within the container's limit if there is one; None where the
-    kernel does not tell.
+    """Return the bytes of this machine that could be allocated now, within the container's limit if there is one, or
+    None if the kernel does not report it.
     """
     try:
         fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
@@ -129,8 +130,8 @@ def free_host_memory(root: Path = _ROOT) -> int | None:
 
 
 def free_in_share(share: int | None) -> int | None:
-    """As `free_host_memory`, but no more than what this process has not touched yet of its `share` (bytes), if it has
-    one: others have theirs, and may not have taken it yet.
+    """Return `free_host_memory`, but no more than what this process has not touched yet of its `share` (bytes), if
+    it has one: other workers have their shares, and may not have taken them yet.
     """
     free = free_host_memory()
     return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))

@@ -32,7 +32,9 @@ _MOST_BLAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """What becomes of those who found no memory in a step, and of those who hold it. Who is in neither goes on."""
+    """What happens to the requests that found no memory in a step, and to those that hold it. A request in neither
+    set continues.
+    """
 
     ending: frozenset[int]
     requeued: frozenset[int]
@@ -61,9 +63,9 @@ class MemoryRetry:
         self._let_answers_go: Callable[[], object] = lambda: None
         self._line: deque[EngineRequest] = deque()
         self._blames: Counter[int] = Counter()
-        """How often each, in the line or begun again, was set aside for want of memory."""
+        """How often each request, queued or begun again, was requeued for lack of memory."""
         self._retrying: set[int] = set()
-        """Of those who hold nothing: to be tried again in the next step in which they have work."""
+        """Uids of requests that hold nothing and are to be tried again in the next step in which they have work."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -73,26 +75,28 @@ class MemoryRetry:
 
     @property
     def uids(self) -> list[int]:
-        """Those set aside, in the order in which they begin."""
+        """Return the uids of the requeued requests, in the order in which they begin."""
         return [each.uid for each in self._line]
 
     @property
     def is_trying(self) -> bool:
-        """Whether somebody who holds nothing is to be tried again: all that can be given back must be given back."""
+        """Return whether a request that holds nothing is to be tried again: everything that can be given back must
+        be given back.
+        """
         return bool(self._retrying)
 
     @property
     def is_memory_short(self) -> bool:
-        """Whether whoever gathers has to wait behind others."""
+        """Return whether a request that gathers has to wait behind others."""
         return bool(self._line or self._blames)
 
     def is_last_try(self, uid: int) -> bool:
-        """Whether the request, which has begun, ends if it finds no memory."""
+        """Return whether the request, which has begun, ends if it finds no memory."""
         return uid in self._blames
 
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
-        """Call it where memory is short: it returns when nothing holds answers of earlier steps any more, or when that
-        takes too long.
+        """Call `let_answers_go` when memory is short: it returns when nothing holds the answers of earlier steps any
+        more, or when that takes too long.
         """
         self._let_answers_go = let_answers_go
 
@@ -155,8 +159,8 @@ class MemoryRetry:
         return RetryDecision(frozenset(ending), frozenset(requeued), is_hopeless)
 
     def add(self, request: EngineRequest, *, is_to_blame: bool = True) -> None:
-        """Set a request aside: one that found no memory or left for those who did, or, not to blame for anything, one
-        that comes when memory is short.
+        """Queue a request: one that found no memory or made room for others that did, or, if not `is_to_blame`, one
+        that arrives while memory is short.
         """
         self._line.append(request)
         if is_to_blame:
@@ -178,19 +182,21 @@ class MemoryRetry:
                 yield Turn(first)
 
     def next(self, is_anyone_gathering: Callable[[], bool]) -> EngineRequest | None:
-        """Take the next one that may begin now; None when there is none, or it has to wait."""
+        """Return the next request that may begin now and remove it from the queue; None if there is none, or it has
+        to wait.
+        """
         return self._line.popleft() if self.may_begin(is_anyone_gathering) else None
 
     def may_begin(self, is_anyone_gathering: Callable[[], bool]) -> bool:
-        """Whether `next` has one."""
+        """Return whether `next` would return a request."""
         return bool(self._line) and not self._retrying and not (self._blames and is_anyone_gathering())
 
     def has_had_its_tries(self, uid: int) -> bool:
-        """Whether one that `next` gave is to end rather than begin."""
+        """Return whether a request that `next` returned is to end rather than begin."""
         return self._blames[uid] >= _MOST_BLAMES
 
     def remove(self, uid: int) -> EngineRequest | None:
-        """Take out the request of that name, if it stands here."""
+        """Remove and return the request with this uid, or return None if it is not queued."""
         for each in self._line:
             if each.uid == uid:
                 self._line.remove(each)
@@ -198,14 +204,14 @@ class MemoryRetry:
         return None
 
     def expired(self, now: float) -> list[EngineRequest]:
-        """Take out those whose deadline is at or before `now` (CLOCK_MONOTONIC seconds)."""
+        """Remove and return the requests whose deadline is at or before `now` (CLOCK_MONOTONIC seconds)."""
         late = [each for each in self._line if each.deadline is not None and each.deadline <= now]
         for each in late:
             self._line.remove(each)
         return late
 
     def forget(self, *uids: int) -> None:
-        """These requests were told something, so they gather no more, or they have ended."""
+        """Forget these requests: something was sent for them, so they gather no more, or they have ended."""
         if not (self._blames or self._retrying):
             return
         for uid in uids:
@@ -216,8 +222,8 @@ class MemoryRetry:
                 self._blames.clear()
 
     def check_integrity(self, begun: Collection[int]) -> None:
-        """Raises AssertionError when others would wait, for ever, for one that is gone; `begun` are those in no line
-        whose end was not told.
+        """Raise AssertionError if others would wait forever for a request that is gone; `begun` are the unfinished
+        requests that are in no queue.
         """
         line = self.uids
         if twice := set(line).intersection(begun):

@@ -1,1 +1,3 @@
-"""Who runs in the next step, and which blocks of the cache each gets. It knows numbers only: no tensor, no clock."""
+"""Decides which sequences run in the next step, and which blocks of the cache each gets. It knows numbers only: no
+tensor, no clock.
+"""

@@ -1,6 +1,7 @@
-"""Who owns which block of the paged KV cache, and which blocks hold a prefix that others may reuse.
+"""Tracks which sequences own which block of the paged KV cache, and which blocks hold a prefix that others may reuse.
 
-Accounting only: it hands out block numbers and never sees a tensor, a device or a queue. Standard library only.
+It only does the accounting: it hands out block numbers and never sees a tensor, a device or a queue. Standard library
+only.
 
 A block holds the K/V of `block_size` consecutive positions of one sequence, at every layer. It is in one of three
 places:
@@ -22,14 +23,14 @@ from hashlib import sha256
 from server.engine.sequence import Sequence
 
 NULL_BLOCK = 0
-"""Never handed out: padding of block tables points at it."""
+"""The block that is never handed out: the padding of block tables points at it."""
 
 
 class BlockManager:
     """Reference counts, free lists and the prefix index of the blocks of one KV cache."""
 
     def __init__(self, num_blocks: int, block_size: int = 32) -> None:
-        """Manage `num_blocks` blocks, the null block included, of `block_size` positions each.
+        """Manage `num_blocks` blocks, including the null block, of `block_size` positions each.
 
         Raises:
             ValueError: fewer than 2 blocks (block 0 is reserved), or a block size below 1.
@@ -41,9 +42,9 @@ class BlockManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix_cache_queries = 0
-        """Tokens looked up in the prefix cache by requests when they first ran."""
+        """Tokens that requests looked up in the prefix cache when they first ran."""
         self.prefix_cache_hits = 0
-        """Those of them that were found."""
+        """How many of the looked-up tokens were found."""
         self._num_holders = [0] * num_blocks
         self._hash_of_block: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
@@ -52,22 +53,22 @@ class BlockManager:
 
     @property
     def num_usable_blocks(self) -> int:
-        """All but the null block."""
+        """Return the number of all blocks but the null block."""
         return self.num_blocks - 1
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that no sequence holds; a cached prefix does not make a block less free."""
+        """Return the number of blocks that no sequence holds; a cached prefix does not make a block less free."""
         return len(self._blank) + len(self._cached)
 
     @property
     def num_cached_blocks(self) -> int:
-        """Free blocks that still hold a prefix."""
+        """Return the number of free blocks that still hold a prefix."""
         return len(self._cached)
 
     @property
     def usage(self) -> float:
-        """The share of usable blocks that sequences hold, 0 to 1."""
+        """Return the share of usable blocks that sequences hold, 0 to 1."""
         return 1 - self.num_free_blocks / self.num_usable_blocks
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -85,10 +86,11 @@ class BlockManager:
             )
 
     def match_prefix(self, seq: Sequence) -> int:
-        """How many leading tokens of `seq` the cache holds and `seq` may take. Changes nothing but `seq.block_hashes`.
+        """Return how many leading tokens of `seq` the cache holds and `seq` may take. Changes nothing but
+        `seq.block_hashes`.
 
-        Whole blocks only, and none that reaches `seq.first_needed_position`: a position that is to be captured, and the
-        newest token, must really be computed.
+        Only whole blocks match, and none that reaches `seq.first_needed_position`: a position that is to be captured,
+        and the newest token, must really be computed.
         """
         num_blocks = seq.first_needed_position // self.block_size
         num_hits = 0
@@ -99,9 +101,9 @@ class BlockManager:
         return num_hits * self.block_size
 
     def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
-        """Make the block table of `seq` cover positions [0, num_tokens), and its other one the encoder's positions.
+        """Make the block table of `seq` cover positions [0, num_tokens), and its other table the encoder's positions.
 
-        All or nothing.
+        It allocates all blocks or none.
 
         Args:
             seq: grows by private blocks; its table must be empty when there are hits.
@@ -137,8 +139,8 @@ class BlockManager:
     def publish(self, seq: Sequence) -> None:
         """Offer the full, computed blocks of `seq` that are not offered yet to later sequences.
 
-        Where the cache already holds the same prefix in another block, that one stays and this one remains private.
-        Does nothing for a sequence that does not compute every layer.
+        If the cache already holds the same prefix in another block, that one stays and this one remains private. Does
+        nothing for a sequence that does not compute every layer.
         """
         num_full = seq.num_computed_tokens // self.block_size
         first = seq.num_published_blocks
@@ -152,7 +154,9 @@ class BlockManager:
         seq.num_published_blocks = num_full
 
     def free(self, seq: Sequence) -> None:
-        """Give back every block of `seq`. Published ones stay reusable until evicted. Idempotent."""
+        """Give back every block of `seq`. Published blocks stay reusable until evicted. Calling it again does
+        nothing.
+        """
         # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
         for block in reversed(seq.cross_block_table + seq.block_table):
             self._num_holders[block] -= 1
@@ -208,7 +212,7 @@ class BlockManager:
             self._check_tables(seq)
 
     def _check_tables(self, seq: Sequence) -> None:
-        """Check that a sequence writes to nobody else's block, and shares what it says it shares."""
+        """Check that a sequence writes to no other sequence's block, and shares exactly what it reports as shared."""
         table, num_shared = seq.block_table, seq.num_published_blocks
         private = table[num_shared:] + seq.cross_block_table
         _require(len({*table, *seq.cross_block_table}) == len(table + seq.cross_block_table), f"a block twice: {seq}")
@@ -234,10 +238,11 @@ class BlockManager:
         return block
 
     def _hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """The digests of the first `num_blocks` full blocks of `seq`, kept on it since tokens are only ever appended.
+        """Return the digests of the first `num_blocks` full blocks of `seq`, which are stored on it since tokens are
+        only ever appended.
 
-        Each digest covers the block's tokens and its parent's digest, hence the whole prefix, and with the first one
-        what the encoder read. SHA-256, so that no prompt can be made to collide with another's.
+        Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
+        what the encoder read. They use SHA-256, so that no prompt can be made to collide with another's.
         """
         hashes = seq.block_hashes
         parent = hashes[-1] if hashes else sha256(array("q", seq.encoder_token_ids).tobytes()).digest()

@@ -1,6 +1,6 @@
-"""A line of sequences in the order of their ranks: who goes first, and among whom.
+"""Keeps a queue of sequences in the order of their ranks: which one goes first, and among which.
 
-Order only: knows nothing of blocks, budgets or what a sequence computes. Standard library only.
+It knows order only: nothing of blocks, budgets or what a sequence computes. Standard library only.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ _rank = attrgetter("rank")
 
 
 class FairQueue:
-    """Iterate over it in order of rank. No two sequences have the same one."""
+    """A queue that iterates in order of rank. No two sequences have the same rank."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -26,28 +26,28 @@ class FairQueue:
         return iter(self._sequences)
 
     def get(self, uid: int) -> Sequence | None:
-        """The sequence of that name, if it stands here."""
+        """Return the sequence with this uid, or None if it is not queued."""
         return self._by_uid.get(uid)
 
     def add(self, seq: Sequence) -> None:
-        """Put `seq` in its place."""
+        """Insert `seq` at its rank."""
         self._sequences.insert(bisect_left(self._sequences, seq.rank, key=_rank), seq)
         self._by_uid[seq.uid] = seq
 
     def discard(self, seq: Sequence) -> None:
-        """Take `seq` out, if it stands here."""
+        """Remove `seq` if it is queued."""
         if self._by_uid.get(seq.uid) is seq:
             del self._by_uid[seq.uid]
             del self._sequences[bisect_left(self._sequences, seq.rank, key=_rank)]
 
     def pop_last(self) -> Sequence:
-        """Take out the last. Raises IndexError where there is none."""
+        """Remove and return the last sequence. Raises IndexError if there is none."""
         seq = self._sequences.pop()
         del self._by_uid[seq.uid]
         return seq
 
     def last_turn(self, priority: int, client: str) -> int | None:
-        """The turn of a client's last sequence of this priority; None where it has none."""
+        """Return the round of a client's last sequence of this priority, or None if it has none."""
         for seq in reversed(self._sequences):
             if seq.rank.priority == priority and seq.request.client == client:
                 return seq.rank.turn
@@ -55,10 +55,10 @@ class FairQueue:
 
 
 class RoundRobin:
-    """Ranks for arrivals: clients of equal priority take turns, one sequence each a round.
+    """Ranks for arrivals: clients of equal priority are served round robin, one sequence each per round.
 
-    A client's next sequence is one turn behind its last that waits; of a client that has none waiting it belongs to the
-    round that is under way, behind those that came before. So it is overtaken by nobody who never ran, and waits for at
+    A client's next sequence is one round after its last that waits; if it has none waiting, the sequence joins the
+    current round, after those that came before. So no sequence that never ran overtakes it later, and it waits for at
     most one sequence of every other client, however many they have queued. (Round robin, written as start tags: Goyal,
     Vin and Cheng 1996.)
     """
@@ -66,10 +66,10 @@ class RoundRobin:
     def __init__(self) -> None:
         self._num_arrivals = 0
         self._round: dict[int, int] = {}
-        """The latest turn that was admitted, of each priority."""
+        """The latest round that was admitted, by priority."""
 
     def rank(self, priority: int, client: str, waiting: FairQueue) -> Rank:
-        """For a sequence that now goes to the end of its client's queue."""
+        """Return the rank of a sequence that now goes to the end of its client's queue."""
         last, turn = waiting.last_turn(priority, client), self._round.get(priority, 0)
         if last is not None:
             turn = max(turn, last + 1)
@@ -77,9 +77,9 @@ class RoundRobin:
         return Rank(priority, turn, self._num_arrivals)
 
     def note_admitted(self, rank: Rank) -> None:
-        """It runs now: whoever comes belongs to its round, or to a later one."""
+        """Record that a sequence of this rank runs now: arrivals join its round, or a later one."""
         self._round[rank.priority] = max(rank.turn, self._round.get(rank.priority, 0))
 
     def forget(self) -> None:
-        """Nobody is left: the next one begins anew."""
+        """Forget all rounds because no sequence is left; the next one starts again."""
         self._round.clear()

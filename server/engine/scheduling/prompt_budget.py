@@ -1,12 +1,13 @@
-"""How many tokens of prompts the next step may have beside running streams: what keeps gaps in the streams short.
+"""Decides how many prompt tokens the next step may have next to running streams, so that gaps in the streams stay
+short.
 
-What a prompt's token costs depends on the model, the machine and how far into its text it stands, so it is measured:
-of a step with prompts, what it took beyond the steps of decodes before it. One prompt gets as many tokens as take about
-as long as the streams' own step. So while it is read, however long, the streams run at half their speed, and it takes
-twice as long as if it had the machine for itself. How much more several get is in `PromptBudget.tokens`.
+The cost of a prompt token depends on the model, the machine and its position in its text, so it is measured: what a
+step with prompts took in addition to the decode steps before it. One prompt gets as many tokens as take about as long
+as the streams' own step. So while it is read, however long it is, the streams run at half their speed, and it takes
+twice as long as if it had the machine to itself. `PromptBudget.tokens` describes how much more several prompts get.
 
-Knows seconds and tokens. No clock, no queue, no tensor; answers do not depend on how prompts are cut into steps.
-Standard library only.
+It knows seconds and tokens, but no clock, no queue and no tensor; answers do not depend on how prompts are cut into
+steps. Standard library only.
 """
 
 from collections import deque
@@ -15,38 +16,40 @@ from math import isfinite
 from statistics import median
 
 PromptBound = Callable[[int, int], int | None]
-"""Most tokens of prompts in a step, by its numbers of decodes and of prompts; None is no bound."""
+"""Returns the most prompt tokens in a step, from its numbers of decodes and of prompts; None means no limit."""
 
 _STRETCH = 1.0
 """What one prompt may add to a step, in steps of decodes alone."""
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
 _NEARLY_AS_MANY = 0.75
-"""So many prompts for each stream go first: to go on with few streams meanwhile costs a percent or two."""
+"""Prompts per stream from which prompts go first: continuing with few streams meanwhile costs a percent or two."""
 _LEAST_TOKENS = 16
-"""So many may always run; of fewer, a step's time says little about what a token costs."""
+"""Prompt tokens that may always run; with fewer, a step's time says little about the cost of a token."""
 _REMEMBERED = 9
 
 
 class PromptBudget:
-    """Ask it for `tokens` before each step; tell it afterwards, with `note`, what a step without looks took."""
+    """A budget to ask for `tokens` before each step; afterwards, report to it with `note` what a step without
+    inspection requests took.
+    """
 
     def __init__(self) -> None:
         self._decodes: dict[int, deque[float]] = {}
-        """By the number of streams, seconds of the latest steps in which each got its token and nothing else ran. While
-        prompts come without pause there are no such steps, and those of other numbers would mislead.
+        """Seconds of the latest steps in which each stream got its token and nothing else ran, by the number of
+        streams. While prompts come without pause there are no such steps, and those of other numbers would mislead.
         """
         self._cost: float | None = None
-        """Seconds of a prompt's token, lately."""
+        """Recent seconds per prompt token."""
 
     def tokens(self, num_decodes: int, num_prompts: int) -> int | None:
-        """Most tokens of so many prompts in a step in which so many streams, at least one, get theirs; None while
-        nothing is known to reckon with.
+        """Return the most tokens of so many prompts in a step in which so many streams, at least one, get theirs, or
+        None while nothing is known to calculate with.
 
-        Of a step with both, the prompts behind it wait for the streams' part, and the streams for the prompts'. So
-        where nearly as many prompts wait as streams run, they go first: their part grows with their square, and a wave
-        of them is read at once. Else no stream waits long, however many prompts come: requests that began together end
-        together, and the next wave would stop all streams that are left until it is read.
+        In a step with both, the prompts wait for the streams' part, and the streams for the prompts'. So if nearly as
+        many prompts wait as streams run, the prompts go first: their part grows with the square of their number, and a
+        wave of them is read at once. Otherwise no stream waits long, however many prompts come: requests that began
+        together end together, and the next wave would stop all remaining streams until it is read.
         """
         own = self._own(num_decodes)
         if self._cost is None or own is None:
@@ -57,13 +60,13 @@ class PromptBudget:
         return int(_SEVERAL * tokens) if num_prompts > 1 else tokens
 
     def check_integrity(self) -> None:
-        """Raises AssertionError, with the figures, when prompts could be let in without bound or never again."""
+        """Raise AssertionError, with the figures, if prompts could be admitted without limit or never again."""
         known = [seconds for steps in self._decodes.values() for seconds in steps]
         if not all(isfinite(seconds) and seconds >= 0 for seconds in [*known, self._cost or 0.0]):
             raise AssertionError(f"the budget of prompts makes no sense: {self._cost} s a token, steps of {known}")
 
     def note(self, seconds: float, num_decodes: int, num_prompt_tokens: int) -> None:
-        """Book a step of streams, prompts or both."""
+        """Account for a step of streams, prompts or both."""
         if num_decodes and not num_prompt_tokens:
             self._decodes.setdefault(num_decodes, deque(maxlen=_REMEMBERED)).append(seconds)
         if num_prompt_tokens < _LEAST_TOKENS:
@@ -74,8 +77,8 @@ class PromptBudget:
         self._cost = cost if self._cost is None else min(2 * self._cost, max(self._cost / 1.5, cost))
 
     def _own(self, num_decodes: int) -> float | None:
-        """Seconds of a step of so many streams alone: that of the number nearest to it, half of which is taken to grow
-        with the streams. None where no such step was seen.
+        """Return the seconds of a step of so many streams alone, from the nearest known number of streams; half of
+        the time is assumed to grow with the streams. Returns None if no such step was seen.
         """
         if not self._decodes:
             return None

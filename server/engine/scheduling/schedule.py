@@ -16,13 +16,13 @@ class Schedule:
 
     chunks: list[Chunk]
     num_tokens: int
-    """The sum over the chunks and over what the encoder reads."""
+    """Total tokens of the chunks and of what the encoder reads."""
     encodes: list[Sequence] = field(default_factory=list)
-    """Whose encoder part runs in this step, before the chunks."""
+    """Sequences whose encoder part runs in this step, before the chunks."""
     has_text: bool = False
     """Text was being generated when it was chosen, so captures were bounded."""
     num_decodes: int = 0
-    """Chunks that are one more token of a stream."""
+    """Number of chunks that are one more token of a stream."""
 
     @property
     def work(self) -> StepWork:
@@ -36,7 +36,7 @@ class Schedule:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Each sequence that has work in this step, once."""
+        """Return each sequence that has work in this step, once."""
         if not self.encodes:  # a sequence has one chunk at most
             return [chunk.sequence for chunk in self.chunks]
         found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
@@ -62,11 +62,11 @@ class StepPlan:
     """Tokens that captures may still have, or None if nothing bounds them."""
     encodes: list[Sequence] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
-    """Uids of prompts that had their turn in this step."""
+    """Uids of prompts that have been served in this step."""
     is_open: bool = True
-    """No one was turned away yet, for want of a seat or of blocks: until then others are admitted."""
+    """Whether more sequences are admitted: False once one was refused for lack of a slot or of blocks."""
     is_whole: bool = True
-    """Only decodes have taken from the budget yet."""
+    """Whether only decodes have taken from the budget so far."""
 
     def add_encode(self, seq: Sequence, budget: int) -> int:
         """Let the encoder read for `seq`, all at once. Returns what is left of the budget, in tokens."""

@@ -1,32 +1,33 @@
-"""Which tokens the next step computes: continuous batching with chunked prefill and preemption by recompute.
+"""Decides which tokens the next step computes: continuous batching with chunked prefill and preemption by recompute.
 
-Decides and keeps the books; never sees a tensor, a clock or a socket. Standard library only.
+It decides and keeps the bookkeeping; it never sees a tensor, a clock or a socket. Standard library only.
 
 Every sequence has a rank, and rank decides everything: first the request's priority (lower is earlier, the default is
-0), then the turn of its client (clients take turns, one sequence each a round, so nobody's queue holds up another's
-first request), then the order of arrival.
+0), then its client's round (round robin, one sequence per client and round, so no client's queue delays another's first
+request), then the order of arrival.
 
-- A step gives one token to every running sequence that has only the one left that it wrote last (decode), and the rest
-  of its token budget to prompts, running and waiting, in the order of rank. Beside decodes these are as many tokens as
-  `schedule` is told for so many streams and prompts, so that neither a long prompt nor many stall running streams.
-- A prompt may be overtaken by those at most half as long as what is left of it. Together they get at most half of the
+- A step gives one token to every running sequence that has only its last written token left (decode), and the rest
+  of its token budget to prompts, running and waiting, in the order of rank. Next to decodes, prompts get as many tokens
+  as `schedule` is given for so many streams and prompts, so that neither a long prompt nor many stall running streams.
+- A prompt may be overtaken by prompts at most half as long as what is left of it. Together they get at most half of the
   tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
-  the first in line gets at least half of what a step has for prompts: it needs at most twice the steps, and then the
-  next one is the first.
-- Seats and blocks are given in the order of rank, and nobody is admitted past a sequence that does not fit yet.
-- While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets as many tokens of
-  a step as `schedule` is told, and a quarter of the seats; text overtakes the looks that wait for more. So neither one
-  client that looks without pause nor a flood of looks takes the streams' time, and looks still end in their order.
+  the first in the queue gets at least half of what a step has for prompts: it needs at most twice the steps, and then
+  the next one is the first.
+- Slots and blocks are given in the order of rank, and no sequence is admitted past one that does not fit yet.
+- While text is being generated, inspection requests (traces, attention, lenses, head scores) get as many tokens of a
+  step as `schedule` is given, and a quarter of the slots; text overtakes the inspection requests that wait for more. So
+  neither one client that inspects without pause nor a flood of inspection requests takes the streams' time, and
+  inspection requests still end in their order.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
-  any others. More tokens than a whole budget run where they are the first to be given any after the decodes. So a look
-  at an encoder may make one step of the streams longer, by a pass over all that it reads; while text is being
-  generated it begins only in a step that has tokens left for looks, and takes them all.
+  any others. More tokens than a whole budget run if they are the first to be given any after the decodes. So an
+  inspection request at an encoder may make one step of the streams longer, by a pass over all that it reads; while text
+  is being generated it begins only in a step that has tokens left for inspection requests, and takes them all.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
-  by generation can run out of blocks. Then the last running in rank is preempted: it gives up its blocks, waits again
-  in its old rank, and is computed again.
-- Nobody who arrives ranks before a sequence of the same priority that has run, and the first in rank is never preempted
-  for another, and `add` refuses what could not finish alone. So every step makes progress, and everything ends, unless
-  earlier priorities keep coming for ever.
+  by generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its
+  blocks, waits again at its old rank, and is computed again.
+- No new sequence ranks before one of the same priority that has run, the first in rank is never preempted for another,
+  and `add` refuses what could not finish alone. So every step makes progress, and everything ends, unless earlier
+  priorities keep coming forever.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ from server.engine.scheduling.schedule import Schedule, StepPlan
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
-"""Most waiting sequences that one step considers: the rest is too far behind to be admitted."""
+"""Most waiting sequences that one step considers: the rest are too far back to be admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """The token budget of a step."""
     max_capture_tokens: int | None = None
-    """Of that budget, for all that only looks inside while tokens are generated; None is no such bound."""
+    """Most tokens of that budget for inspection requests while tokens are generated; None means no such limit."""
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
@@ -73,7 +74,9 @@ class SchedulerConfig:
 
 
 class Scheduler:
-    """The queues. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between steps."""
+    """The queues of sequences. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between
+    steps.
+    """
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
         self.config = config
@@ -84,7 +87,7 @@ class Scheduler:
         self._round_robin = RoundRobin()
         self._deadlines = Deadlines()
         self._num_texts = 0
-        """Unfinished sequences that generate."""
+        """Number of unfinished sequences that generate."""
 
     @property
     def num_running(self) -> int:
@@ -100,11 +103,11 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Every unfinished sequence, those that run first, each kind in order of rank."""
+        """Return every unfinished sequence, the running ones first, each kind in order of rank."""
         return [*self._running, *self._waiting]
 
     def get(self, uid: int) -> Sequence | None:
-        """The unfinished sequence of that name, if there is one."""
+        """Return the unfinished sequence with this uid, or None if there is none."""
         return self._running.get(uid) or self._waiting.get(uid)
 
     def add(self, seq: Sequence) -> None:
@@ -123,7 +126,9 @@ class Scheduler:
             self._deadlines.keep(self.sequences)  # under load that never ends those of finished ones would gather
 
     def abort(self, uid: int, reason: FinishReason = "abort") -> Sequence | None:
-        """End a sequence early and free its blocks at once. None when there is no such sequence (any more)."""
+        """End a sequence early, free its blocks at once and return it, or None if there is no such sequence (any
+        more).
+        """
         seq = self.get(uid)
         if seq is not None:
             self.finish(seq, reason)
@@ -141,11 +146,13 @@ class Scheduler:
 
     @property
     def next_deadline(self) -> float | None:
-        """No unfinished sequence's is earlier (CLOCK_MONOTONIC seconds); None where none has one."""
+        """Return the earliest deadline (CLOCK_MONOTONIC seconds) known, no later than that of any unfinished
+        sequence, or None if there is none.
+        """
         return self._deadlines.next
 
     def finish(self, seq: Sequence, reason: FinishReason = "done") -> None:
-        """Take `seq` out of its queue and free its blocks at once. A finished sequence keeps its first reason."""
+        """Remove `seq` from its queue and free its blocks at once. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
         self._running.discard(seq)
@@ -178,10 +185,10 @@ class Scheduler:
         return step.schedule(num_decodes, has_text=has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
-        """Book a step that has run.
+        """Account for a step that has run.
 
-        Advances the sequences, appends their sampled tokens, publishes full blocks, and ends what is complete (its
-        blocks are free when this returns). Chunks of sequences that were finished since `schedule` are passed over.
+        It advances the sequences, appends their sampled tokens, publishes full blocks, and ends what is complete (its
+        blocks are free when this returns). Chunks of sequences that were finished since `schedule` are skipped.
 
         Args:
             schedule: what `schedule()` returned.
@@ -234,7 +241,7 @@ class Scheduler:
             raise AssertionError(f"{len(self._deadlines)} deadlines are nobody's")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """One token for each running sequence that has only its newest left; the others are returned as prefills."""
+        """Return one token for each running sequence that has only its newest left, and the others as prefills."""
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
@@ -250,7 +257,9 @@ class Scheduler:
         return chunks, prefills
 
     def _grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Get `seq` its next block, by preempting those after it if need be. False when `seq` itself had to go."""
+        """Get `seq` its next block, by preempting those after it if necessary. Returns False if `seq` itself was
+        preempted.
+        """
         while not self.block_manager.allocate(seq, num_tokens):
             last = self._running.pop_last()
             self._preempt(last)
@@ -268,7 +277,7 @@ class Scheduler:
         self.num_preemptions += 1
 
     def _line(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
-        """Who may have tokens of this step after the decodes, in order of rank."""
+        """Return the sequences that may have tokens of this step after the decodes, in order of rank."""
         if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
             return prefills
         captures_may = self._captures_have_room(step)
@@ -278,8 +287,8 @@ class Scheduler:
         return line
 
     def _share(self, step: StepPlan, line: Iterable[Sequence], budget: int) -> int:
-        """Hand out `budget` tokens in the order of the line, to the shorter ones first where one would take all; what
-        is left.
+        """Hand out `budget` tokens in the order of the queue, to the shorter ones first if one would take all, and
+        return what is left.
         """
         rest = [seq for seq in line if seq.uid not in step.served]
         for place, seq in enumerate(rest):
@@ -303,7 +312,7 @@ class Scheduler:
         return budget
 
     def _takes_part(self, step: StepPlan, seq: Sequence, budget: int) -> bool:
-        """Whether it runs, or is admitted now."""
+        """Return whether the sequence runs, or is admitted now."""
         if seq.status is SequenceStatus.RUNNING:
             return True
         if not step.is_open or (seq.only_captures and not self._captures_have_room(step)):
@@ -321,8 +330,8 @@ class Scheduler:
         return True
 
     def _captures_have_room(self, step: StepPlan) -> bool:
-        """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats, and not in
-        a step that has no tokens for it.
+        """Return whether one more inspection request may run: always if no text is wanted, otherwise up to a quarter
+        of the slots, and not in a step that has no tokens for it.
         """
         if step.capture_room == 0:
             return False

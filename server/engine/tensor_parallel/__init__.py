@@ -1,1 +1,1 @@
-"""An engine whose network runs in several processes. It never decides what they compute."""
+"""Runs an engine whose network is spread over several processes. It never decides what they compute."""

@@ -1,6 +1,7 @@
-"""One worker's model on several devices: who holds it, what they are given, and what becomes of the worker without one.
+"""Loads one worker's model on several devices: which processes hold it, what they are given, and what happens to the
+worker when one is lost.
 
-Knows how ranks are started and loaded; what they compute is `model.sharding`'s.
+It knows how ranks are started and loaded; what they compute is in `model.sharding`.
 """
 
 import logging
@@ -34,8 +35,8 @@ def load_shared(
 ) -> tuple[LeadingTransformer, Ranks]:
     """Start `config.tensor_parallel` - 1 more processes, each of which loads its share; this one holds the first.
 
-    From then on this process ends, at once, when one of them does. Raises ModelLoadError for a model or a setting that
-    does not go with it, and where one of them ends before.
+    From then on this process ends at once when one of them does. Raises ModelLoadError for a model or a setting that
+    does not work with tensor parallelism, and if one of the processes ends before.
     """
     check_split(model_config, config.tensor_parallel)
     if config.quantize != "none":
@@ -76,12 +77,14 @@ def load_shared(
 
 
 def weights_of(model: Transformer) -> Lookup:
-    """Where questions about the weights find them."""
+    """Return where questions about the weights find the weights."""
     return model.whole_weights if isinstance(model, LeadingTransformer) else LiveWeights(model)
 
 
 def _end(reason: str) -> None:
-    """Without one rank none can go on, whatever this process is doing: another worker takes its place."""
+    """End this process: without one rank the others cannot continue, whatever this process is doing. Another worker
+    replaces it.
+    """
     logger.error("the worker ends: %s", reason)
     logging.shutdown()
     os._exit(1)

@@ -1,7 +1,8 @@
-"""One more process of a model that several hold: `python -m server.engine.tensor_parallel.rank FD PARENT`, started by
-`server.engine.tensor_parallel.ranks`. It does what rank 0, the process PARENT, tells it through the pipe FD.
+"""Runs one of the processes that share a model: `python -m server.engine.tensor_parallel.rank FD PARENT`, started by
+`server.engine.tensor_parallel.ranks`. It follows the commands that rank 0, the process PARENT, sends through the pipe
+FD.
 
-Knows only how it ends with rank 0, and sees to that before anything that takes time.
+It knows only how it ends with rank 0, and sets that up before anything that takes time.
 """
 
 import ctypes
@@ -14,7 +15,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends, even within a pass; on Linux. Ctrl-C is the parent's."""
+    """Have the kernel kill this process when `parent` ends, even during a pass (Linux). Ctrl-C is left to the
+    parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:

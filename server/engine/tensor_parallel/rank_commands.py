@@ -1,4 +1,4 @@
-"""What a rank other than 0 does: commands come through a pipe, one after another, until it ends. Knows no requests."""
+"""Runs a rank other than 0: commands come through a pipe, one after another, until it ends. It knows no requests."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from server.engine.tensor_parallel.ranks import Settle, Setup
 
 
 def follow(pipe: Connection) -> None:
-    """Until the pipe ends. Raises what a command raises: the process is then of no more use."""
+    """Follow commands until the pipe ends. Raises what a command raises: the process is then unusable."""
     setup: Setup = pipe.recv()
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
@@ -34,7 +34,7 @@ def follow(pipe: Connection) -> None:
 
 
 def _load(follower: Follower, command: Load) -> str | None:
-    """What is wrong, in one line."""
+    """Load what the command names and return what is wrong, in one line, or None."""
     try:
         follower.do(command)
     except Exception as error:
@@ -44,7 +44,7 @@ def _load(follower: Follower, command: Load) -> str | None:
 
 
 def _settle(command: Settle) -> str | None:
-    """As a worker does that is loaded; what is wrong, in one line."""
+    """Limit memory as a loaded worker does, and return what is wrong, in one line, or None."""
     gc.collect()
     gc.freeze()  # looking through what stays would halt a pass
     give_back_memory()

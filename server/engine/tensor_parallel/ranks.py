@@ -1,9 +1,9 @@
-"""The processes that hold one model together with this one, which is rank 0: how they are started and how they end.
+"""Starts and ends the processes that hold one model together with this one, which is rank 0.
 
 They live and die together. A rank that ends takes rank 0's process with it, which the API process replaces like any
-lost worker; when rank 0 ends, however suddenly, the kernel closes its pipes, and the others leave. Commands go down a
-pipe of each process and are pickled: both ends are ours, and nobody else can write to it. Tensors go between the ranks
-by `model.sharding.group`.
+lost worker; when rank 0 ends, however suddenly, the kernel closes its pipes, and the others end. Commands are pickled
+and sent down a pipe to each process: both ends are ours, and no other process can write to it. Tensors go between the
+ranks through `model.sharding.group`.
 """
 
 import contextlib
@@ -33,14 +33,16 @@ logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[3]
 _LAST_WORDS = 1.0
-"""Seconds that who watches a rank has to say how it ended, before somebody says what came of that."""
+"""Seconds that the thread which watches a rank has to report how it ended, before its consequences are reported
+instead.
+"""
 _LEAVING = 5.0
-"""Seconds that all ranks together have to end by themselves."""
+"""Seconds that all ranks together have to end on their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first thing that a rank is told."""
+    """The first message that a rank receives."""
 
     store: Path
     rank: int
@@ -48,12 +50,14 @@ class Setup:
     device: torch.device
     threads: int
     start_logging: Callable[[str], object] | None
-    """Called with a name for the process."""
+    """Called in the rank with a name for the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """All that is needed for serving is there: from now on take no more memory than that and `limit_memory` allow."""
+    """A command to a rank once everything needed for serving is loaded: from now on take no more memory than
+    `memory` and `limit_memory` allow.
+    """
 
     memory: int | None
     num_processes: int
@@ -66,20 +70,22 @@ class _Rank:
 
 
 class Ranks:
-    """All ranks but this one, and the group that they make with it."""
+    """All ranks but this one, and the group that they form with it."""
 
     def __init__(self, on_loss: Callable[[str], None]) -> None:
-        """`start` makes one."""
+        """Prepare an empty set of ranks; use `start` to make one."""
         self._ranks: list[_Rank] = []
         self._group: Group | None = None
         self._on_loss = on_loss
         self._changing = threading.Lock()
         self._is_loading = True
-        """Until a model is there: who waits for that tells of a loss, and `on_loss` is not called."""
+        """Whether no model is loaded yet: until then the caller that waits for it reports a loss, and `on_loss` is
+        not called.
+        """
         self._loss = ""
         self._is_loss_reported = threading.Event()
         self._news: SimpleQueue[str | None] = SimpleQueue()
-        """What comes of meeting: what went wrong, or None."""
+        """The result of meeting: what went wrong, or None."""
         self._is_closing = False
 
     @property
@@ -98,12 +104,12 @@ class Ranks:
         start_logging: Callable[[str], object] | None = None,
         on_loss: Callable[[str], None],
     ) -> "Ranks":
-        """Start ranks 1 .. size - 1 and meet them. Rank i of a GPU's is on the i-th card after `device`.
+        """Start ranks 1 .. size - 1 and meet them. On GPUs, rank i runs on the i-th card after `device`.
 
-        folder: where they meet, which nobody else may enter; None makes one. start_logging: called in each of them with
-        its name; it is pickled. on_loss: called from another thread, with what happened, when one of them has ended
-        after a model was loaded. Raises OSError when no process can be started, ModelLoadError when one ends before all
-        have met.
+        folder: where they meet, which only this user may enter; None makes one. start_logging: called in each of them
+        with its name; it is pickled. on_loss: called from another thread, with what happened, when one of them has
+        ended after a model was loaded. Raises OSError if no process can be started, ModelLoadError if one ends before
+        all have met.
         """
         started = cls(on_loss)
         with tempfile.TemporaryDirectory(prefix="lightwell-ranks-", dir=folder, ignore_cleanup_errors=True) as place:
@@ -121,11 +127,13 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Of the other ranks."""
+        """Return the process ids of the other ranks."""
         return [rank.process.pid for rank in self._ranks]
 
     def send(self, command: Command | Settle) -> None:
-        """Send a command to all. Where one has ended, raises ModelLoadError until a model is there, then RanksApart."""
+        """Send a command to all ranks. If one has ended, raises ModelLoadError until a model is loaded, then
+        RanksApart.
+        """
         message = multiprocessing.reduction.ForkingPickler.dumps(command)
         try:
             for rank in self._ranks:
@@ -136,7 +144,7 @@ class Ranks:
             raise ModelLoadError(loss) if self._is_loading else RanksApart(loss) from error
 
     def wait_loaded(self) -> None:
-        """Until every rank has loaded what it was told to. Raises ModelLoadError for the first that cannot."""
+        """Wait until every rank has loaded what it was sent. Raises ModelLoadError for the first that cannot."""
         self._wait("could not be loaded")
         with self._changing:
             self._is_loading = False
@@ -144,21 +152,21 @@ class Ranks:
             raise ModelLoadError(self._loss)
 
     def settle(self, memory: int | None) -> None:
-        """Call when everything is there that serving needs: bound the memory of each rank, as `limit_memory` does.
+        """Limit the memory of each rank, as `limit_memory` does. Call it once everything that serving needs is loaded.
 
-        Raises ModelLoadError when one has taken more than `memory` (bytes) already, else what `send` raises.
+        Raises ModelLoadError if one has taken more than `memory` (bytes) already, or else what `send` raises.
         """
         self.send(Settle(memory, len(self._ranks) + 1))
         self._wait("cannot serve")
 
     def wait_for_loss(self) -> None:
-        """Return when `on_loss` was called, or when it is not soon: to be asked where a pass has failed, whose reason
-        is better known to who watches the ranks.
+        """Wait until `on_loss` was called, or give up soon. Call it when a pass has failed: the thread that watches
+        the ranks knows the reason better.
         """
         self._is_loss_reported.wait(_LAST_WORDS)
 
     def close(self) -> None:
-        """End all of them, and leave the group."""
+        """End all ranks, and leave the group."""
         self._is_closing = True
         for rank in self._ranks:
             rank.pipe.close()
@@ -181,8 +189,8 @@ class Ranks:
             rank.pipe.send(setup)
 
     def _meet(self, store: Path, size: int, device: torch.device) -> None:
-        """Join the group, in a thread of its own: there torch waits minutes for a rank that has ended. Returns when no
-        rank needs `store` any more: two others may still look there for each other when both have found this one.
+        """Join the group, in a separate thread because torch waits minutes for a rank that has ended. Returns once
+        no rank needs `store` any more: two others may still look for each other there when both have found this one.
         """
 
         def join() -> None:
@@ -203,7 +211,7 @@ class Ranks:
             raise ModelLoadError(problem)
 
     def _wait(self, what: str) -> None:
-        """For a word of every rank. Raises ModelLoadError for the first that `what`."""
+        """Wait for an answer from every rank. Raises ModelLoadError for the first that `what`."""
         for number, rank in enumerate(self._ranks, 1):
             try:
                 problem = rank.pipe.recv()

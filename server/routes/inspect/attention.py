@@ -50,7 +50,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def attention(request: Request, body: AttentionRequest) -> Response:
-        """Attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (a line a layer)."""
+        """Return the attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (one
+        line per layer).
+        """
         arrival = time.monotonic()
         accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
@@ -71,17 +73,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def rows_of(prompt: Prompt, part: Part) -> Prompt:
-    """What the queries of a part are."""
+    """Return the tokens that are the queries of a part."""
     return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
 
 
 def keys_of(prompt: Prompt, part: Part) -> Prompt:
-    """What the keys of a part are."""
+    """Return the tokens that are the keys of a part."""
     return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
 def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: Part) -> AttentionPlan:
-    """The plan for one input. Raises BadRequest when a position is out of it."""
+    """Return the plan for one input. Raises BadRequest when a position is out of range."""
     return plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
 
 
@@ -112,7 +114,7 @@ def _entries(
 def attention_entry(
     context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
 ) -> Entry:
-    """The answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
+    """Return the answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
     part, is_sparse = plan.capture.part, body.top_k is not None
     names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
     arrays = {}

@@ -1,4 +1,4 @@
-"""POST /v1/contributions: what each word, through each head, adds to another word's vector and to a token's logit.
+"""POST /v1/contributions: what each token, through each head, adds to another token's vector and to a token's logit.
 
 `model.analysis.contributions` has the formulas; `server.routes.inspect.logit_parts` the parts of a logit.
 """
@@ -52,8 +52,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
-        """Length of pattern * (v W_O) for every query, key and head; with a target also its product with the direction
-        of the target's logit, and every part of that logit, whose sum it is."""
+        """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
+        the direction of the target's logit, and every part of that logit, which is their sum.
+        """
         part = check_part(context, body.part)
         targets = [read_token(context, getattr(body, name), name) for name in ("target", "versus")]
         named = [target for target in targets if target is not None]
@@ -81,7 +82,7 @@ class _Plan:
     """What one input's answer holds."""
 
     config: ModelConfig
-    """Of the stack."""
+    """The configuration of the stack."""
     part: Part
     layers: tuple[int, ...]
     heads: tuple[int, ...]
@@ -95,17 +96,19 @@ class _Plan:
 
     @property
     def num_values(self) -> int:
-        """Numbers of one map."""
+        """Return how many numbers one map has."""
         return math.prod(self.shape)
 
     @property
     def kv_heads(self) -> tuple[int, ...]:
-        """The value heads of the heads, each once."""
+        """Return the value heads of the chosen heads, each once."""
         return tuple(dict.fromkeys(map(self.kv_head, self.heads)))
 
     @property
     def asked_pairs(self) -> Pairs:
-        """Whose weights are asked for: the chosen heads; for a logit every head, since all of them are parts of it."""
+        """Return the heads whose weights are needed: the chosen heads; for a logit every head, since all of them are
+        parts of it.
+        """
         if self.logit is not None:
             return self.logit.pairs
         return tuple((layer, head) for layer in self.layers for head in self.heads)
@@ -120,7 +123,7 @@ class _Plan:
         return self.num_values + values + len(self.layers) * len(self.queries) + logit
 
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
-        """hook_pattern, hook_v, or the scale of the norm of the attention's output."""
+        """Return the capture of hook_pattern, hook_v, or the scale of the norm of the attention's output."""
         stack, module = stack_of(self.part), "cross_attn" if self.part == "cross" else "attn"
         if name == "hook_pattern":
             return capture(
@@ -131,7 +134,7 @@ class _Plan:
         return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
 
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
-        """Everything that is traced, each once."""
+        """Return everything that is traced, each point once."""
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
@@ -158,11 +161,11 @@ class _Weights:
 
     grams: dict[tuple[int, int], NumpyArray]
     readouts: dict[Part, Tensors]
-    """Of every head, with a target."""
+    """The readouts of every head, if there is a target."""
 
 
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
-    """What is asked of the weights of each part."""
+    """Return what is asked of the weights of each part."""
     size = plan.config.head_dim
     count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
     parts = (plan.part,) if plan.logit is None else plan.logit.parts
@@ -173,7 +176,7 @@ def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
 
 
 def _weights(plan: _Plan, answers: dict[Part, Tensors]) -> _Weights:
-    """From the answers to `_questions`."""
+    """Gather the answers to `_questions`."""
     grams = dict(zip(plan.asked_pairs, answers[plan.part]["gram"], strict=True))
     return _Weights(grams, {} if plan.logit is None else answers)
 

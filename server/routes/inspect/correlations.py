@@ -1,4 +1,4 @@
-"""POST /v1/geometry: how the numbers of a point run together over the positions of texts."""
+"""POST /v1/geometry: how the numbers of a point correlate over the positions of texts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from server.schemas import CorrelationsAnswer, CorrelationsRequest
 MAX_PRODUCTS = 20_000_000_000
 """Samples times pairs of units that one request may ask for: some seconds of one core."""
 _PER_PAIR = 200
-"""What is done once for each pair, in samples: counting it takes as long as correlating so many."""
+"""Work that is done once for each pair, in samples: counting it takes as long as correlating so many."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -41,8 +41,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def correlations(request: Request, body: CorrelationsRequest) -> Response:
-        """Every pair of units of a point, over the positions of all inputs together: Pearson's correlation rho, and
-        what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats."""
+        """Return the correlations of every pair of units of a point, over the positions of all inputs together:
+        Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
+        """
         chosen = _choose(context.config, body)
         inspection = await begin(context, request, body, "/v1/geometry", 4)
         positions = [_positions(body, chosen, prompt) for prompt in inspection.inputs]
@@ -88,7 +89,9 @@ class _Chosen:
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
-    """Raises BadRequest for a point that is not there, that has no position axis or whose layer is not told."""
+    """Return the point of a request. Raises BadRequest for a point that does not exist, that has no position axis or
+    whose layer is not given.
+    """
     try:
         written = read_name(config, body.point)
     except UnknownPoint as error:

@@ -1,4 +1,4 @@
-"""POST /v1/explain: one query of one head, every step from q and the keys to what is added, with its numbers."""
+"""POST /v1/explain: one query of one head, with the numbers of every step from q and the keys to what is added."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +37,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def explain(request: Request, body: ExplainRequest) -> Response:
-        """q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v, weighted
-        v, their sum z and the output through W_O, each as the network had it or computed again from what it had."""
+        """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,
+        weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it
+        had.
+        """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
         (layer,) = resolve(body.layer, own.num_layers, "layer", "layer")
@@ -70,10 +72,10 @@ def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """One head and one query of it."""
+    """One head and one of its queries."""
 
     config: ModelConfig
-    """Of its stack."""
+    """The configuration of its stack."""
     part: Part
     layer: int
     head: int
@@ -81,7 +83,7 @@ class _Head:
 
     @property
     def kv_head(self) -> int:
-        """The key head that the query head shares with its neighbours."""
+        """Return the key head that the query head shares with its group."""
         return self.head // (self.config.num_heads // self.config.num_kv_heads)
 
     @property
@@ -93,13 +95,13 @@ class _Head:
         return self.part == "decoder"
 
     def visible(self, num_keys: int) -> NumpyArray:
-        """The keys [K] that the query may look at."""
+        """Return for each key [K] whether it is visible to the query."""
         distance = np.arange(num_keys) - self.query
         seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
         return seen if self.window is None else seen & (np.abs(distance) < self.window)
 
     def points(self, context: AppContext) -> dict[str, PointCapture]:
-        """What is traced, by the last part of its name."""
+        """Return what is traced, by the last part of its name."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
@@ -166,7 +168,7 @@ def _entry(
 
 
 def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyArray | None:
-    """What is added for each key [K], from a head's bias by distance."""
+    """Return what is added for each key [K], from a head's bias by distance."""
     if bias is None:
         return None
     distance_0 = len(bias) // 2
@@ -174,7 +176,7 @@ def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyAr
 
 
 def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
-    """From the products to the weights; the scores are those that went on to the softmax."""
+    """Return the arrays from the products to the weights; the scores are those that the softmax received."""
     names = ["dots", "scaled", *(["capped"] if has_cap else []), *(["position_bias"] if has_bias else [])]
     return {
         "products": described(steps.products, "key", "d_head"),

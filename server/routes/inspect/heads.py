@@ -1,4 +1,4 @@
-"""POST /v1/heads: what kind of head each one is, over a text or over random tokens written twice."""
+"""POST /v1/heads: what kind of head each one is, over a text or over a repeated sequence of random tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,10 +39,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def heads(request: Request, body: HeadsRequest) -> Response:
-        """Each head in six numbers, reduced beside the running batch: no pattern leaves it.
+        """Return six numbers for each head, reduced next to the running batch: no pattern leaves it.
 
-        With an input they are means over its positions. Without one they are over random tokens written twice, which is
-        where induction heads show.
+        With an input they are means over its positions. Without one they are over random tokens, repeated once, which
+        is where induction heads show.
         """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
@@ -91,12 +91,12 @@ class _Grid:
 
 
 def _bos(context: AppContext) -> int | None:
-    """What a text of this model begins with, if its tokenizer knows such a token."""
+    """Return the token that a text of this model begins with, or None if its tokenizer has no such token."""
     return context.tokenizer.bos_token_id
 
 
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
-    """How many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
+    """Return how many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
     limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
     most = (limit - (_bos(context) is not None)) // 2
     if body.repeat_length is None:
@@ -111,7 +111,7 @@ def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
 
 
 def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[str, Any]:
-    """The fields of a body that read random tokens. Of an encoder-decoder the part that is scored reads them."""
+    """Return the fields of a body that read random tokens. In an encoder-decoder the part that is scored reads them."""
     config, tokenizer = context.config, context.tokenizer
     vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
     plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
@@ -126,7 +126,7 @@ def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[st
 def _entry(
     inspection: Inspection, index: int, grid: _Grid, scores: NumpyArray, fields: dict[str, Any]
 ) -> DescribedEntry:
-    """Of scores [pair, measure]."""
+    """Return the entry of scores [pair, measure]."""
     reported = {
         **fields,
         "layers": grid.layers,

@@ -1,6 +1,8 @@
-"""What the routes that explain a pass share: their inputs, the engine's numbers, tokens named as targets, the answer.
+"""Shares what the routes that explain a pass have in common: their inputs, the engine's numbers, tokens named as
+targets, the answer.
 
-Each of them is: read the inputs, say how large the answer will be, ask the engine, compute in a thread, write arrays.
+Each route reads the inputs, estimates how large the answer will be, asks the engine, computes in a thread and writes
+arrays.
 """
 
 import asyncio
@@ -46,13 +48,15 @@ Tensors = dict[str, NumpyArray]
 Asked = tuple[Task, int]
 """A task, and the bytes of the tensors that answer it."""
 _THREADS = ThreadPoolExecutor(4, "look")
-"""A flow takes seconds: were these the threads that tokenise, too, a few flows would hold up everybody's prompts."""
+"""Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
+few flows would hold up all prompts.
+"""
 _VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Of one number on the wire."""
+"""Bytes of one number on the wire."""
 
 
 def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
-    """A question about the weights whose answer has so many numbers."""
+    """Return a question about the weights whose answer has so many numbers."""
     return WeightsTask(question=question, options=options), 4 * num_values
 
 
@@ -70,9 +74,10 @@ class Inspection:
     is_abandoned: threading.Event = field(default_factory=threading.Event)
 
     def check_size(self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None) -> None:
-        """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `reported`, is over the limit.
+        """Raise PayloadTooLarge when an answer of so many numbers, in addition to the tokens of `reported`, is over the
+        limit.
 
-        `advice` says what would help; `reported` of None is all inputs.
+        `advice` says what would help; None as `reported` means all inputs.
         """
         size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
         size += token_bytes(self.inputs if reported is None else reported)
@@ -86,7 +91,8 @@ class Inspection:
                 )
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
-        """A task for each input, and questions about the weights: the tensors of each, while the client waits.
+        """Run a task for each input, and questions about the weights, while the client waits; return the tensors of
+        each.
 
         The answers to the questions come last. Raises PayloadTooLarge, before anything runs, when all of them together
         are over what may be captured.
@@ -106,10 +112,11 @@ class Inspection:
         return [_arrays(result) for result in (*self.results, *answers)]
 
     async def compute(self, report: Callable[[], T]) -> T:
-        """`report()` beside the event loop, in a thread that only looks take, while the client waits.
+        """Return `report()`, computed outside the event loop, in a thread that only inspection requests use, while the
+        client waits.
 
-        Raises ClientGone. What nobody waits for any more, as its client left or its time is over, does not begin, or
-        ends with its next `check`.
+        Raises ClientGone. A computation whose client left or whose time is over does not begin, or ends with its next
+        `check`.
         """
         run = copy_context().run
 
@@ -123,19 +130,19 @@ class Inspection:
             raise
 
     def check(self) -> None:
-        """To be called often by what is computed: raises ClientGone when nobody waits for it any more."""
+        """Raise ClientGone when the answer is not awaited any more; what is computed must call this often."""
         if self.is_abandoned.is_set():
             raise ClientGone
 
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
-        """The entries in the wanted format."""
+        """Return the entries in the wanted format."""
         head = inspection_head(self.context, input_usage(self.inputs, self.results))
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)
 
     def not_finite(self, what: str) -> BadRequest:
-        """The error that `what`, of which an answer would be made, is NaN or infinite."""
+        """Return the error that `what`, of which an answer would be made, is NaN or infinite."""
         if self.body.interventions:
             advice = "the interventions make the network's numbers overflow; smaller changes are accepted"
         else:
@@ -146,7 +153,7 @@ class Inspection:
     def entry(
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:
-        """What is said of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
+        """Return the entry of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
         self.check()
         reported = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
@@ -172,13 +179,13 @@ def _arrays(result: TaskResult) -> Tensors:
 
 
 def described(value: NumpyArray, *axes: str) -> DescribedArray:
-    """An array of an answer: whole numbers as int32, others as float32."""
+    """Return an array of an answer: whole numbers as int32, others as float32."""
     small = value.astype(np.int32 if np.issubdtype(value.dtype, np.integer) else np.float32)
     return DescribedArray({"axes": axes, "shape": small.shape, "dtype": small.dtype.name}, small)
 
 
 def stack_of(part: Part) -> Stack:
-    """Whose points belong to a part: cross attention is the decoder's."""
+    """Return the stack whose points belong to a part: cross attention is the decoder's."""
     return "encoder" if part == "encoder" else "decoder"
 
 
@@ -192,7 +199,7 @@ def capture(
     positions: tuple[int, ...] | None = None,
     keys: tuple[int, ...] | None = None,
 ) -> PointCapture:
-    """One point of a trace, by its full name."""
+    """Return the capture of one point of a trace, by its full name."""
     name = full_name(context.config, stack, point, layer)
     return PointCapture(name=name, stack=stack, layer=layer, point=point, heads=heads, positions=positions, keys=keys)
 
@@ -205,12 +212,12 @@ class NamedToken:
     token: str
 
     def as_json(self) -> dict[str, Any]:
-        """As answers show it."""
+        """Return the token as answers show it."""
         return {"token_id": self.token_id, "token": self.token}
 
 
 def read_token(context: AppContext, value: str | int | None, name: str) -> NamedToken | None:
-    """The one token that a text is, or that an id names. Raises BadRequest for a text of none or several."""
+    """Return the one token that a text is, or that an id names. Raises BadRequest for a text of none or several."""
     if value is None:
         return None
     if isinstance(value, int):
@@ -234,4 +241,4 @@ def read_token(context: AppContext, value: str | int | None, name: str) -> Named
 
 
 _MAX_TOKEN_TEXT = 1000
-"""Characters of a text that may be one token."""
+"""Most characters of a text that may be one token."""

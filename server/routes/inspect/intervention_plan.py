@@ -1,6 +1,7 @@
-"""Where an intervention stands and which numbers it takes: names, indices and shapes, checked against model and input.
+"""Resolves where an intervention applies and which numbers it takes: names, indices and shapes, checked against model
+and input.
 
-Knows no HTTP and no engine at work; `server.routes.inspect.interventions` captures what comes from other inputs.
+It knows no HTTP and no running engine; `server.routes.inspect.interventions` captures what comes from other inputs.
 """
 
 import base64
@@ -45,16 +46,16 @@ _OPS: dict[str, Op] = {
 
 
 _BASE64_PIECE = 1 << 18
-"""Characters of base64, whole groups of four, that are decoded between two chances for the event loop: about 1 ms."""
+"""Characters of base64, in whole groups of four, that are decoded before the event loop may run again: about 1 ms."""
 
 
 MAX_MAP_CHANGES = 4
-"""How often a request may change each score, or weight, of its attention."""
+"""Most changes that a request may make to each score, or weight, of its attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of one input: those of the only stack or of the decoder, and those of an encoder before it."""
+    """The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
 
     own: int
     encoder: int = 0
@@ -67,26 +68,26 @@ class InterventionTarget:
     stack: Stack
     point: Point
     name: str
-    """Of the point in this model, as messages say it: with its stack where there are two, without a layer."""
+    """The point's name in this model, as messages give it: with its stack if there are two, without a layer."""
     layers: tuple[int | None, ...]
     heads: tuple[int, ...] | None
     positions: tuple[int, ...] | None
-    """None is all, those of generated tokens included."""
+    """The positions, or None for all, those of generated tokens included."""
     shape: tuple[int, ...]
-    """Of its numbers for the input's own positions, with the point's axes."""
+    """The shape of its numbers for the input's own positions, with the point's axes."""
 
     @property
     def row_axis(self) -> int:
-        """The axis of `shape` that counts positions or queries."""
+        """Return the axis of `shape` that counts positions or queries."""
         return next(i for i, axis in enumerate(self.point.axes) if axis in ("position", "query"))
 
     @property
     def is_map(self) -> bool:
-        """Whether the point is a map of queries and keys."""
+        """Return whether the point is a map of queries and keys."""
         return "key" in self.point.axes
 
     def captures(self, config: ModelConfig) -> tuple[PointCapture, ...]:
-        """What a trace must keep of it, one for each layer."""
+        """Return what a trace must capture of it, one capture for each layer."""
         return tuple(
             PointCapture(
                 name=full_name(config, self.stack, self.point.name, layer),
@@ -104,7 +105,7 @@ def target_of(
     config: ModelConfig, name: str, layer: Selector | None, head: Selector, positions: Selector, lengths: Lengths,
     field: str,
 ) -> InterventionTarget:  # fmt: skip
-    """The place of a point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
+    """Resolve the point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
@@ -130,7 +131,7 @@ def target_of(
 
 
 def is_scores(config: ModelConfig, name: str) -> bool:
-    """Return whether the name, in whatever spelling, means the scores of an attention."""
+    """Return whether the name, in any spelling, means the scores of an attention."""
     try:
         return _is_scores(read_name(config, name).point)
     except UnknownPoint:  # `target_of` tells
@@ -144,7 +145,9 @@ def _is_scores(point: Point) -> bool:
 def _layers(
     config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
 ) -> tuple[int | None, ...]:
-    """The layers that name and field tell. Raises BadRequest where they disagree, or tell none that is needed."""
+    """Return the layers that name and field give. Raises BadRequest when they disagree, or give none and one is
+    needed.
+    """
     shown_name = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
@@ -166,7 +169,7 @@ def _layers(
 
 
 def _about(check: Any, *arguments: Any) -> Any:
-    """The result of a check; its BadRequest becomes one about the field `interventions`."""
+    """Return the result of a check; its BadRequest becomes one about the field `interventions`."""
     try:
         return check(*arguments)
     except BadRequest as error:
@@ -178,7 +181,7 @@ def _wrong(message: str, code: str | None = "invalid_intervention") -> BadReques
 
 
 def check_operation(config: ModelConfig, item: InterventionField, place: InterventionTarget, field: str) -> None:
-    """Raise BadRequest when the operation cannot stand at this point."""
+    """Raise BadRequest when the operation cannot be applied at this point."""
     name = place.name
     if not place.point.changeable:
         near = near_names(config, item.point, changeable=True)
@@ -194,10 +197,10 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Interve
 
 
 def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget], lengths: Lengths) -> None:
-    """Raise BadRequest when the scores and patterns of one input are changed too many times over.
+    """Raise BadRequest when the scores and patterns of one input are changed too many times.
 
-    Each change passes over all numbers of its place in the step that computes them, while other requests wait: a map
-    costs far more than a row of the stream, whose changes are small beside the products that make it.
+    Each change passes over all numbers of its target in the step that computes them, while other requests wait: a map
+    costs far more than a row of the residual stream, whose changes are small compared to the products that make it.
     """
     changed = sum(len(place.layers) * math.prod(place.shape) for place in places if place.is_map)
     if not changed:
@@ -220,7 +223,7 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
 def intervention(
     layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
 ) -> Intervention:
-    """The change of one layer, as the engine takes it. An array has been checked by `fitted`."""
+    """Return the change of one layer, as the engine takes it. An array has been checked by `fitted`."""
     positions, numbers = place.positions, value if isinstance(value, float) else _array(value)
     if positions is None and not isinstance(value, float) and _tells_positions(value, place):
         positions = tuple(range(place.shape[place.row_axis]))
@@ -236,12 +239,12 @@ def intervention(
 
 
 def _array(value: NumpyArray) -> Array:
-    """The numbers as the engine takes them: not copied, since many inputs may share them."""
+    """Return the numbers as the engine takes them: they are not copied, since many inputs may share them."""
     return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
 def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
-    """Whether an array has numbers for each of the input's positions (or keys), so that it fits these alone."""
+    """Return whether an array has numbers for each of the input's positions (or keys), so that it fits only these."""
     lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
     along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
     return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
@@ -250,9 +253,9 @@ def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
 def read_value(
     value: float | Sequence[Any] | EncodedArray, field: str, *, may_mask: bool = False
 ) -> float | NumpyArray:
-    """Read the numbers of a body's value. Raises BadRequest for what is no number or array finite in float32.
+    """Read the numbers of a body's value. Raises BadRequest for what is not a number or an array finite in float32.
 
-    `may_mask`: minus infinity is accepted too, which in lists is null: a masked score is so in answers.
+    `may_mask`: minus infinity is accepted too, which is null in lists: answers write a masked score so.
     """
     if isinstance(value, int | float):
         if abs(value) > float(np.finfo(np.float32).max):
@@ -280,7 +283,7 @@ def read_value(
 
 
 def _without_nulls(array: NumpyArray) -> NumpyArray:
-    """Numbers among which nulls are minus infinity; the array as it is where it holds anything else."""
+    """Return the numbers with each null as minus infinity, or the array as it is if it holds anything else."""
     is_null = np.array([number is None for number in array.flat]).reshape(array.shape)
     if all(type(number) in (int, float) for number in array[~is_null]):
         return np.where(is_null, -np.inf, array).astype(np.float64)
@@ -290,7 +293,7 @@ def _without_nulls(array: NumpyArray) -> NumpyArray:
 def check_masked(config: ModelConfig, place: InterventionTarget, op: str, value: NumpyArray, field: str) -> None:
     """Raise BadRequest when numbers for each query and key would change what the mask hides, and so be lost.
 
-    An array that is the same for all queries, or for all keys, is meant for those that see each other.
+    An array that is the same for all queries, or for all keys, is meant for the pairs that the mask leaves visible.
     """
     if not place.is_map or op not in ("patch", "add") or is_cross(place.point):
         return
@@ -334,7 +337,7 @@ def _decoded(value: EncodedArray, field: str) -> NumpyArray:
 
 
 def check_fits(shape: Sequence[int], place: InterventionTarget, field: str) -> None:
-    """Raise BadRequest when an array of this shape does not broadcast to the place."""
+    """Raise BadRequest when an array of this shape does not broadcast to the target."""
     axes = list(zip(place.point.axes, place.shape, strict=True))
     aligned = axes[len(axes) - len(shape) :]
     if len(shape) <= len(axes) and all(size in (1, length) for size, (_, length) in zip(shape, aligned, strict=True)):
@@ -348,7 +351,7 @@ def check_fits(shape: Sequence[int], place: InterventionTarget, field: str) -> N
 
 
 def mean_target(place: InterventionTarget) -> InterventionTarget:
-    """The place once its positions are averaged: one row."""
+    """Return the target after its positions are averaged: one row."""
     shape = list(place.shape)
     shape[place.row_axis] = 1
     return replace(place, shape=tuple(shape))

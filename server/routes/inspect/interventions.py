@@ -1,7 +1,8 @@
-"""Interventions of a request body as the engine takes them: places checked, and sources captured by traces.
+"""Converts the interventions of a request body to what the engine takes: targets checked, and sources captured by
+traces.
 
 A clean pass over each source runs first, as an ordinary trace through the engine; the request itself then carries
-numbers only. Knows no points (`model.hooks.points`) and no shapes (`server.routes.inspect.intervention_plan`) of its
+numbers only. It has no points (`model.hooks.points`) and no shapes (`server.routes.inspect.intervention_plan`) of its
 own.
 """
 
@@ -37,14 +38,14 @@ from server.routes.tasks import Work, run_all
 from server.schemas import InputFields, InterventionField, InterventionSource
 
 MAX_VALUE_BYTES = 64 << 20
-"""Of all values of one input's interventions together: they travel to the worker with the request."""
+"""Most bytes of all values of one input's interventions together: they travel to the worker with the request."""
 MAX_SOURCE_TOKENS = 1 << 18
-"""Of all inputs that one request takes numbers from, equal ones counted once: each is a pass of its own."""
+"""Most tokens of all inputs that one request takes numbers from, equal ones counted once: each is a pass of its own."""
 
 _Values = Sequence[float | NumpyArray]
-"""Of an intervention's layers, or one for all of them."""
+"""The values of an intervention's layers, or one for all of them."""
 _Key = tuple[int, int | None]
-"""Number of an intervention, and of the input that its numbers are of; None where they serve every input."""
+"""The index of an intervention, and of the input that its numbers belong to, or None if they serve every input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,17 @@ class _Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what one layer is changed with."""
+        """Return the shape of what one layer is changed with."""
         return (mean_target(self.place) if self.is_mean else self.place).shape
 
 
 async def read_all_interventions(
     context: AppContext, items: Sequence[InterventionField] | None, prompts: Sequence[Prompt]
 ) -> list[tuple[Intervention, ...]]:
-    """The interventions for each input. Values from other inputs are captured first, by traces through the engine.
+    """Return the interventions for each input. Values from other inputs are captured first, by traces through the
+    engine.
 
-    One trace takes all that is wanted of equal inputs, for all interventions and all inputs of the request, and
+    One trace takes everything that is needed of equal inputs, for all interventions and all inputs of the request, and
     everything is checked before any trace runs.
 
     Raises BadRequest for what the model, an input or a point's shape does not allow; ApiError when a trace fails.
@@ -86,7 +88,7 @@ async def read_all_interventions(
 
 
 def _given(config: ModelConfig, items: Sequence[InterventionField]) -> dict[_Key, _Values]:
-    """The values that the items bring with them. Raises BadRequest."""
+    """Return the values that the items bring with them. Raises BadRequest."""
     return {
         (number, None): [
             0.0
@@ -105,7 +107,7 @@ def _given(config: ModelConfig, items: Sequence[InterventionField]) -> dict[_Key
 def _placed(
     context: AppContext, item: InterventionField, number: int, prompt: Prompt, given: Mapping[_Key, _Values]
 ) -> InterventionTarget:
-    """Where the item stands in this input, its operation and own value checked."""
+    """Return where the item applies in this input, after its operation and its own value are checked."""
     field = f"interventions[{number}]"
     place = target_of(context.config, item.point, item.layer, item.head, item.positions, _lengths(prompt), field)
     check_operation(context.config, item, place, field)
@@ -121,7 +123,7 @@ def _check_masked(
     places: Sequence[InterventionTarget],
     given: Mapping[_Key, _Values],
 ) -> None:
-    """Raise BadRequest for numbers of one input's interventions that no query would see."""
+    """Raise BadRequest for numbers of one input's interventions that are visible to no query."""
     for number, (item, place) in enumerate(zip(items, places, strict=True)):
         for value in given.get((number, None), ()):
             if not isinstance(value, float):
@@ -135,7 +137,7 @@ def _lengths(prompt: Prompt) -> Lengths:
 def _for_one(
     items: Sequence[InterventionField], places: Sequence[InterventionTarget], known: Mapping[_Key, _Values], index: int
 ) -> tuple[Intervention, ...]:
-    """The interventions of the input of this number."""
+    """Return the interventions of the input at this index."""
     changes: list[Intervention] = []
     for number, (item, place) in enumerate(zip(items, places, strict=True)):
         values = known.get((number, None)) or known[number, index]
@@ -176,7 +178,9 @@ async def _all_sources(
     prompts: Sequence[Prompt],
     placed: Sequence[Sequence[InterventionTarget]],
 ) -> dict[_Key, list[_Source]]:
-    """What must be captured: of `from`, and for a mean without it of the inputs themselves. Raises BadRequest."""
+    """Return what must be captured: the inputs of `from`, and for a mean without it the inputs themselves. Raises
+    BadRequest.
+    """
     sources: dict[_Key, list[_Source]] = {}
     for number, item in enumerate(items):
         field = f"interventions[{number}]"
@@ -206,7 +210,7 @@ async def _sources(
     targets: Sequence[InterventionTarget],
     field: str,
 ) -> list[_Source]:
-    """The passes over the inputs of `from`, checked to fit the item's place in each input of the request."""
+    """Return the passes over the inputs of `from`, checked to fit the item's target in each input of the request."""
     is_mean = item.op == "mean"
     prompts = await _read_source(context, source, field)
     if len(prompts) > 1 and not is_mean:
@@ -242,12 +246,12 @@ async def _read_source(context: AppContext, source: InterventionSource, field: s
 
 
 def _ids(prompt: Prompt) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What a pass depends on."""
+    """Return the ids that a pass depends on."""
     return prompt.ids, prompt.encoder_ids
 
 
 async def _capture(context: AppContext, sources: Mapping[_Key, Sequence[_Source]]) -> dict[_Key, list[NumpyArray]]:
-    """The numbers of each key, one array for each layer, by one pass over each of the prompts that differ.
+    """Return the numbers of each key, one array for each layer, by one pass over each distinct prompt.
 
     A mean is over all positions of all of a key's sources; every position weighs the same.
     """
@@ -272,12 +276,14 @@ async def _capture(context: AppContext, sources: Mapping[_Key, Sequence[_Source]
 
 
 def _sums(traced: Sequence[NumpyArray]) -> list[NumpyArray]:
-    """Over positions, [1, ...] for each layer, in float64."""
+    """Return the sums over positions, [1, ...] for each layer, in float64."""
     return [value.sum(axis=0, keepdims=True, dtype=np.float64) for value in traced]
 
 
 async def _trace(context: AppContext, sources: Sequence[_Source]) -> list[list[NumpyArray]]:
-    """What sources of one prompt want of it, as it is without interventions: for each one array for each layer."""
+    """Return what the sources of one prompt need of it, as it is without interventions: for each one array for each
+    layer.
+    """
     wanted = [[(_unnamed(capture), source) for capture in source.place.captures(context.config)] for source in sources]
     places = {capture: source.place for captures in wanted for capture, source in captures}
     names = {capture: str(i) for i, capture in enumerate(places)}  # one point may be wanted with different heads
@@ -292,5 +298,5 @@ async def _trace(context: AppContext, sources: Sequence[_Source]) -> list[list[N
 
 
 def _unnamed(capture: PointCapture) -> PointCapture:
-    """Equal for equal numbers."""
+    """Return the capture without its name, so that captures of equal numbers are equal."""
     return replace(capture, name="")

@@ -1,4 +1,4 @@
-"""POST /v1/lens: what each layer would say next (nostalgebraist 2020, "interpreting GPT: the logit lens").
+"""POST /v1/lens: what each layer would predict next (nostalgebraist 2020, "interpreting GPT: the logit lens").
 
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
@@ -31,7 +31,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def lens(request: Request, body: LensRequest) -> Response:
-        """The likeliest next tokens by each layer at each position, and a target's rank and probability there."""
+        """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
+        there.
+        """
         target = read_token(context, body.target, "target") if context.config.has_head else None
         inspection = await begin(context, request, body, "/v1/lens", 3 if body.target is None else 5)
         layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")

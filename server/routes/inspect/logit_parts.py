@@ -1,7 +1,8 @@
-"""The parts of a token's logit: which points of a pass hold them, and what each adds (direct logit attribution).
+"""Computes the parts of a token's logit: which points of a pass hold them, and what each adds (direct logit
+attribution).
 
-The stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit is a sum
-over the same parts and a bias; where a norm follows each sum, each norm's bias is a part too
+The residual stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit
+is a sum over the same parts and a bias; if a norm follows each sum, each norm's bias is a part too
 (`model.analysis.contributions`).
 """
 
@@ -31,7 +32,7 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
 
 
 def output_norm(config: ModelConfig, part: Part) -> str | None:
-    """The norm that the attention's output goes through before it is added to the stream."""
+    """Return the norm that the attention's output goes through before it is added to the residual stream."""
     if part == "cross":
         return None
     return {"sandwich": "ln1_post", "output": "ln1"}.get(config.norm_placement)
@@ -39,23 +40,25 @@ def output_norm(config: ModelConfig, part: Part) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogitParts:
-    """Of the decoder of a model whose logits are sums. Q queries, T targets, C components."""
+    """The parts of logits in the decoder of a model whose logits are sums. There are Q queries, T targets, C
+    components.
+    """
 
     config: ModelConfig
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The attentions that write to the stream."""
+        """Return the attentions that write to the residual stream."""
         return ("decoder", "cross") if self.config.cross_attention else ("decoder",)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Every head."""
+        """Return every head."""
         config = self.config
         return tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
 
     def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
-        """What a trace must keep of the queries; and the last one's logits, to compare with."""
+        """Return what a trace must capture of the queries, and the last query's logits, to compare with."""
         wanted = self._start()
         for layer in range(self.config.num_layers):
             wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
@@ -67,14 +70,14 @@ class LogitParts:
         return [*captures, self._capture("logits", None, queries[-1:])]
 
     def num_captured(self, num_queries: int) -> int:
-        """Numbers of those captures."""
+        """Return how many numbers those captures have."""
         config = self.config
         per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     @property
     def names(self) -> list[str]:
-        """Of the components, in order."""
+        """Return the names of the components, in order."""
         names = [self._name(point, layer) for point, layer in self._start()]
         for layer in range(self.config.num_layers):
             for part in self.parts:
@@ -86,24 +89,26 @@ class LogitParts:
         return [*names, "bias"]
 
     def components(self, tensors: Tensors, readouts: Mapping[Part, Tensors]) -> Float64:
-        """[T, Q, C], from a trace and the answers of WeightsTask "head_readout" for every head of each part."""
+        """Return the components [T, Q, C], from a trace and the answers of WeightsTask "head_readout" for every head
+        of each part.
+        """
         own = readouts["decoder"]
         return np.stack([self._of_target(tensors, readouts, t) for t in range(own["direction"].shape[-1])])
 
     def divisor(self, tensors: Tensors, part: Part, layer: int) -> Float64:
-        """[Q]: all scales between a head's output and the logit."""
+        """Return for each query [Q] the product of all scales between a head's output and the logit."""
         behind = self._behind(tensors, layer, self.parts.index(part))
         norm = output_norm(self.config, part)
         return behind if norm is None else behind * self._scale(tensors, norm, layer)
 
     def sigma(self, tensors: Tensors) -> Float64:
-        """[Q]: the final norm's scale; 1 without one."""
+        """Return the final norm's scale for each query [Q], or 1 without one."""
         if not self.config.final_norm:
             return np.ones(len(tensors[self._name("hook_mlp_out", 0)]))
         return tensors[self._name("ln_final.hook_scale", None)][:, 0].astype(np.float64)
 
     def difference(self, sums: Float64, tensors: Tensors, targets: Sequence[int]) -> float:
-        """How far the last query's sums [T], capped if the model caps, are from the model's logits."""
+        """Return how far the last query's sums [T], capped if the model caps, are from the model's logits."""
         cap = self.config.final_logit_softcap
         capped = sums if cap is None else cap * np.tanh(sums / cap)
         logits = tensors[self._name("logits", None)][0]
@@ -116,7 +121,7 @@ class LogitParts:
 
     @property
     def _sum_norms(self) -> list[str]:
-        """The norms after the sums of a block, in order; none where they stand elsewhere."""
+        """Return the norms after the sums of a block, in order; there are none if the model has them elsewhere."""
         if self.config.norm_placement != "post":
             return []
         return ["ln1", "ln_cross", "ln2"] if self.config.cross_attention else ["ln1", "ln2"]
@@ -125,7 +130,9 @@ class LogitParts:
         return tensors[self._name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
 
     def _behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
-        """[Q]: the scales of all norms behind what a sublayer adds: of its sum, of later ones, and the final norm's."""
+        """Return for each query [Q] the product of the scales of all norms after what a sublayer adds: of its sum,
+        of later ones, and the final norm's.
+        """
         scales = self.sigma(tensors)
         for later in range(layer, self.config.num_layers):
             for norm in self._sum_norms[sublayer if later == layer else 0 :]:
@@ -133,7 +140,7 @@ class LogitParts:
         return scales
 
     def _of_target(self, tensors: Tensors, readouts: Mapping[Part, Tensors], t: int) -> Float64:
-        """[Q, C]"""
+        """Return the components [Q, C] of one target."""
         config, own = self.config, readouts["decoder"]
         sums = own.get("sum_directions")
         mlp = len(self.parts)
@@ -158,7 +165,7 @@ class LogitParts:
         return np.stack([*columns, bias], axis=-1)
 
     def _start(self) -> list[tuple[str, int | None]]:
-        """The points whose sum enters the first block."""
+        """Return the points whose sum enters the first block."""
         if self.config.embedding_norm:
             return [("hook_resid_pre", 0)]  # normed: no sum of the embeddings any more
         has = {point.name for point in points_of(self.config, "decoder")}

@@ -29,7 +29,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def next_token(request: Request, body: NextRequest) -> Response:
-        """The likeliest next tokens of each input, with logits and probabilities; with full the whole vocabulary.
+        """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
+        vocabulary.
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
@@ -61,7 +62,7 @@ class _NextTokens:
 
 
 def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> _NextTokens:
-    """What is said of one row of logits."""
+    """Return what is reported of one row of logits."""
     top_k = max(0, body.top_k)
     found = [
         distribution(logits, temperature, top_k=top_k, top_p=body.top_p, min_p=body.min_p)

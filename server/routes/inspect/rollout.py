@@ -24,9 +24,9 @@ from server.routes.supported_routes import check_part
 from server.schemas import RolloutAnswer, RolloutRequest
 
 MAX_FLOW_WORK = 400_000_000
-"""Edges of the graphs, times the inputs that are flowed to: some six seconds of one core."""
+"""Most edges of the graphs, times the inputs that are flowed to: about six seconds of one core."""
 MAX_ROLLOUT_WORK = 1_000_000_000_000
-"""Multiplications: about twenty seconds of one core."""
+"""Most multiplications: about twenty seconds of one core."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -40,8 +40,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def rollout(request: Request, body: RolloutRequest) -> Response:
-        """From which inputs each position's vector comes, through the heads' mean attention and the residual stream
-        beside it (Abnar and Zuidema 2020, arXiv:2005.00928)."""
+        """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
+        connection (Abnar and Zuidema 2020, arXiv:2005.00928).
+        """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
@@ -82,7 +83,7 @@ def _rows(body: RolloutRequest) -> Any:
 def _check_work(
     body: RolloutRequest, layers: tuple[int, ...], lengths: list[int], queries: list[tuple[int, ...]]
 ) -> None:
-    """Raise BadRequest when what is asked for would take too long. Each input has a flow for each query and layer."""
+    """Raise BadRequest when the request would take too long. Each input has a flow for each query and layer."""
     if body.method == "flow" and not kernel_levels():
         raise BadRequest(
             "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
@@ -115,7 +116,9 @@ def _check_finite(inspection: Inspection, patterns: Sequence[NumpyArray]) -> Non
 def _entry(
     inspection: Inspection, index: int, reported: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
-    """Of mean patterns [layer, query, key], the layers from the first on. `reported`: what all entries tell."""
+    """Return the entry of mean patterns [layer, query, key], the layers from the first on. `reported`: what all
+    entries report.
+    """
     fields, layers = {**reported, "query_positions": queries}, reported["layers"]
     axes = ("layer", "query", "key")
     if reported["method"] == "rollout":

@@ -1,7 +1,7 @@
-"""From what a user selects to what the engine captures: absolute indices, checked against the model and the input.
+"""Resolves what a user selects to what the engine captures: absolute indices, checked against the model and the input.
 
-Also says how large an answer will be, and what to ask for instead when it would be too large. Knows nothing of tensors'
-contents, of HTTP or of the engine's work.
+It also estimates how large an answer will be, and what to ask for instead if it would be too large. It knows nothing of
+tensors' contents, of HTTP or of the engine's work.
 """
 
 import math
@@ -24,9 +24,9 @@ _JSON_INDEX_BYTES = 6.0
 
 
 def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int, ...]:
-    """ "all", an index or a list of them as absolute indices below `count`, in the order given.
+    """Return "all", an index or a list of them as absolute indices below `count`, in the order given.
 
-    Raises BadRequest naming the field, the value and the range when an index is out of it or is given twice.
+    Raises BadRequest naming the field, the value and the range when an index is out of range or is given twice.
     """
     if isinstance(selector, str):
         return tuple(range(count))
@@ -50,33 +50,35 @@ def _absolute(index: int, count: int, field: str, what: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeadSelection:
-    """The (layer, head) pairs of an answer and how they lie on its first axes."""
+    """The (layer, head) pairs of an answer and how they are arranged on its first axes."""
 
     pairs: tuple[tuple[int, int], ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     is_grid: bool
-    """Every head of `heads` in every layer of `layers`, so that the answer has an axis for each."""
+    """Whether the pairs are every head of `heads` in every layer of `layers`, so that the answer has an axis for
+    each.
+    """
     is_reduced: bool = False
-    """Over the heads of each layer: the first axis is the layers."""
+    """Whether the answer is reduced over the heads of each layer: the first axis is the layers."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the leading axes."""
+        """Return the names of the leading axes."""
         if self.is_reduced:
             return ("layer",)
         return ("layer", "head") if self.is_grid else ("pair",)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the leading axes."""
+        """Return the lengths of the leading axes."""
         if self.is_reduced:
             return (len(self.layers),)
         return (len(self.layers), len(self.heads)) if self.is_grid else (len(self.pairs),)
 
 
 def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "") -> HeadSelection:
-    """The pairs that `fields` asks for. Raises BadRequest; `prefix` stands before the names of the fields."""
+    """Return the pairs that `fields` asks for. Raises BadRequest; `prefix` precedes the names of the fields."""
     is_reduced = getattr(fields, "reduce", None) is not None
     if fields.pairs is None:
         layers = resolve(fields.layers, config.num_layers, f"{prefix}layers", "layer")
@@ -106,29 +108,29 @@ class AttentionPlan:
 
     @property
     def row_width(self) -> int:
-        """Numbers of one row."""
+        """Return how many numbers one row has."""
         if self.capture.resize is not None:
             return self.capture.resize
         return len(self.keys) if self.capture.top_k is None else self.capture.top_k
 
     @property
     def num_values(self) -> int:
-        """Numbers of the answer."""
+        """Return how many numbers the answer has."""
         rows = len(self.queries) if self.capture.resize is None else self.capture.resize
         return math.prod(self.heads.shape) * rows * self.row_width
 
     @property
     def capture_bytes(self) -> int:
-        """Bytes that the engine keeps and sends."""
+        """Return how many bytes the engine keeps and sends."""
         return round(self.num_values * value_bytes(self.capture, "binary"))
 
 
 def plan_attention(
     request: AttentionRequest, heads: HeadSelection, num_queries: int, num_keys: int, part: Part
 ) -> AttentionPlan:
-    """The plan for an input of so many tokens; of cross attention the keys are the encoder's.
+    """Return the plan for an input of so many tokens; for cross attention the keys are the encoder's.
 
-    Raises BadRequest when a position is out of it.
+    Raises BadRequest when a position is out of range.
     """
     queries = resolve(request.query_positions, num_queries, "query_positions", "position")
     keys = resolve(request.key_positions, num_keys, "key_positions", "position")
@@ -147,7 +149,7 @@ def plan_attention(
 
 
 def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
-    """Bytes of one number of the answer, with its index under top_k."""
+    """Return the bytes of one number of the answer, with its index if there is a top_k."""
     if wire == "json":
         return _JSON_BYTES[capture.dtype] + (_JSON_INDEX_BYTES if capture.top_k is not None else 0.0)
     raw = _ITEM_BYTES[capture.dtype] + (_INDEX_BYTES if capture.top_k is not None else 0)
@@ -155,10 +157,10 @@ def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
 
 
 def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int, token_bytes: int = 0) -> int:
-    """The estimate in bytes of the answer to `plans`. Raises PayloadTooLarge when it is over `limit`.
+    """Return the estimated bytes of the answer to `plans`. Raises PayloadTooLarge when it is over `limit`.
 
-    `token_bytes` of it are the inputs' tokens, which no selector makes fewer. The error tells the estimate and changes
-    that would make the answer fit, each of them enough by itself.
+    `token_bytes` of it are the inputs' tokens, whose number no selector reduces. The error reports the estimate and
+    changes that would make the answer fit, each of them enough by itself.
     """
     estimate = _estimate(plans, wire) + token_bytes
     if estimate <= limit:
@@ -177,7 +179,7 @@ def _estimate(plans: Sequence[AttentionPlan], wire: Wire) -> int:
 
 
 def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> list[str]:
-    """Other encodings of the same numbers that fit, then less of each row."""
+    """Return other encodings of the same numbers that fit, then less of each row."""
 
     def fits(change: Callable[[AttentionCapture], AttentionCapture], to: Wire) -> bool:
         return _estimate([replace(plan, capture=change(plan.capture)) for plan in plans], to) <= limit
@@ -196,7 +198,9 @@ def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> li
 
 
 def _fewer_heads(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> str:
-    """The largest selection of layers, else heads, else rows that fits, as JSON; empty when not even one row does."""
+    """Return the largest selection of layers, else heads, else rows that fits, as JSON, or "" if not even one row
+    does.
+    """
     heads = plans[0].heads
     per_pair = sum(plan.num_values * value_bytes(plan.capture, wire) for plan in plans) / math.prod(heads.shape)
     pairs = int(limit // per_pair)

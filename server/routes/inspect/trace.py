@@ -42,10 +42,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def trace(request: Request, body: TraceRequest) -> Response:
-        """The numbers of each point for each input, in TransformerLens's names and axes.
+        """Return the numbers of each point for each input, in TransformerLens's names and axes.
 
-        `Accept` chooses JSON, safetensors (tensors "{index}/{name}"), npy (one input, one point) or NDJSON (a line a
-        point).
+        `Accept` chooses JSON, safetensors (tensors "{index}/{name}"), npy (one input, one point) or NDJSON (one line
+        per point).
         """
         arrival = time.monotonic()
         accept(context, body)
@@ -85,7 +85,7 @@ async def _run(
 
 
 def trace_work(prompt: Prompt, points: list[PlannedPoint], interventions: tuple[Intervention, ...]) -> Work:
-    """What the engine is asked about one input."""
+    """Return what the engine is asked about one input."""
     num_bytes = sum(point.num_bytes for point in points)
     return Work(TraceTask(points=tuple(point.capture for point in points)), prompt, num_bytes, interventions)
 
@@ -99,7 +99,7 @@ def _entries(
 def trace_entry(
     context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: TaskResult
 ) -> DescribedEntry:
-    """The answer for one input: its tokens, and each point with its description."""
+    """Return the answer for one input: its tokens, and each point with its description."""
     fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(context, prompt)}
     points = {}
     for point in plan:

@@ -1,6 +1,6 @@
-"""A trace on the wire: for each input some fields, and arrays that each have a description of their own.
+"""Writes a trace on the wire: for each input some fields, and arrays that each have a description of their own.
 
-`server.http.tensor_formats` writes answers whose arrays share one description; this file uses its pieces. Knows no
+`server.http.tensor_formats` writes answers whose arrays share one description; this file uses its pieces. It knows no
 network.
 """
 
@@ -35,20 +35,20 @@ class DescribedEntry:
 
     index: int
     fields: dict[str, Any]
-    """With "object" and "index"."""
+    """The fields, "object" and "index" included."""
     points: dict[str, DescribedArray]
     key: str = "points"
-    """What the answer calls them."""
+    """What the answer calls the arrays."""
 
 
 def described_body(
     wanted: Format, head: dict[str, Any], entries: Sequence[DescribedEntry], encoding_format: EncodingFormat
 ) -> Iterator[Piece]:
-    """The whole answer in the wanted format.
+    """Yield the whole answer in the wanted format.
 
     JSON: `head` with "data": the entries, each with "points": {name: {description..., "data"}}. safetensors: tensors
     "{index}/{name}", and in the metadata `head` and "{object}.{index}": the entry without its numbers. npy: the one
-    array. NDJSON: for each entry a line of its fields (the first has `head` too), then a line a point.
+    array. NDJSON: for each entry a line of its fields (the first has `head` too), then one line per point.
     """
     match wanted:
         case Format.JSON:

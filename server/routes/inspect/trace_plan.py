@@ -1,7 +1,8 @@
-"""From the points a user names to what the engine captures of each input, and how large the answer will be.
+"""Resolves the points a user names to what the engine captures of each input, and estimates how large the answer will
+be.
 
-Knows names, selectors and sizes; knows nothing of HTTP or of the numbers. `plan_attention` of selectors.py does the
-same for attention alone.
+It knows names, selectors and sizes; it knows nothing of HTTP or of the numbers. `plan_attention` of selectors.py does
+the same for attention alone.
 """
 
 import json
@@ -39,7 +40,7 @@ class ChosenPoint:
     layer: int | None
     point: Point
     heads: tuple[int, ...] | None
-    """None is all, or a point without heads."""
+    """The heads, or None for all or for a point without heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,19 @@ class PlannedPoint:
 
     @property
     def num_values(self) -> int:
-        """Numbers of the answer."""
+        """Return how many numbers the answer has."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the engine keeps and sends."""
+        """Return how many bytes the engine keeps and sends."""
         return self.num_values * _ITEM_BYTES[self.capture.dtype]
 
 
 def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
-    """The points of a request, one for each layer of a short name, in the order asked for. Raises BadRequest.
+    """Return the points of a request, one for each layer of a short name, in the order asked for. Raises BadRequest.
 
-    A selector that no point takes is refused: it would be a wish that nothing answers.
+    A selector that no point takes is refused: it would otherwise be ignored silently.
     """
     chosen = [one for name in request.points for one in _layers_of(request, config, name)]
     names = [one.name for one in chosen]
@@ -87,12 +88,12 @@ def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoin
 
 
 def head_axis(point: Point) -> str | None:
-    """The name of the point's head axis, None when it has none."""
+    """Return the name of the point's head axis, or None if it has none."""
     return next((axis for axis in point.axes if axis in ("head", "kv_head")), None)
 
 
 def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -> tuple[int, ...] | None:
-    """The heads of a point of this stack, None for all. Raises BadRequest."""
+    """Return the heads of a point of this stack, or None for all. Raises BadRequest."""
     axis = head_axis(point)
     if axis is None or selector == "all":
         return None
@@ -102,7 +103,7 @@ def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -
 
 
 def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterator[ChosenPoint]:
-    """The point of a name, in each of the layers that the name or else the request tells."""
+    """Yield the point of a name, in each of the layers that the name or else the request gives."""
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
@@ -125,15 +126,15 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
 
 
 Lengths = tuple[int, int]
-"""Tokens of one input: those of the only stack or of the decoder, and those of an encoder before it."""
+"""The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
 
 
 def plan_inputs(
     request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
 ) -> list[list[PlannedPoint]]:
-    """The plan for each input; inputs of the same lengths share theirs. Raises BadRequest.
+    """Return the plan for each input; inputs of the same lengths share theirs. Raises BadRequest.
 
-    Takes some 10 microseconds for each point of each different length: many of both are for a thread.
+    It takes about 10 microseconds for each point of each different length: many of both belong in a thread.
     """
     plans = {each: [_plan(request, one, config, *each) for one in chosen] for each in dict.fromkeys(lengths)}
     return [plans[each] for each in lengths]
@@ -173,7 +174,7 @@ def _plan(
 
 
 def _is_of_encoder(one: ChosenPoint, config: ModelConfig) -> bool:
-    """Whether the point's own positions are those of an encoder before a decoder."""
+    """Return whether the point's own positions are those of an encoder before a decoder."""
     return one.stack == "encoder" and config.kind == "encoder-decoder"
 
 
@@ -183,7 +184,7 @@ def _named(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _first(count: int) -> tuple[int, ...]:
-    """0 to count - 1: one object for all points of one length."""
+    """Return 0 to count - 1: one object for all points of one length."""
     return tuple(range(count))
 
 
@@ -192,7 +193,7 @@ def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
 
 
 def value_bytes(dtype: str, wire: Wire) -> float:
-    """Bytes of one number of the answer."""
+    """Return the bytes of one number of the answer."""
     if wire == "json":
         return _JSON_BYTES[dtype]
     return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
@@ -209,7 +210,7 @@ def check_trace_size(
 ) -> None:
     """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`.
 
-    `token_bytes` of it are the inputs' tokens, which no selector makes fewer.
+    `token_bytes` of it are the inputs' tokens, whose number no selector reduces.
     """
     size = _estimate(request, chosen, config, lengths, wire)
     room = limit - token_bytes
@@ -241,7 +242,9 @@ def check_trace_size(
 def _estimate(
     request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths], wire: Wire
 ) -> int:
-    """Bytes of the numbers. Made without the plans: of many points and inputs those would take seconds."""
+    """Return the bytes of the numbers. They are estimated without the plans, which take seconds for many points and
+    inputs.
+    """
     values = 0
     alike = Counter(replace(one, name="", layer=None) for one in chosen)  # every layer's is as large
     for one, number in alike.items():
@@ -259,7 +262,7 @@ def _estimate(
 
 
 def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
-    """Positions of the point, and keys where it has any, in each input."""
+    """Return the positions of the point, and its keys if it has any, in each input."""
     length, encoder_length = np.array(lengths, np.int64).T
     own_length = encoder_length if _is_of_encoder(one, config) else length
     return (
@@ -269,7 +272,7 @@ def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Leng
 
 
 def _count(selector: Any, lengths: _Counts) -> _Counts:
-    """How many of so many positions a selector takes."""
+    """Return how many of so many positions a selector takes."""
     if selector == "all":
         return lengths
     return np.full_like(lengths, 1 if isinstance(selector, int) else len(selector))
@@ -278,7 +281,7 @@ def _count(selector: Any, lengths: _Counts) -> _Counts:
 def _smaller(
     request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Fields that make the answer smaller, with values from the mildest to the hardest."""
+    """Yield the fields that make the answer smaller, with values from the mildest to the strongest."""
     yield "dtype", ["float16"]
     layers = dict.fromkeys(one.layer for one in chosen if one.layer is not None)
     yield "layers", _halves(list(layers))
@@ -298,7 +301,7 @@ def _heads(one: ChosenPoint, config: ModelConfig) -> tuple[int, ...]:
 
 
 def _halves(items: list[int]) -> list[list[int]]:
-    """Shorter and shorter beginnings."""
+    """Return shorter and shorter beginnings of the list."""
     parts = []
     while len(items) > 1:
         items = items[: len(items) // 2]

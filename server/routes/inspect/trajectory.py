@@ -31,8 +31,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
-        """Length of each position's vector in every state, and its cosines to the start, to the state before, and to
-        other positions' vectors. State 0 is the embedding, state i the stream after block i."""
+        """Return the length of each position's vector in every state, and its cosines to the start, to the state
+        before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.
+        """
         part = check_part(context, body.part)
         inspection = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
@@ -84,7 +85,7 @@ def _entry(
     chosen: tuple[int, ...],
     others: tuple[int, ...],
 ) -> DescribedEntry:
-    """Of streams [state, row, d], where `place` tells the row of a position."""
+    """Return the entry of residual streams [state, row, d], where `place` gives the row of a position."""
     found = measure(streams[:, [place[p] for p in chosen]], streams[:, [place[p] for p in others]])
     body = inspection.body
     assert isinstance(body, TrajectoryRequest)

@@ -1,4 +1,4 @@
-"""What the weights alone say: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
+"""Answers questions about the weights alone: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
 
 import time
 from typing import Annotated, Any
@@ -28,16 +28,18 @@ from server.routes.tasks import Work, run_all
 from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 
 MAX_COMPOSED_HEADS = 256
-"""Heads whose composition scores are computed at once: their number is the square, some 10 seconds of one core."""
+"""Most heads whose composition scores are computed at once: the scores are the square of it, about 10 seconds of one
+core.
+"""
 _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""Those that the worker answers, in its order."""
+"""The quantiles that the worker returns, in its order."""
 _GEOMETRY_VALUES = 20_000
-"""Numbers of a geometry's answer, but for the singular values: a bound."""
+"""A bound of the numbers of a geometry's answer, apart from the singular values."""
 _VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router: before that of one model, whose id may hold slashes."""
+    """Add the routes to the router, before the route of one model, whose id may hold slashes."""
     _add_parameters(router, context)
     _add_geometry(router, context)
     _add_circuits(router, context)
@@ -51,8 +53,9 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
         response_model=ParametersAnswer,
     )
     async def parameters(model_id: str) -> dict[str, Any]:
-        """The census by component, shared storage counted once, and beside it the matrices counted as textbooks do.
-        `lightwell census` does the same for any configuration."""
+        """Return the parameter census by component, shared storage counted once, and next to it the matrices counted
+        as textbooks do. `lightwell census` does the same for any configuration.
+        """
         check_model(context, model_id)
         head = {"object": "parameters", "model": context.model_id, "architecture": context.config.architecture}
         return {**head, **as_json(take_census(context.config))}
@@ -67,8 +70,10 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
-        """Cosines of all pairs of rows or columns against those of random directions, and the singular values. It is
-        computed beside the running requests, at low priority: a large matrix takes seconds to minutes."""
+        """Return the cosines of all pairs of rows or columns, compared with those of random directions, and the
+        singular values. They are computed next to the running requests, at low priority: a large matrix takes
+        seconds to minutes.
+        """
         arrival = time.monotonic()
         check_model(context, model_id)
         _check_once(request)
@@ -101,8 +106,9 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def circuits(request: Request, body: CircuitsRequest) -> Response:
-        """The low-rank matrices of heads, of the weights alone: singular values, effective rank, eigenvalues of OV, and
-        how much of what each head writes later heads read."""
+        """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
+        eigenvalues of OV, and how much of what each head writes later heads read.
+        """
         arrival = time.monotonic()
         accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
@@ -150,7 +156,7 @@ async def _ask(
     num_values: int = _GEOMETRY_VALUES,
     **options: Any,
 ) -> dict[str, NumpyArray]:
-    """The worker's answer to a question about the weights."""
+    """Return the worker's answer to a question about the weights."""
     work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
     (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
@@ -189,7 +195,7 @@ def _check_once(request: Request) -> None:
 
 
 def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, int | None]:
-    """The matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
+    """Return the matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
     layer = query.layer
     if layer is not None:
         stack = "encoder" if query.matrix.startswith("encoder.") else stack_of(check_part(context, None))

@@ -1,7 +1,8 @@
-"""Attention that comes with generated tokens: for each token the row that chose it, for the prompt its rows, once.
+"""Writes the attention that comes with generated tokens: for each token the row that chose it, for the prompt its rows,
+once.
 
-The row of a token belongs to the position before it, and its keys are all positions up to that one;
-of cross attention they are the encoder's positions.
+The row of a token belongs to the position before it, and its keys are all positions up to that one; for cross attention
+they are the encoder's positions.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,12 @@ from server.routes.supported_routes import check_part
 from server.schemas import GenerationAttention
 
 _STREAMED_ROWS = 16
-"""Rows of a stream that may wait for a slow reader, for the budget of captured bytes."""
+"""Most rows of a stream that may wait for a slow reader, for the budget of captured bytes."""
 
 
 @dataclass(frozen=True)
 class RowWriter:
-    """What one request asked to see of its tokens, and how it is written."""
+    """Holds what one request asked to capture for its tokens, and writes it."""
 
     heads: HeadSelection
     capture: AttentionCapture
@@ -34,12 +35,12 @@ class RowWriter:
     encoding_format: EncodingFormat
 
     def piece(self, tensors: dict[str, Array], query: int) -> dict[str, Any]:
-        """One token's row, whose query is at position `query`, and the prompt's rows if they came with it."""
+        """Return one token's row, whose query is at position `query`, and the prompt's rows if they came with it."""
         value = self._object([tensors], [query]) if "attention" in tensors else {}
         return {**value, **self._prompt(tensors)}
 
     def whole(self, pieces: Sequence[dict[str, Array]], first_query: int) -> dict[str, Any]:
-        """The rows of all tokens as one array, keys zero-padded to the longest row."""
+        """Return the rows of all tokens as one array, keys zero-padded to the longest row."""
         rows = [tensors for tensors in pieces if "attention" in tensors]
         value = self._object(rows, list(range(first_query, first_query + len(rows)))) if rows else {}
         return {**value, **(self._prompt(pieces[0]) if pieces else {})}
@@ -62,7 +63,7 @@ class RowWriter:
         return self._described(arrays, queries)
 
     def _described(self, arrays: dict[str, NumpyArray], queries: list[int]) -> dict[str, Any]:
-        """Arrays [first axis, query, key] with the names of their axes."""
+        """Return arrays [first axis, query, key] with the names of their axes."""
         shaped = {name: value.reshape(*self.heads.shape, *value.shape[-2:]) for name, value in arrays.items()}
         is_sparse = "attention.indices" in shaped
         names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
@@ -83,12 +84,12 @@ class RowWriter:
 
 
 def prompt_rows(tensors: dict[str, Array]) -> dict[str, Array]:
-    """What came for the prompt, without the row of the token: for a token that is not shown."""
+    """Return what came for the prompt, without the row of the token: for a token that is not shown."""
     return {name: value for name, value in tensors.items() if name.startswith("attention.prompt")}
 
 
 def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
-    """Rows [first axis, key] of growing length as [first axis, query, key]."""
+    """Stack rows [first axis, key] of growing length into [first axis, query, key]."""
     width = max(row.shape[-1] for row in rows)
     stacked = np.full((rows[0].shape[0], len(rows), width), padding, rows[0].dtype)
     for i, row in enumerate(rows):
@@ -97,7 +98,9 @@ def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
 
 
 def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
-    """The writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model lacks."""
+    """Return the writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model
+    lacks.
+    """
     part = check_part(context, fields.part, "attention.part")
     heads = select_heads(fields, context.config, "attention.")
     capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)
@@ -105,7 +108,7 @@ def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
 
 
 def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int, streams: bool, limit: int) -> int:
-    """Bytes that one choice will capture at most. Raises PayloadTooLarge when the answer would be over `limit`.
+    """Return the most bytes that one choice will capture. Raises PayloadTooLarge when the answer would be over `limit`.
 
     A stream holds one row at a time; an answer in one piece holds all rows, each as long as the longest.
     """

@@ -45,7 +45,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
-        """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        """Return the assistant's next message. With `stream`, it is sent as server-sent events, one per token,
+        ending in `[DONE]`.
+        """
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/chat/completions")
@@ -111,7 +113,7 @@ async def _events(writer: "_ChatWriter", arrivals: AsyncIterator[Arrived]) -> As
 
 
 class _ChatWriter:
-    """Writes the choices of one request; remembers how far each has come."""
+    """Writes the choices of one request, and remembers how far each has come."""
 
     def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:
         self.context = context
@@ -123,11 +125,11 @@ class _ChatWriter:
         self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
 
     def head(self, kind: str) -> dict[str, Any]:
-        """The fields before the choices."""
+        """Return the fields before the choices."""
         return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """One chunk of a stream."""
+        """Return one chunk of a stream."""
         return {**self.head("chat.completion.chunk"), **self._usage_so_far(), "choices": choices}
 
     def _usage_so_far(self) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class _ChatWriter:
         return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
-        """The fields that every chunk of a choice has."""
+        """Return the fields that every chunk of a choice has."""
         return {
             "index": index,
             "delta": {"content": piece.text},
@@ -146,12 +148,12 @@ class _ChatWriter:
         }
 
     def opening(self, index: int) -> dict[str, Any]:
-        """The first chunk of a choice, which says who speaks."""
+        """Return the first chunk of a choice, which names the role."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
-        """A choice in one piece."""
+        """Return a choice in one piece."""
         written: dict[str, Any] = {
             "index": index,
             "message": {"role": "assistant", "content": choice.text},
@@ -166,7 +168,7 @@ class _ChatWriter:
         return written
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """What a piece adds to a choice."""
+        """Return what a piece adds to a choice."""
         query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
         self._num_tokens[index] += len(piece.token_ids)
         choice = self.choice(index, piece)
@@ -183,7 +185,7 @@ class _ChatWriter:
         return {"content": await chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
 
     async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
-        """vLLM's `prompt_logprobs`, which in chats stands beside the choices."""
+        """Return vLLM's `prompt_logprobs`, which chats have next to the choices."""
         if logprobs is None:
             return None
         return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)

@@ -1,6 +1,7 @@
-"""One choice of a generation: from the engine's outputs to pieces of final text, with what came beside them.
+"""Turns the engine's outputs for one choice of a generation into pieces of final text, with what came with them.
 
-Watches stop strings, which only exist where text exists, and the times that clients feel. Knows no JSON.
+It watches for stop strings, which only exist once there is text, and measures the times that clients feel. It knows no
+JSON.
 """
 
 import time
@@ -28,11 +29,11 @@ class Piece:
     tensors: dict[str, Array] = field(default_factory=dict)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    """The stop string or stop token that ended it; None for the end of text and for length."""
+    """The stop string or stop token that ended it, or None for the end of text and for length."""
 
 
 class ChoiceText:
-    """Text of one choice as it grows. Ends it at a stop string or token, neither of which it shows unless asked to.
+    """The text of one choice as it grows. It ends at a stop string or token, and shows neither unless asked to.
 
     As in vLLM, the first `min_tokens` tokens complete no stop string.
     """
@@ -56,12 +57,12 @@ class ChoiceText:
         self._end_of_text_ids = end_of_text_ids
 
     def take_token(self, token_id: int) -> str:
-        """What a token adds that ends nothing: of a choice without stop strings."""
+        """Return what a token adds that ends nothing; the choice has no stop strings."""
         self._num_tokens += 1
         return self._detokenizer.push(token_id)
 
     def take(self, output: RequestOutput) -> Piece:
-        """The piece that an output adds; its finish_reason is set when the choice is over."""
+        """Return the piece that an output adds; its finish_reason is set when the choice is over."""
         self._num_tokens += output.token_id is not None
         finish_reason: str | None = output.finish_reason
         stop_reason: str | int | None = None
@@ -91,7 +92,7 @@ class ChoiceText:
 
 
 class Run:
-    """One choice in flight. Iterate for its pieces; `close` frees its place in the engine (idempotent)."""
+    """One choice in flight. Iterate over its pieces; `close` frees its slot in the engine (idempotent)."""
 
     def __init__(
         self,
@@ -103,12 +104,14 @@ class Run:
         arrival: float,
         keep_rows: Callable[[], None],
     ) -> None:
-        """`keep_rows` is called when the engine has no more to say and the client may have yet to take it."""
+        """Make the run. `keep_rows` is called when the engine has nothing more to report but the client may not have
+        read it all.
+        """
         self.index = index
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_written = 0
-        """Tokens that are in no piece: `write_tokens` wrote them."""
+        """Tokens that are in no piece, because `write_tokens` wrote them."""
         self._handle = handle
         self._text = text
         self._metrics = metrics
@@ -119,7 +122,7 @@ class Run:
         self._is_over = False
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Every piece; the one with a finish_reason is the last. Raises the engine's ApiError."""
+        """Yield every piece; the one with a finish_reason is the last. Raises the engine's ApiError."""
         try:
             async for output in self._handle:
                 self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
@@ -141,8 +144,8 @@ class Run:
             self.close()
 
     def write_tokens(self, writer: BodyWriter, event: TokenEvent) -> None:
-        """Write tokens that come with nothing else as soon as they come, past whoever iterates: what a token costs
-        beside the network is mostly tasks that wake for it. For choices without stop strings.
+        """Write tokens that come with nothing else as soon as they come, bypassing the iteration: apart from the
+        network, a token costs mostly the tasks that wake for it. This is for choices without stop strings.
         """
 
         def write(token_id: int) -> bool:

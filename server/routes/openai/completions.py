@@ -46,7 +46,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        """Return the text that continues each prompt. With `stream`, it is sent as server-sent events, one per
+        token, ending in `[DONE]`.
+        """
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/completions")
@@ -121,7 +123,7 @@ async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived])
 
 
 class _CompletionWriter:
-    """Writes the choices of one request; remembers how far each has come."""
+    """Writes the choices of one request, and remembers how far each has come."""
 
     def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
         self.context = context
@@ -136,11 +138,11 @@ class _CompletionWriter:
         self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
 
     def head(self) -> dict[str, Any]:
-        """The fields before the choices."""
+        """Return the fields before the choices."""
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self.context.model_id}
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """One chunk of a stream."""
+        """Return one chunk of a stream."""
         return {**self.head(), **self._usage_so_far(), "choices": choices}
 
     def _usage_so_far(self) -> dict[str, Any]:
@@ -149,7 +151,7 @@ class _CompletionWriter:
         return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
-        """The fields that every chunk of a choice has."""
+        """Return the fields that every chunk of a choice has."""
         return {
             "index": index,
             "text": piece.text,
@@ -169,7 +171,7 @@ class _CompletionWriter:
         return self.context.tokenizer.decode(known, self.body.skip_special_tokens)
 
     async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
-        """A choice in one piece."""
+        """Return a choice in one piece."""
         piece = Piece(
             text=choice.text,
             token_ids=tuple(choice.token_ids),
@@ -187,7 +189,7 @@ class _CompletionWriter:
         return written
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """What a piece adds to a choice; the first brings the prompt, if that is echoed."""
+        """Return what a piece adds to a choice; the first brings the prompt, if that is echoed."""
         is_first = index not in self._begun
         self._begun.add(index)
         if self.body.max_tokens == 0:
@@ -226,7 +228,7 @@ class _CompletionWriter:
         return {name: [*echoed[name], *generated[name]] for name in echoed}
 
     def _written(self, before: Sequence[int] = (), offset: int = 0) -> LegacyLogprobs:
-        """Log-probabilities of tokens that are written behind others, at this offset of the choice's text."""
+        """Return the log-probabilities of tokens that are written after others, at this offset of the choice's text."""
         tokenizer = self.context.tokenizer
         text = Detokenizer(tokenizer, before, self.body.skip_special_tokens)
         return LegacyLogprobs(tokenizer, self.body.logprobs or 0, text, offset)

@@ -22,7 +22,7 @@ from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
 
 _BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Of one float32 on the wire."""
+"""Bytes of one float32 on the wire."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -36,7 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": TENSOR_CONTENT}},
     )
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
-        """The vector of each input, or with pooling none one vector a token. `Accept` chooses the format."""
+        """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
         arrival = time.monotonic()
         accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
@@ -58,8 +58,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
-    """What is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks, and when the
-    model's own way of pooling is asked for and cannot be had."""
+    """Return what is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks,
+    and when the model's own pooling is asked for and is not available.
+    """
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
     if body.dimensions is not None and body.dimensions > config.hidden_size:
         raise BadRequest(
@@ -86,7 +87,7 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
 
 
 async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
-    """The inputs as sentence-transformers would read them where the model's files say so. Raises BadRequest."""
+    """Return the inputs as sentence-transformers would read them if the model's files say so. Raises BadRequest."""
     defaults = context.embedding_defaults
     truncate = defaults.truncate if body.truncate is None else body.truncate
     keep: Keep | None = "start" if truncate else None
@@ -101,7 +102,9 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prom
 
 
 def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:
-    """Texts with the prompt that is asked for before them, lower-cased where the model wants it; ids as they are."""
+    """Return the texts, preceded by the prompt that is asked for and lower-cased if the model wants it; ids as they
+    are.
+    """
     name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
     if name is not None and name not in defaults.prompts:
         known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
@@ -123,12 +126,12 @@ def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
 
 
 def read_by_encoder(prompt: Prompt) -> Prompt:
-    """What the vectors are of: the encoder's side where there are two."""
+    """Return what the vectors belong to: the encoder's side if the model has two."""
     return prompt.encoder or prompt
 
 
 def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work:
-    """What the engine is asked about one input."""
+    """Return what the engine is asked about one input."""
     return Work(task, prompt, 4 * _width(context, task) * _num_vectors(task, prompt))
 
 
@@ -152,7 +155,7 @@ def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], byte
 
 
 def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: TaskResult) -> Entry:
-    """The answer for one input: its vector, or with pooling none its vectors and tokens."""
+    """Return the answer for one input: its vector, or with pooling none its vectors and tokens."""
     vectors = as_numpy(result.tensors["embedding"])
     fields: dict[str, Any] = {"object": "embedding", "index": index}
     if task.pooling == "none":

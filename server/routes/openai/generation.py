@@ -1,6 +1,7 @@
-"""What both generation routes share: n choices for each prompt, submitted together, merged, collected or streamed.
+"""Shares what both generation routes have in common: n choices for each prompt, submitted together, merged, collected
+or streamed.
 
-The routes say how a choice is written; this file sees to it that every choice ends in an answer, an error or an abort.
+The routes define how a choice is written; this file ensures that every choice ends in an answer, an error or an abort.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.schemas import GenerationFields
 
 _LOGPROB_BYTES = 75
-"""Of one alternative of a prompt's token in an answer, about: its id, text, rank and number."""
+"""Bytes of one alternative of a prompt's token in an answer, approximately: its id, text, rank and number."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
 
 
 def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> None:
-    """Raise BadRequest for more choices than the server would ever take at once: 429 would promise a later try."""
+    """Raise BadRequest for more choices than the server would ever take at once: 429 would suggest trying later."""
     limit = context.settings.max_num_seqs + context.settings.max_num_queued_requests
     if num_prompts * num_choices > limit:
         raise BadRequest(
@@ -110,8 +111,8 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
 
 
 def _check_prompt_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
-    """Raise PayloadTooLarge for more alternatives of the prompts' tokens than an answer may hold: each choice has its
-    own, all in memory at once.
+    """Raise PayloadTooLarge for more alternatives of the prompts' tokens than an answer may hold: each choice has
+    its own, and all are in memory at once.
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
     num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
@@ -154,7 +155,7 @@ class Arrived:
 
 
 async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
-    """The pieces of all runs as they come. The first failure ends the iteration."""
+    """Yield the pieces of all runs as they come. The first failure ends the iteration."""
     if len(runs) == 1:
         async for piece in runs[0].pieces():
             yield Arrived(runs[0], piece)
@@ -187,7 +188,7 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
 
 
 async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]:
-    """The same pieces, the first of them awaited now: until then an error still has its own HTTP status."""
+    """Return the same pieces, the first of them awaited now: until then an error still has its own HTTP status."""
     first = await anext(arrivals, None)
 
     async def rest() -> AsyncIterator[Arrived]:
@@ -202,7 +203,8 @@ async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]
 def token_writer(
     started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]]
 ) -> Callable[[BodyWriter], None] | None:
-    """For `EventStream`, where each token of the only choice brings text and nothing else: `chunk` of it, as JSON.
+    """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
+    writes `chunk` of the text, as JSON.
 
     Tokens with log-probabilities never come alone.
     """
@@ -227,7 +229,7 @@ class Collected:
 
 
 async def collect(started: Started) -> list[Collected]:
-    """Every choice to its end, in their order. Whatever happens, none is left running."""
+    """Collect every choice to its end, and return them in order. Whatever happens, none is left running."""
     choices = {run.index: Collected() for run in started.runs}
     texts: dict[int, list[str]] = {index: [] for index in choices}
     try:
@@ -248,8 +250,8 @@ async def collect(started: Started) -> list[Collected]:
 
 
 def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
-    """Tokens of the whole request; a prompt counts once, however many choices it has. `num_completion_tokens` are those
-    of the pieces.
+    """Return the tokens of the whole request; a prompt counts once, however many choices it has.
+    `num_completion_tokens` are those of the pieces.
     """
     jobs, runs = list(jobs), list(runs)
     num_completion_tokens += sum(run.num_written for run in runs)

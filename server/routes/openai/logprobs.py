@@ -1,7 +1,8 @@
-"""Log-probabilities in the three forms clients know: OpenAI's legacy lists, its chat entries, vLLM's prompt_logprobs.
+"""Writes log-probabilities in the three forms that clients know: OpenAI's legacy lists, its chat entries, vLLM's
+prompt_logprobs.
 
-Natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of thousands
-of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
+They are natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of
+thousands of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ def _finite(logprob: float) -> float:
 
 
 async def _pieces(length: int) -> AsyncIterator[slice]:
-    """Where each piece of so many positions is; everything else that is ready to run does so between two."""
+    """Yield the slice of each piece of so many positions; everything else that is ready to run does so between two."""
     for begin in range(0, length, LOGPROBS_PIECE):
         if begin:
             await asyncio.sleep(0)
@@ -32,7 +33,9 @@ async def _pieces(length: int) -> AsyncIterator[slice]:
 
 
 def _items(values: list[Any]) -> orjson.Fragment:
-    """Neighbours in a list, as JSON: orjson writes a fragment as it is, so one stands for all of them. Not for none."""
+    """Return neighbours in a list as JSON: orjson writes a fragment as it is, so one represents all of them. The
+    list must not be empty.
+    """
     return orjson.Fragment(orjson.dumps(values)[1:-1])
 
 
@@ -40,7 +43,9 @@ class LegacyLogprobs:
     """The `logprobs` object of completions."""
 
     def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, offset: int = 0) -> None:
-        """`text` writes the tokens as the choice's text does, whose first of them stands at `offset`, in characters."""
+        """Make the object. `text` writes the tokens as the choice's text does; the first of them is at `offset`, in
+        characters.
+        """
         self._tokenizer = tokenizer
         self._num_top = num_top
         self._text = text
@@ -49,7 +54,9 @@ class LegacyLogprobs:
     async def entries(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
     ) -> dict[str, list[orjson.Fragment]]:
-        """The next tokens, one list a field. A missing entry (a prompt's first token) is null."""
+        """Return the entries of the next tokens, one list per field. A missing entry (a prompt's first token) is
+        null.
+        """
         fields: dict[str, list[orjson.Fragment]] = {
             "tokens": [],
             "token_logprobs": [],
@@ -78,10 +85,10 @@ class LegacyLogprobs:
         }
 
     def _top(self, entry: TokenLogprobs, string: str) -> dict[str, float]:
-        """Alternatives by their text, most likely first; the chosen token is always among them.
+        """Return the alternatives by their text, most likely first; the chosen token is always among them.
 
-        Another token of a text that is taken, as parts of characters all have U+FFFD, stands under "token_id:N", as
-        vLLM writes tokens where their texts would not do.
+        Another token whose text is taken already (parts of characters all have U+FFFD) is under "token_id:N", as vLLM
+        writes tokens whose texts would not do.
         """
         top = entry.top[: self._num_top]
         names = self._tokenizer.token_strings([token_id for token_id, _ in top])
@@ -94,7 +101,7 @@ class LegacyLogprobs:
 
 
 async def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[orjson.Fragment]:
-    """The `content` list of a chat choice's logprobs."""
+    """Return the `content` list of a chat choice's logprobs."""
     return [
         _items([_chat_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
         async for piece in _pieces(len(logprobs))
@@ -115,7 +122,7 @@ def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dic
 async def prompt_entries(
     tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs | None], num_top: int
 ) -> list[orjson.Fragment]:
-    """vLLM's `prompt_logprobs`: by token id, with rank and text; null for the first token."""
+    """Return vLLM's `prompt_logprobs`: by token id, with rank and text; null for the first token."""
     return [
         _items([None if entry is None else _prompt_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
         async for piece in _pieces(len(logprobs))

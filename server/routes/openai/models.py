@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: what is served."""
+"""GET /v1/models and /v1/models/{id}: the models that are served."""
 
 import time
 from typing import Any
@@ -26,12 +26,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/v1/models", tags=["models"], summary="The models that are served")
     async def models() -> dict[str, Any]:
-        """One model, with its limits."""
+        """Return the one model that is served, with its limits."""
         return {"object": "list", "data": [card()]}
 
     # A path, because hub ids hold slashes.
     @router.get("/v1/models/{model_id:path}", tags=["models"], summary="One model")
     async def model(model_id: str) -> dict[str, Any]:
-        """The model of this name."""
+        """Return the model of this name."""
         check_model(context, model_id)
         return card()

@@ -1,4 +1,4 @@
-"""From a body's fields to the engine's SamplingParams, checked against the vocabulary."""
+"""Converts a body's fields to the engine's SamplingParams, checked against the vocabulary."""
 
 import math
 import secrets

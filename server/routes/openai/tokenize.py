@@ -14,7 +14,7 @@ from server.routes.prompts import Prompt, check_ids, check_model, encode, render
 from server.schemas import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
-"""More are written, or read, in a thread: some microseconds each would hold up running streams."""
+"""Longer lists are written, or read, in a thread: some microseconds per token would hold up running streams."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -22,7 +22,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
     async def tokenize(body: TokenizeRequest) -> Response:
-        """The token ids of a prompt, or of a conversation as the chat template writes it."""
+        """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
         check_model(context, body.model)
         if body.messages is not None:
             text = await render_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
@@ -34,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)
     async def detokenize(body: DetokenizeRequest) -> Response:
-        """The text of token ids."""
+        """Return the text of token ids."""
         check_model(context, body.model)
         ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
         try:
@@ -44,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _answer(num_tokens: int, make: Callable[[], dict[str, Any]]) -> Response:
-    """What `make` returns, as JSON."""
+    """Return what `make` returns, as JSON."""
     content = await asyncio.to_thread(_json, make) if num_tokens > _THREAD_TOKENS else _json(make)
     return Response(content, media_type="application/json")
 
@@ -54,7 +54,7 @@ def _json(make: Callable[[], dict[str, Any]]) -> bytes:
 
 
 def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
-    """As vLLM answers, which knows no offsets: they are there where they were asked for."""
+    """Return vLLM's answer, and offsets, which vLLM does not know, if they were asked for."""
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
         "max_model_len": context.context_limit,

@@ -20,19 +20,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/admin/keys", tags=["admin"], summary="The API keys and their use", response_model=None)
     async def keys() -> Response:
-        """Names, limits and use of all keys; neither keys nor their hashes."""
+        """Return the names, limits and use of all keys, but neither keys nor their hashes."""
         return listing()
 
     @router.get("/admin/state", tags=["admin"], summary="What the server is doing", response_model=None)
     async def state() -> Response:
-        """Requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1 writes to the
-        log. Ids and numbers, no prompts.
+        """Return the requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1
+        writes to the log. The answer holds ids and numbers, no prompts.
         """
         return Response(orjson.dumps(await context.engine.describe()), media_type="application/json")
 
     @router.post("/admin/keys/reload", tags=["admin"], summary="Read the key file again", response_model=None)
     async def reload() -> Response:
-        """409 when the file cannot be used, or there is none: the keys are then as before."""
+        """Read the key file again. The answer is 409 if the file cannot be used, or there is none: the keys are then
+        as before.
+        """
         try:
             context.keys.reload()
         except KeyFileError as error:

@@ -27,7 +27,7 @@ _OPS = {
 }
 
 _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
-"""Levels of CPU between which an answer has the same bits, by how products are made."""
+"""The levels of CPU between which an answer has the same bits, by how products are computed."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -35,7 +35,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/v1/capabilities", tags=["models"], summary="What the model can show")
     async def capabilities() -> dict[str, Any]:
-        """Shapes of each stack, every point with its axes, and which routes answer: those that do not say why."""
+        """Return the shapes of each stack, every point with its axes, and which routes answer; those that do not say
+        why.
+        """
         config = context.config
         return {
             "model": context.model_id,
@@ -88,8 +90,8 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
-    """What computes, and between which levels of CPU whole answers have the same bits; null while no worker has said
-    so. Of ranks that hold a model together nothing is promised.
+    """Return what computes, and between which levels of CPU whole answers have the same bits, or null if no worker
+    has reported it yet. For ranks that hold a model together nothing is promised.
     """
     info = context.engine_info
     told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
@@ -98,7 +100,7 @@ def _kernels(context: AppContext) -> dict[str, str | None]:
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
-    """What one stack is built of, in the words of its configuration."""
+    """Return what one stack is built of, in the words of its configuration."""
     own = stack_config(context.config, stack)
     positions = {
         "learned": own.learned_positions,
@@ -126,7 +128,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
 
 
 def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
-    """One point: its names and axes, their lengths where the model fixes them, and the layers that have it."""
+    """Return one point: its names and axes, their lengths if the model fixes them, and the layers that have it."""
     fixed = sizes(config, stack, point, 0)
     layers = range(stack_config(config, stack).num_layers) if point.in_block else ()
     name = full_name(config, stack, point.name, None)

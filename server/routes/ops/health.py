@@ -1,4 +1,4 @@
-"""Health, metrics and version: open to all, so that probes and scrapers need no key."""
+"""Health, metrics and version: these routes are open to all, so that probes and scrapers need no key."""
 
 from typing import Any
 
@@ -26,26 +26,26 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
     async def live() -> Response:
-        """200 while the process can recover by itself; 503 once it should be started anew."""
+        """Return 200 while the process can recover by itself, and 503 once it should be restarted."""
         alive = context.engine.live
         return Response(orjson.dumps({"live": alive}), 200 if alive else 503, media_type="application/json")
 
     @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
     async def ready() -> Response:
-        """200 when every worker has shown lately that it works and the server is not draining."""
+        """Return 200 when every worker has recently shown that it works and the server is not draining."""
         return readiness()
 
     @router.get("/health", tags=["operation"], summary="The same as /health/ready", responses=unready)
     async def health() -> Response:
-        """200 when requests are accepted."""
+        """Return 200 when requests are accepted."""
         return readiness()
 
     @router.get("/metrics", tags=["operation"], summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
-        """All metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return Response(context.metrics.render(), media_type=CONTENT_TYPE)
 
     @router.get("/version", tags=["operation"], summary="Version of the server")
     async def get_version() -> dict[str, str | None]:
-        """The version, and the dtype in which the model computes, null while it loads."""
+        """Return the version, and the dtype in which the model computes, null while it loads."""
         return {"version": lightwell_version(), "compute_dtype": context.compute_dtype}

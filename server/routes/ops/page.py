@@ -1,4 +1,4 @@
-"""GET /, the page, and GET /docs, with their files: they need no network, under whatever path a proxy puts them."""
+"""GET /, the page, and GET /docs, with their files: they need no network, whatever path a proxy puts them under."""
 
 import html
 from pathlib import Path
@@ -47,7 +47,7 @@ _DOCS_HEADERS = {
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the pages to the router; they are no part of the API's description."""
+    """Add the pages to the router; they are not part of the API's description."""
 
     def root(request: Request) -> str:
         return html.escape(str(request.scope.get("root_path") or context.settings.root_path).rstrip("/"))
@@ -90,5 +90,5 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _is_shared(name: str) -> bool:
-    """Whether every view needs the module; the views themselves come when they are opened."""
+    """Return whether every view needs the module; the views themselves are loaded when they are opened."""
     return name.endswith(".js") and not name.startswith("views/")

@@ -1,6 +1,6 @@
-"""The page's files, read once into memory: their address carries a digest, so that browsers keep them for ever.
+"""Holds the page's files, read once into memory: their address carries a digest, so that browsers keep them for ever.
 
-A changed file changes the digest, and the next `GET /` names the new addresses: nobody mixes two versions.
+A changed file changes the digest, and the next `GET /` names the new addresses: no browser mixes two versions.
 """
 
 import gzip
@@ -26,7 +26,7 @@ class Asset:
 
     @cached_property
     def compressed(self) -> bytes:
-        """The content in gzip; mtime 0, so that the same file always gives the same bytes."""
+        """Return the content in gzip; mtime is 0, so that the same file always gives the same bytes."""
         return gzip.compress(self.content, mtime=0)
 
 
@@ -56,5 +56,5 @@ class WebAssets:
         self.digest = digest.hexdigest()[:12]
 
     def find(self, digest: str, name: str) -> Asset | None:
-        """The file of that version, or None."""
+        """Return the file of that version, or None."""
         return self.files.get(name) if digest == self.digest else None

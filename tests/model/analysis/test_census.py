@@ -113,7 +113,9 @@ def test_every_weight_of_the_table_is_counted_once(tmp_path: Path) -> None:
 def test_a_t5_has_its_head_once_or_twice_as_its_files_do(
     mlp: str, writer: str, tied: bool, has_own_head: bool, tmp_path: Path
 ) -> None:
-    """Configs of transformers 5 call every T5 tied, and it writes the head of those that are not beside them."""
+    """Check configs of transformers 5 too, which call every T5 tied; transformers 5 saves the head of those that are
+    not.
+    """
     folder = tiny.make("t5", tmp_path, feed_forward_proj=mlp, tie_word_embeddings=tied)
     weights = load_file(folder / "model.safetensors")
     if has_own_head:

@@ -11,7 +11,7 @@ from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network, w
 
 
 def head_by_hand(name: str, layer: int, head: int, module: str = "attn") -> tuple[np.ndarray, ...]:
-    """W_Q, W_K, W_V [d_model, D] and W_O [D, d_model] of one query head."""
+    """Return W_Q, W_K, W_V [d_model, D] and W_O [D, d_model] of one query head."""
     config, _, _ = network(name)
     size, group = config.head_dim, head // (config.num_heads // config.num_kv_heads)
     prefix = "decoder." if config.kind == "encoder-decoder" else ""
@@ -25,7 +25,9 @@ def head_by_hand(name: str, layer: int, head: int, module: str = "attn") -> tupl
 
 
 def test_circuits_hold_one_head_at_a_time() -> None:
-    """The float64 factors of all heads together are twice as large as the attention's weights, or four times."""
+    """Guard against holding the float64 factors of all heads together: they are two or four times as large as the
+    attention's weights.
+    """
     config, _, lookup = network("llama-gqa")
     pairs = tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
     alive: list[int] = []
@@ -96,7 +98,7 @@ def test_what_heads_write_towards_a_logit(name: str) -> None:
     np.testing.assert_allclose(found["bias"], np.broadcast_to(added, 3), atol=1e-4)
 
     def behind(vector: np.ndarray, layer: int, sublayer: int) -> np.ndarray:
-        """Through the norms that follow the sums from this one on, their scales taken as 1 too, and without biases."""
+        """Apply the norms that follow the sums from this one on, their scales taken as 1 too, and without biases."""
         if config.norm_placement != "post":
             return vector
         names = ["attn_norm", *(["cross_norm"] if config.cross_attention else []), "mlp_norm"]

@@ -78,7 +78,7 @@ def test_units_that_never_change_are_told_and_left_out() -> None:
 
 
 def test_the_strongest_pairs_are_found_whatever_their_number() -> None:
-    """Over several blocks, with many pairs of equal strength."""
+    """Check with several blocks, and with many pairs of equal strength."""
     samples = np.random.default_rng(5).integers(0, 2, (5, 700)).astype(np.float32)
     strength = np.sort(np.abs(by_hand(samples[:, samples.std(0) > 0])))[::-1]
     for count in (0, 1, 40, 2000):

@@ -15,7 +15,7 @@ from model.analysis.explanation import Observed, differences, explain
 def observe(
     rng: np.random.Generator, keys: int, size: int, width: int, cap: float | None, bias: bool
 ) -> tuple[Any, ...]:
-    """What a network would have had, by loops over plain floats, and its W_O."""
+    """Return what a network would have had, by loops over plain floats, and its W_O."""
     q, k, v = rng.normal(size=size), rng.normal(size=(keys, size)), rng.normal(size=(keys, size))
     w_o, scale = rng.normal(size=(size, width)), 0.7
     distance = rng.normal(size=keys) if bias else np.zeros(keys)
@@ -66,7 +66,7 @@ def test_a_network_that_did_something_else_is_found_out() -> None:
 
 
 def test_a_key_that_temperature_zero_empties_is_not_masked() -> None:
-    """It was taken for masked: its own score was left out, and the change to the scores went untold."""
+    """Guard against taking it for masked: its own score was left out, and the change to the scores was not reported."""
     observed, _, w_o, scale, distance = observe(np.random.default_rng(1), 6, 4, 5, None, True)
     seen = np.array([True] * 4 + [False] * 2)
     plain = np.where(seen, scale * (observed.keys @ observed.q) + distance, -np.inf)

@@ -1,4 +1,4 @@
-"""Scores of heads that are made to be of one kind, and of one that looks at everything alike."""
+"""Scores of heads that are made to be of one kind, and of one that attends to everything equally."""
 
 import math
 
@@ -17,7 +17,7 @@ from model.analysis.head_scores import (
 
 
 def rows_of(pattern: np.ndarray, token_ids: list[int], offsets: tuple[int, ...] = ()) -> np.ndarray:
-    """The engine's reduction of one head's pattern [query, key], by its definition, as [1, query, measure]."""
+    """Return the engine's reduction of one head's pattern [query, key], by its definition, as [1, query, measure]."""
     rows = []
     for q, weights in enumerate(pattern):
         after = [p + 1 for p in range(q) if token_ids[p] == token_ids[q]]
@@ -44,7 +44,7 @@ def of(scores: np.ndarray) -> dict[str, float]:
 
 
 def test_uniform_causal_attention_over_four_tokens_twice() -> None:
-    """TransformerLens's diagonal holds 1/4 to 1/8: their mean is 0.176905."""
+    """Check that TransformerLens's diagonal holds 1/4 to 1/8: their mean is 0.176905."""
     ids = [1, 2, 3, 4] * 2
     found = of(repeated_text_scores(rows_of(uniform(8), ids, offsets=(3,)), 4))
     assert found["induction"] == pytest.approx(0.176905, abs=5e-7)

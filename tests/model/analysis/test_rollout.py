@@ -48,7 +48,9 @@ def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one(seed: int,
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 3), length=st.integers(1, 3))
 def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None:
-    """Ford and Fulkerson: the most that flows is the least capacity of any set of edges that parts the two ends."""
+    """Check Ford and Fulkerson: the largest flow is the least capacity of any set of edges that separates the two
+    ends.
+    """
     patterns = causal(seed, layers, length)
     capacity = with_residual(patterns)
     nodes = [(level, i) for level in range(layers + 1) for i in range(length)]
@@ -72,7 +74,7 @@ def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None
 
 @pytest.mark.parametrize(("layers", "length", "is_causal"), [(1, 9, True), (5, 12, True), (6, 10, False), (3, 1, True)])
 def test_flows_of_larger_graphs_are_networkxs(layers: int, length: int, is_causal: bool) -> None:
-    """With ways that go up again, which two or three layers of two or three words hardly have."""
+    """Check graphs with paths that go up again, which two or three layers of two or three words hardly have."""
     rng = np.random.default_rng(layers)
     patterns = rng.random((layers, length, length)) ** 6  # a few large weights: what is full must be gone around
     patterns = np.tril(patterns) if is_causal else patterns

@@ -46,7 +46,7 @@ def test_a_vector_that_overflowed_has_no_direction_and_the_others_keep_theirs() 
 
 
 def test_all_pairs_of_positions_need_no_more_memory_than_states_and_answer() -> None:
-    """Once they were multiplied number by number: 512 positions of a small model took 4 GB and half a minute."""
+    """Guard against multiplying number by number: 512 positions of a small model took 4 GB and half a minute."""
     states = np.random.default_rng(0).normal(size=(3, 200, 64))
     tracemalloc.start()
     try:

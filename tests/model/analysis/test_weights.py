@@ -113,7 +113,9 @@ def test_a_drawn_sample_tells_that_it_is_one_and_repeats_with_its_seed() -> None
 
 
 def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of 1500 vectors are nearly one: 500 draws meet that pair once in 2000 tries, and the seed is fixed."""
+    """Check that the nearest pair is found: two of 1500 vectors are nearly one, 500 draws meet that pair once in
+    2000 tries, and the seed is fixed.
+    """
     monkeypatch.setattr("model.analysis.weight_geometry.MAX_PAIRS", 1000)
     monkeypatch.setattr("model.analysis.weight_geometry.SAMPLED_PAIRS", 500)
     vectors = torch.randn(1500, 64, generator=torch.Generator().manual_seed(2))
@@ -128,7 +130,7 @@ def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest
 
 
 def test_no_n_times_n_matrix_is_ever_in_memory() -> None:
-    """12000 x 12000 cosines are 576 MB; what is computed at a time is a thousand rows against a thousand."""
+    """Check that 12000 x 12000 cosines, which are 576 MB, are computed a thousand rows against a thousand at a time."""
     code = (
         "import resource, torch\n"
         "from model.analysis.weight_geometry import geometry\n"
@@ -170,7 +172,9 @@ def test_a_question_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_broken_weights_are_said_to_be_broken(bad: float) -> None:
-    """The largest cosine of such a matrix was told as -1, and its spectrum as a decomposition that did not converge."""
+    """Guard against wrong results: the largest cosine of such a matrix was given as -1, and its spectrum as a
+    decomposition that did not converge.
+    """
     config, weights, _ = network("gpt2")
     broken = {key: tensor.clone() for key, tensor in weights.items()}
     broken["layers.1.qkv.weight"][3, 5] = bad

@@ -23,7 +23,7 @@ SOME = ("llama-gqa", "gpt2", "gemma2", "olmo2", "bert", "t5-gated-untied", "bart
 
 @cache
 def network(name: str) -> tuple[ModelConfig, dict[str, torch.Tensor], LiveWeights]:
-    """Of a tiny checkpoint: its config, its weights as loaded, and those of a running, packed network."""
+    """Return the config of a tiny checkpoint, its weights as loaded, and those of a running, packed network."""
     folder = tiny.make_variant(name, Path(mkdtemp()))
     config = read_config(folder)
     weights = load_weights(folder, config, torch.float32)
@@ -42,7 +42,7 @@ def wide(tensor: torch.Tensor) -> np.ndarray:
 
 
 def matrix_by_hand(name: str, full: str) -> np.ndarray:
-    """TransformerLens's [in, out] matrix from the loaded tensors, spelt out."""
+    """Return TransformerLens's [in, out] matrix from the loaded tensors, step by step."""
     config, weights, _ = network(name)
     stack, _, rest = full.rpartition("blocks.")
     own = config.encoder if stack == "encoder." and config.encoder is not None else config

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def kilobytes(name: str) -> int:
-    """Of this process, as /proc/self/status counts them."""
+    """Return a value of this process in kilobytes, as /proc/self/status counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

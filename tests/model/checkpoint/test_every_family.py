@@ -19,7 +19,7 @@ from tests.network import CPU, WHOLE, logits_alone, look_at_everything, value_he
 
 
 def _drawn(count: int) -> list[int]:
-    """Ordinary tokens, other ones in every run."""
+    """Return ordinary tokens, different ones in every run."""
     return torch.randint(5, tiny.VOCAB_SIZE, (count,)).tolist()
 
 
@@ -53,7 +53,7 @@ def _encoder_tokens(folder: Path) -> list[int]:
 
 
 def _chunks(folder: Path) -> tuple[int, ...]:
-    """How many tokens a step reads, in turn; an encoder reads its input whole."""
+    """Return how many tokens a step reads, in turn; an encoder reads its input whole."""
     return (WHOLE,) if read_config(folder).kind == "encoder" else (WHOLE, 7, 1)
 
 

@@ -94,7 +94,9 @@ SIZE = re.compile(r"(?:^|_)(?:size|layers?|heads?|dim|d|embd|inner|positions?|em
 def test_no_size_is_believed_that_the_files_do_not_hold(
     checkpoints: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
-    """A billion layers made a worker grow by 110 MiB a second, and a huge context ended in an allocator's error."""
+    """Guard against huge sizes: a billion layers made a worker grow by 110 MiB a second, and a huge context ended in
+    an allocator's error.
+    """
     values = json.loads((checkpoints[name] / "config.json").read_text(encoding="utf-8"))
     fields = [key for key, value in values.items() if type(value) is int and SIZE.search(key) and value > 0]
     assert len(fields) >= 3

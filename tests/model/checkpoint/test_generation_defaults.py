@@ -1,4 +1,4 @@
-"""How a checkpoint wants its tokens chosen, as generation_config.json says."""
+"""How a checkpoint's tokens are to be chosen, as generation_config.json says."""
 
 import json
 from pathlib import Path

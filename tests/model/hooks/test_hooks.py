@@ -1,4 +1,6 @@
-"""Looking at a running network, and changing it: what is seen, what follows from it, and who is left alone."""
+"""Captures and edits of a running network: what is captured, what follows from it, and which sequences are
+unaffected.
+"""
 
 from collections.abc import Callable
 
@@ -15,7 +17,7 @@ VARIANTS = (
     "llama-gqa", "llama-biases", "gemma2", "gemma3", "olmo2", "qwen3", "gpt2", "gpt_neox", "opt-post", "bert", "mpnet",
     "modernbert", "t5-gated-untied", "bart",
 )  # fmt: skip
-"""Every placement of norms, every kind of mlp and attention."""
+"""Variants with every placement of norms, every kind of mlp and attention."""
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -47,7 +49,7 @@ def test_looking_changes_nothing_and_sees_the_same_in_chunks_beside_others(model
 
 
 def test_a_change_stays_with_its_own_rows_and_can_be_seen(model: Transformer) -> None:
-    """Each point that may be changed, in turn: set to noise in some rows of one sequence of three."""
+    """Check each point that may be changed, in turn: set to noise in some rows of one sequence of three."""
     first, changed, last = (sequence(model, length) for length in (9, 17, 5))
     quiet = run(model, [first, changed, last])
     for key in keys(model, changeable=True):
@@ -81,7 +83,7 @@ def test_a_change_acts_the_same_in_any_chunks(model: Transformer) -> None:
 def both(
     model: Transformer, one: dict[Key, Edit], other: dict[Key, Edit], key: Key
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a point holds after either of two interventions on the same sequence."""
+    """Return what a point holds after either of two interventions on the same sequence."""
     each = sequence(model, 19)
     found = []
     for each.edits in (one, other):
@@ -125,7 +127,7 @@ def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Tra
 
 
 def test_looking_at_results_unpacks_no_weights(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To unpack W_O in every step took most of a step's time."""
+    """Guard against unpacking W_O in every step, which took most of a step's time."""
 
     def refuse(_: Linear) -> torch.Tensor:
         raise AssertionError("the weights were unpacked")
@@ -157,8 +159,8 @@ def maps(model: Transformer) -> list[tuple[str, bool]]:
 def with_maps(
     model: Transformer, each: Watched, edits: dict[str, Callable[[torch.Tensor], torch.Tensor]]
 ) -> list[Seen]:
-    """`each` between two quiet ones, its last layer's maps of heads 0 and 2 changed in rows 3 ..: one run for each
-    attention of the block.
+    """Run `each` between two quiet ones, its last layer's maps of heads 0 and 2 changed in rows 3 ..: one run for
+    each attention of the block.
     """
     layer = 1
     found = []
@@ -195,7 +197,7 @@ def test_scores_left_as_they_are_give_the_same_bits(model: Transformer) -> None:
 
 
 def test_scores_that_leave_one_key_put_all_weight_on_it(model: Transformer) -> None:
-    """An attention temperature of 0."""
+    """Check an attention temperature of 0."""
 
     def largest_alone(scores: torch.Tensor) -> torch.Tensor:
         return torch.full_like(scores, float("-inf")).scatter(-1, scores.argmax(-1, keepdim=True), 1.0)

@@ -1,5 +1,5 @@
-"""Patterns that attention writes as it makes them: the bits of a look at single rows, where they belong and nowhere
-else.
+"""Patterns that attention writes as it computes them: they are the bits of a capture of single rows, in their place
+and nowhere else.
 """
 
 import random

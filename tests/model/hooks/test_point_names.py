@@ -1,4 +1,4 @@
-"""Names of points: which ones a model has, how they may be written, what a refusal proposes."""
+"""Names of points: which ones a model has, how they may be written, what a refusal suggests."""
 
 from dataclasses import replace
 from typing import Any

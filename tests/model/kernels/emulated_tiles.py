@@ -1,5 +1,5 @@
-"""The level `amx` on a machine without it: a library of that level alone, with tiles in software (`emulated_tiles.h`).
-As a plugin of pytest this lets the other tests run at that level and no other.
+"""Emulates the level `amx` on a machine without it: a library of that level alone, with tiles in software
+(`emulated_tiles.h`). As a plugin of pytest this lets the other tests run at that level and no other.
 
     LIGHTWELL_KERNEL_LIBRARY=FILE python -m pytest -p tests.model.kernels.emulated_tiles tests/model/kernels
 """
@@ -16,7 +16,7 @@ _HEADER = Path(__file__).with_suffix(".h")
 
 
 def build_library(output: Path, *, sanitize: bool = False) -> None:
-    """Compile the library, all but the tiles for the highest level that this machine does have."""
+    """Compile the library, everything except the tiles for the highest level that this machine does have."""
     there = [level for level in library.levels() if level != LEVEL]
     flags = (*build.LEVELS["x86_64"][there[-1]], "-D__AMX_BF16__", "-include", str(_HEADER), "-O1")
     with pytest.MonkeyPatch.context() as patch:

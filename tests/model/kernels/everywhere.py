@@ -1,4 +1,4 @@
-"""Runs kernels at every level of CPU that this machine has, and in several numbers of threads. Knows no kernel."""
+"""Runs kernels at every level of CPU that this machine has, and with several numbers of threads. It knows no kernel."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,9 @@ from tests.model.kernels.levels import at_level
 
 
 def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return what compute gives, having seen that it gives the same bits at every level and in 1, 2 and 3 threads."""
+    """Return what compute gives, after checking that it gives the same bits at every level and in 1, 2 and 3
+    threads.
+    """
     first, *others = _results(compute)
     for other in others:
         assert_same_bits(other, first)
@@ -30,7 +32,7 @@ def _results(compute: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor
 
 
 def assert_same_bits(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    """Assert that two results have the same bits; of what is no number, the place alone: sign and payload depend on the
+    """Assert that two results have the same bits. Of NaNs only the place is compared: sign and payload depend on the
     order in which a compiler puts an operation's operands.
     """
     assert len(found) == len(expected)
@@ -46,7 +48,9 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def draw_numbers(*shape: int, dtype: torch.dtype = torch.float32, special: bool = False, seed: int = 0) -> Tensor:
-    """Normal numbers; special: zeros of both signs, infinities, NaN, a tiny and a huge number among them."""
+    """Draw normal numbers; with special, zeros of both signs, infinities, NaN, a tiny and a huge number are among
+    them.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = 3 * torch.randn(shape, generator=generator)
     if special and x.numel() > 0:

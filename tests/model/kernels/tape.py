@@ -1,5 +1,5 @@
 """Records calls of kernels with all the memory that they see, before and after, so that `replay.c` can repeat them on
-another machine and the bits be compared. Knows no kernel: the memory is what the callers' variables hold.
+another machine and the bits be compared. It knows no kernel: the memory is what the callers' variables hold.
 
     TAPE=FILE python -m pytest -p tests.model.kernels.tape tests/model/kernels
 """
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 MOST_BYTES, MOST_CALLS = 1 << 18, 24
-"""Of a call that is recorded; of a kernel and a level."""
+"""Most bytes of a call that is recorded, and most calls of a kernel and a level."""
 
 _DEPTH, _FRAMES = 6, 6
 _FLOATS = {"float32": (4, 0x7FFFFFFF, 0x7F800000), "bfloat16": (2, 0x7FFF, 0x7F80), "float16": (2, 0x7FFF, 0x7C00)}
@@ -41,7 +41,7 @@ class Memory:
         return ctypes.string_at(self.address, self.size)
 
     def differs(self, found: bytes) -> bool:
-        """Whether bits differ from those after the call: pointers and what is no number aside."""
+        """Return whether bits differ from those after the call, pointers and NaNs aside."""
         return not np.array_equal(self._comparable(found), self._comparable(self.after))
 
     def _comparable(self, bits: bytes) -> np.ndarray:
@@ -66,7 +66,7 @@ class Call:
     floats: list[float]
 
     def write(self, level: str) -> bytes:
-        """As `replay.c` reads it, at a level."""
+        """Write the call as `replay.c` reads it, at a level."""
         links = [(i, at, *target) for i, memory in enumerate(self.memories) for at, target in memory.links.items()]
         counts = len(self.memories), len(links), len(self.words), len(self.floats)
         parts = [f"{self.name}_{level}".encode().ljust(64, b"\0"), struct.pack("<4q", *counts)]
@@ -75,7 +75,7 @@ class Call:
         return b"".join([*parts, struct.pack(f"<{len(self.floats)}f", *self.floats)])
 
     def differing(self, left: bytes) -> list[str]:
-        """What differs in the memory that a replay left."""
+        """Return what differs in the memory that a replay left."""
         found, start = [], 0
         for number, memory in enumerate(self.memories):
             if memory.differs(left[start : start + memory.size]):
@@ -85,19 +85,19 @@ class Call:
 
     @property
     def size(self) -> int:
-        """Bytes that a replay leaves."""
+        """Return the number of bytes that a replay leaves."""
         return sum(each.size for each in self.memories)
 
 
 class Recorder:
-    """Takes some of the calls of each kernel and level, whichever: all have the same chance."""
+    """Records some of the calls of each kernel and level, at random: all have the same chance."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, str], list[Call]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def record(self, call: Any, kernels: Any, name: str, types: str, arguments: tuple[Any, ...]) -> None:
-        """Run a call of `Kernels.call`, and maybe remember it."""
+        """Run a call of `Kernels.call`, and maybe record it."""
         key = name, kernels.level
         self._seen[key] += 1
         kept, place = self.calls.setdefault(key, []), random.randrange(self._seen[key])
@@ -116,12 +116,12 @@ class Recorder:
 
 
 def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame: FrameType) -> Call | None:
-    """The call with its memory as it is; None where that is too large or not to be found."""
+    """Return the call with its memory as it is, or None if that is too large or cannot be found."""
     there = sorted({(m.address, m.size): m for m in _memories_of(frame)}.values(), key=lambda m: (m.address, -m.size))
     used: list[Memory] = []
 
     def find(address: int) -> tuple[int, int] | None:
-        """The memory that an address lies in, among those used from now on, and where in it."""
+        """Return the memory that holds an address, among those used from now on, and the offset in it."""
         for memory in there:
             if memory.address <= address < memory.address + max(memory.size, 1):
                 if memory not in used:
@@ -152,7 +152,7 @@ def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame
 
 
 def _memories_of(frame: FrameType | None) -> Iterator[Memory]:
-    """All memory that variables of the callers hold."""
+    """Yield all memory that variables of the callers hold."""
     for _ in range(_FRAMES):
         if frame is None:
             return

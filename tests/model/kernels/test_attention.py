@@ -1,7 +1,7 @@
 """Attention over the paged cache against a softmax written out in float64, and its bits at every level of CPU, in any
 number of threads, alone, among others and in chunks.
 
-Every draw is fresh. The cache holds NaN wherever nothing was put, so that a number read from out of sight shows.
+Every draw is fresh. The cache holds NaN wherever nothing was put, so that a read from outside the visible keys shows.
 
 Axes: T rows, H query heads, K key heads, D head dimension, B keys to a block, S keys of one sequence.
 """
@@ -24,7 +24,7 @@ SENTINEL = 7.0
 
 @dataclass
 class World:
-    """Sequences whose keys are all cached, some rows of each, and who sees whom."""
+    """Sequences whose keys are all cached, some rows of each, and the keys that each row sees."""
 
     dtype: torch.dtype
     group: int = field(default_factory=lambda: random.randint(1, 8))
@@ -82,7 +82,9 @@ class World:
         return np.flatnonzero(self.owners == sequence).tolist()
 
     def items(self, most_rows: int = 8) -> np.ndarray:
-        """Tiles of at most so many rows: with one head where they have several, of one row with some or all heads."""
+        """Return tiles of at most so many rows: with one head if they have several, of one row with some or all
+        heads.
+        """
         items = []
         for sequence in range(self.num_sequences):
             rows = self.rows_of(sequence)
@@ -116,17 +118,17 @@ class World:
         return random.sample(rows, random.randint(1, len(rows))), heads
 
     def dots(self, sequence: int) -> torch.Tensor:
-        """[rows, H, S] float64."""
+        """Return q.k, [rows, H, S] float64."""
         k = self.k[sequence].double().repeat_interleave(self.group, 1)
         return torch.einsum("qhd,khd->qhk", self.q[self.rows_of(sequence)].double(), k)
 
     def unseen(self, sequence: int) -> torch.Tensor:
-        """[rows, 1, S]"""
+        """Return which keys are masked, [rows, 1, S]."""
         rows, keys = self.rows_of(sequence), np.arange(self.lengths[sequence])
         return torch.from_numpy((keys < self.first[rows][:, None]) | (keys >= self.last[rows][:, None]))[:, None]
 
     def scores(self, sequence: int) -> torch.Tensor:
-        """[rows, H, S] float64, as the formulas have it."""
+        """Return the scores by the formulas, [rows, H, S] float64."""
         cap, bias = self.rule["softcap"], self.rule["bias"]
         scores: torch.Tensor = self.dots(sequence) * self.rule["scale"]
         if cap is not None:
@@ -138,16 +140,16 @@ class World:
         return scores.masked_fill(self.unseen(sequence), -math.inf)
 
     def pattern(self, sequence: int) -> torch.Tensor:
-        """[rows, H, S] float64; 0 in rows that see nothing."""
+        """Return the pattern, [rows, H, S] float64; 0 in rows that see nothing."""
         return torch.nan_to_num(torch.softmax(self.scores(sequence), -1), 0.0)
 
     def mixed(self, sequence: int) -> torch.Tensor:
-        """[rows, H, D] float64."""
+        """Return the mixed values, [rows, H, D] float64."""
         v = self.v[sequence].double().repeat_interleave(self.group, 1)
         return torch.einsum("qhk,khd->qhd", self.pattern(sequence), v)
 
     def everything(self) -> list[torch.Tensor]:
-        """What all four kernels make of the same things, the same in every call."""
+        """Return what all four kernels compute from the same inputs, which are the same in every call."""
         rows, heads = self.rows_of(1), list(range(self.num_heads))
         kinds: list[str] = ["pattern", "scores", "dots"]
         hooks = [self.rows(rows, heads, kind) for kind in kinds]
@@ -155,7 +157,7 @@ class World:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaN is NaN, whatever it carries."""
+    """Return whether the bits are the same; any NaN equals any other."""
     return a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=1234.5), b.nan_to_num(nan=1234.5))
 
 

@@ -1,5 +1,5 @@
-"""How kernels are compiled: by which compiler, for which machines, and what happens when that fails. On a small kernel:
-the real ones are compiled before any test runs.
+"""How kernels are compiled: by which compiler, for which machines, and what happens when that fails. The tests build
+a small kernel: the real ones are compiled before any test runs.
 """
 
 import ctypes
@@ -104,7 +104,7 @@ def test_the_compiler_told_comes_first_and_one_that_fails_is_passed_over(monkeyp
 
 
 def test_zig_is_told_its_target_for_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would compile every level for the CPU that it runs on."""
+    """Check that zig gets a target: otherwise it would compile every level for the CPU that it runs on."""
     monkeypatch.setattr(build, "_compiles", lambda command: "ziglang" in command)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "platform", "linux")
@@ -135,7 +135,7 @@ def test_the_levels_are_those_that_the_system_sees() -> None:
 class TestWheel:
     @pytest.fixture
     def built(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str | None]]:
-        """What the hook has had built."""
+        """What the hook has built."""
         calls: list[tuple[Path, str | None]] = []
         found: Any = hatch_build._BUILD
         monkeypatch.setitem(found, "build", lambda output, target=None: calls.append((output, target)))

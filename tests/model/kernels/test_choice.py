@@ -1,4 +1,4 @@
-"""What computes here, and how bfloat16 numbers are multiplied."""
+"""Which kernels are chosen here, and how bfloat16 numbers are multiplied."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ needs_dot = pytest.mark.skipif(not set(DOT_LEVELS) & set(library.levels()), reas
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, model: int) -> None:
-    """Let the table be asked for another CPU."""
+    """Make the table see another CPU."""
     monkeypatch.setattr(cpus, "cpu", lambda: (vendor, family, model))
 
 
@@ -129,7 +129,7 @@ else:
 
 
 def choosing(kernels: str, **environ: str) -> str:
-    """What choosing in a process of its own, with these variables, comes to."""
+    """Return what is chosen in a separate process with these variables."""
     command = [sys.executable, "-c", CHOOSE, kernels]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, check=True

@@ -1,7 +1,7 @@
 """A decoder's blocks in one call: the bits of its kernels one by one, and the numbers of the formulas in float64.
 
-Every draw is fresh; its seed is shown when it fails. The cache holds NaN wherever nothing was put, so that a number
-read from out of sight shows.
+Every draw is fresh; its seed is shown when it fails. The cache holds NaN wherever nothing was put, so that a read from
+outside the visible keys shows.
 
 Axes: R rows, d width, H query heads, K key heads, D head dimension, B keys to a block.
 """
@@ -32,13 +32,13 @@ Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfl
 KINDS = pytest.mark.parametrize(
     "kind", ["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
 )
-"""How weights are multiplied; narrow: bfloat16 weights of a float32 network; mixed: each in its own way."""
+"""How weights are multiplied; narrow: bfloat16 weights of a float32 network; mixed: each weight in its own way."""
 EPS, POSITIONS = 1e-5, 400
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Two of them, whatever a test asks for meanwhile."""
+    """Two threads, whatever a test sets meanwhile."""
     before = library.num_threads()
     library.set_num_threads(2)
     yield
@@ -173,7 +173,7 @@ class World:
         )
 
     def run(self, pieces: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
-        """The stream, the result, the queries of each layer, and all caches."""
+        """Return the residual stream, the result, the queries of each layer, and all caches."""
         x, caches, decoder = self.x.clone(), self.copied_caches(), self.decoder()
         queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(len(self.layers))}
         out, bounds = x, (0, *pieces, len(self.layers))
@@ -182,7 +182,7 @@ class World:
         return x, out, *queries.values(), *(each for cache in caches for each in cache)
 
     def run_one_by_one(self) -> tuple[Tensor, ...]:
-        """The same by the kernels of the single steps."""
+        """Return the same, computed by the kernels of the single steps."""
         x, caches, queries = self.x.clone(), self.copied_caches(), []
         heads, key_heads = self.num_heads * self.dim, self.num_key_heads * self.dim
         for layer, (keys, values) in zip(self.layers, caches, strict=True):
@@ -210,7 +210,7 @@ class World:
         return x, out, *queries, *(each for cache in caches for each in cache)
 
     def run_in_float64(self) -> Tensor:
-        """The stream behind all blocks, as the formulas have it."""
+        """Return the residual stream after all blocks, by the formulas."""
         x, widths = self.x.double(), [self.num_heads, self.num_key_heads, self.num_key_heads]
         for layer, (keys, values) in zip(self.layers, self.caches, strict=True):
             qkv = _exactly(layer.qkv, _normal(x, layer.before_attention)).view(self.num_rows, -1, self.dim)

@@ -23,7 +23,7 @@ drawn = settings(deadline=None, max_examples=40)
 
 
 def in_blocks(table: Tensor) -> Tensor:
-    """A table [rows, d] as it lies in blocks, filled up with NaN."""
+    """Return a table [rows, d] as it is stored in blocks, padded with NaN."""
     num_rows, width = table.shape
     pair = 4 // table.dtype.itemsize
     words = -(-width // pair)

@@ -21,7 +21,7 @@ _KINDS: dict[str, tuple[torch.dtype, Arithmetic]] = {
     "dot": (torch.bfloat16, DOT),
 }
 _SHAPES = ((3, 32, 160), (2, 64, 96), (1, 128, 33), (1, 20, 7), (5, 7, 65))
-"""Heads, numbers of a head, width of the mlp."""
+"""Heads, head dimension, width of the MLP."""
 _EPS = 1e-12
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
@@ -73,7 +73,7 @@ def _encoded(encoder: Encoder, x: Tensor, first_rows: Tensor) -> Tensor:
 
 
 def _plainly(qkv: Tensor, first_rows: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention in float64, and what would be if all values were positive."""
+    """Return attention in float64, and what it would be if all values were positive."""
     mixed, size = [], []
     for first, end in zip(first_rows.tolist(), first_rows[1:].tolist(), strict=False):
         q, k, v = qkv[first:end].double().unbind(1)

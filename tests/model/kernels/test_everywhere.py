@@ -1,5 +1,5 @@
-"""Every kernel, as recorded by `tape.py` from the tests beside this file, repeated where Python is not: by libraries of
-other compilers, on other CPUs (qemu). And the same tests under sanitizers. By bits, all of it.
+"""Every kernel, as recorded by `tape.py` from the tests next to this file, repeated without Python: by libraries of
+other compilers, on other CPUs (qemu); and the same tests under sanitizers. All of it is compared bit for bit.
 """
 
 import os
@@ -32,7 +32,7 @@ needs_x86 = pytest.mark.skipif(build.architecture() != "x86_64", reason="levels 
 
 
 def run(*command: str | Path, given: bytes = b"", **environment: str) -> bytes:
-    """What a command writes; it must succeed."""
+    """Return what a command writes; it must succeed."""
     wanted = {name: value for name, value in os.environ.items() if name != "TEST_TOOLS"} | environment
     done = subprocess.run(command, input=given, env=wanted, cwd=ROOT, capture_output=True, check=False, timeout=1200)
     assert done.returncode == 0, ((b"" if given else done.stdout[-5000:]) + done.stderr[-5000:]).decode(
@@ -57,7 +57,7 @@ def calls(room: Path) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def foreign(room: Path) -> dict[str, tuple[Path, Path]]:
-    """Of each architecture, the library as a wheel has it and the program that repeats calls, both by zig."""
+    """For each architecture, the library as a wheel has it and the program that repeats calls, both built by zig."""
     made = {}
     for arch in build.LEVELS:
         target = f"manylinux_2_17_{arch}"
@@ -70,7 +70,7 @@ def foreign(room: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def repeat(calls: list[Call], level: str | None, *command: str | Path) -> list[str]:
-    """What is not as it was recorded when a program repeats the calls, at a level or at the recorded ones."""
+    """Return what differs from the recording when a program repeats the calls, at a level or at the recorded ones."""
     assert calls
     tape = struct.pack("<q", len(calls)) + b"".join(call.write(level or call.level) for call in calls)
     left, start, differing = run(*command, given=tape), 0, []
@@ -82,7 +82,7 @@ def repeat(calls: list[Call], level: str | None, *command: str | Path) -> list[s
 
 
 def test_every_kernel_is_recorded_and_does_something(calls: list[Call]) -> None:
-    """A call that changed no memory would prove nothing."""
+    """Check that each call changed memory: one that changed none would prove nothing."""
     loaded = Path(os.environ.get(library.LIBRARY_VARIABLE, build.LIBRARY)).read_bytes()
     exported = re.findall(rb"\0(\w+)_%b(?=\0)" % LOWEST[build.architecture()].encode(), loaded)
     changing = {call.name for call in calls if any(each.before != each.after for each in call.memories)}
@@ -97,7 +97,7 @@ def test_zig_makes_the_same_bits_at_every_level(calls: list[Call], foreign: dict
 
 @needs_x86
 def test_a_cpu_with_avx2_alone_runs_its_level(calls: list[Call], foreign: dict[str, tuple[Path, Path]]) -> None:
-    """An instruction of a later CPU among them would end the program."""
+    """Run AVX2's level on such a CPU: an instruction of a later CPU would end the program."""
     emulator = "qemu-x86_64", "-cpu", "Haswell"
     assert run(*emulator, *foreign["x86_64"]) == b"1\n"
     # One thread, whose neighbouring memory can be read: qemu 7 also reads the lanes that a masked load leaves out.
@@ -113,7 +113,7 @@ def test_a_cpu_without_avx2_has_no_level(foreign: dict[str, tuple[Path, Path]]) 
 def test_aarch64_makes_the_same_bits(
     cpu: str, level: str, calls: list[Call], foreign: dict[str, tuple[Path, Path]]
 ) -> None:
-    """float32, int8 and widened bfloat16: at the lowest level no instruction takes two bfloat16 at a time."""
+    """Compare float32, int8 and widened bfloat16: at the lowest level no instruction takes two bfloat16 at a time."""
     there = list(build.LEVELS["aarch64"])
     assert run(*ON_AARCH64, cpu, *foreign["aarch64"]) == b"1\n" if cpu != "max" else b"%d\n" % len(there)
     lowest = [call for call in calls if call.level == LOWEST[build.architecture()]]
@@ -122,7 +122,7 @@ def test_aarch64_makes_the_same_bits(
 
 
 def test_macos_compiles(room: Path) -> None:
-    """Nothing here can run it."""
+    """Only compile for macOS: nothing here can run it."""
     run(ZIG, "model/kernels/build.py", "--strict", "--target", "macosx_11_0_arm64", "--output", room / "kernels.dylib")
 
 
@@ -134,7 +134,7 @@ def test_a_compiler_has_nothing_to_warn_of(compiler: str, room: Path) -> None:
 
 
 def test_no_address_is_outside_and_nothing_is_undefined(room: Path) -> None:
-    """The tests beside this one, with kernels by g++ whose every access is checked."""
+    """Run the tests next to this one, with kernels by g++ whose every access is checked."""
     kernels = room / "sanitized.so"
     run(sys.executable, "model/kernels/build.py", "--sanitize", "--compiler", "g++", "--output", kernels)
     runtime = run("g++", "-print-file-name=libasan.so").decode().strip()
@@ -148,7 +148,7 @@ def test_no_address_is_outside_and_nothing_is_undefined(room: Path) -> None:
 
 @needs_x86
 def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
-    """Those of AMX, in software, which reads whole ones."""
+    """Check the reads of AMX tiles, in software, which reads whole tiles."""
     kernels = room / "sanitized-tiles.so"
     emulated_tiles.build_library(kernels, sanitize=True)
     runtime = run("g++", "-print-file-name=libasan.so").decode().strip()
@@ -162,7 +162,7 @@ def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
 
 
 def test_threads_of_the_pool_do_not_race(room: Path) -> None:
-    """Under ThreadSanitizer: several callers at once, and a size that changes."""
+    """Run several callers at once and change the pool's size, under ThreadSanitizer."""
     sources = build.SOURCES / "threads" / "pool.cpp", HERE / "stress.cpp"
     flags = "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-DLEVEL=base", f"-I{build.SOURCES}", "-lpthread"
     run("g++", *sources, *flags, "-o", room / "stress")

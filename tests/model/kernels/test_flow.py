@@ -51,7 +51,7 @@ def test_a_flow_is_networkxs(layers: int, n: int, largest: int, density: float, 
 
 
 def test_what_a_first_path_took_is_sent_back_up() -> None:
-    """s - a - c - t blocks b, which leads to c alone: a's share must go over d."""
+    """Build s - a - c - t so that it blocks b, which leads to c alone: a's share must go over d."""
     s, a, b, c, d, t = 0, 0, 1, 0, 1, 0
     capacities = np.zeros((3, 2, 2), np.int32)
     capacities[[2, 2, 1, 1, 1, 0, 0], [s, s, a, a, b, c, d], [a, b, c, d, c, t, t]] = 1
@@ -59,7 +59,7 @@ def test_what_a_first_path_took_is_sent_back_up() -> None:
 
 
 def test_a_flow_may_be_larger_than_an_edge() -> None:
-    """Two paths that share no edge."""
+    """Build two paths that share no edge."""
     whole = np.full((2, 2, 2), 2**31 - 1, np.int32)
     assert maximum_flow(whole, 0, 1) == 2 * (2**31 - 1)
 
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
 
 
 def test_a_flow_is_found_where_torch_is_not_loaded() -> None:
-    """The API process computes it."""
+    """Compute a flow without torch, as the API process does."""
     code = (
         "import sys, numpy as np\n"
         "from model.analysis.rollout import flow\n"

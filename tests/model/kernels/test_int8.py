@@ -1,5 +1,5 @@
-"""Products with int8 weights against whole numbers of Python, and their bits at every level of CPU, in any number of
-threads, alone and among others.
+"""Products with int8 weights against Python's integers, and their bits at every level of CPU, in any number of threads,
+alone and among others.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -34,7 +34,9 @@ def threads(count: int) -> Iterator[None]:
 
 
 def draw(outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor, Int8BlockedWeight]:
-    """Values, scales and the weight that they make, of extreme values as often as of any."""
+    """Draw values and scales, and return them and the weight that they make; extreme values are as frequent as
+    others.
+    """
     values = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8)
     if random.random() < 0.5:
         values = torch.tensor([-128, -1, 0, 127], dtype=torch.int8)[torch.randint(4, (outputs, inputs))]
@@ -43,14 +45,14 @@ def draw(outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor, Int8Blo
 
 
 def draw_rows(rows: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows some of which reach the largest digits everywhere, so that sums get as large as they can."""
+    """Draw rows some of which reach the largest digits everywhere, so that sums get as large as they can."""
     x = torch.randn(rows, inputs)
     x[random.randrange(rows)] = random.choice([-1.0, 1.0]) * random.choice([1e-20, 1.0, 1e20])
     return x.to(dtype)
 
 
 def whole_numbers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the rows of x become: float64 [R, K] whole numbers, and the scale [R] of each row."""
+    """Return what the rows of x become: float64 [R, K] integers, and the scale [R] of each row."""
     limit = torch.tensor(127.0 * 256 ** (2 if x.dtype == torch.float32 else 1))  # no int, which torch would not divide
     largest = x.float().abs().amax(1)
     inverse = torch.where(largest >= 1e-30, limit / largest, 0)
@@ -58,7 +60,7 @@ def whole_numbers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the bits are the same, but for which NaN stands where there is one."""
+    """Return whether the bits are the same; any NaN equals any other."""
     return (
         a.dtype == b.dtype and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) and torch.equal(a.isnan(), b.isnan())
     )

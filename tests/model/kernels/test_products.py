@@ -36,12 +36,14 @@ _SHAPES = (
     (193, 515, 10),
     (400, 37, 77),
 )
-"""Rows, inputs, outputs: the first cache's pieces, groups of rows and blocks of columns whole and with rests."""
+"""Rows, inputs, outputs: the first-level cache's pieces, groups of rows and blocks of columns, whole and with
+remainders.
+"""
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Two of them, whatever a test asks for meanwhile."""
+    """Two threads, whatever a test sets meanwhile."""
     before = library.num_threads()
     library.set_num_threads(2)
     yield
@@ -55,7 +57,7 @@ def _drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def _plainly(
     kind: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: int
 ) -> torch.Tensor:
-    """The product by one fused multiply-add after the other."""
+    """Compute the product by one fused multiply-add after the other."""
     out = x.new_empty(len(x), len(weight))
     addresses = x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
     sizes = len(x), weight.shape[1], len(weight)
@@ -64,7 +66,7 @@ def _plainly(
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether all bits are the same, those of zeros and of what is no number too."""
+    """Return whether all bits are the same, those of zeros and NaNs too."""
     bits = torch.int32 if a.dtype == torch.float32 else torch.int16
     return a.dtype == b.dtype and torch.equal(a.view(bits), b.view(bits))
 
@@ -136,7 +138,7 @@ def test_products_are_those_of_float64_within_what_sums_in_float32_may_lose(
 
 
 def test_the_first_steps_of_a_chain_keep_the_sign_of_zero_and_what_is_no_number() -> None:
-    """Numbers that zeros behind the inputs, or a sum begun anew, would change."""
+    """Multiply numbers that zeros after the inputs, or a sum started again, would change."""
     tiny, inf = 1e-30, float("inf")
     for rows in (1, 7, 200):
         for dtype in (torch.float32, torch.bfloat16):

@@ -1,6 +1,6 @@
 """The small kernels over rows against the same formulas in float64, and their bits everywhere.
 
-Axes: T rows, d width, H query heads, K key heads, D head dimension, R dimensions that turn, B keys to a block.
+Axes: T rows, d width, H query heads, K key heads, D head dimension, R dimensions that are rotated, B keys to a block.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ drawn = settings(deadline=None, max_examples=40)
 def assert_close(found: Tensor, expected: Tensor, parts: Tensor | None = None) -> None:
     """Compare with what float64 gives.
 
-    A sum may be far smaller than what it was summed from: parts, the sizes of those (expected's own unless given).
+    A sum may be far smaller than its terms: parts are the sizes of those (expected's own unless given).
     """
     size = expected.abs()
     allowed = 2e-6 * (size if parts is None else parts) + ROUNDED[found.dtype] * size
@@ -153,7 +153,7 @@ class Heads:
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn heads in float64. x: [T, H, D]; cos, sin: [T, R]."""
+    """Rotate heads in float64. x: [T, H, D]; cos, sin: [T, R]."""
     half, wide = cos.shape[1] // 2, x.double()
     swapped = torch.cat((wide[..., half : 2 * half], wide[..., :half]), -1)
     both = wide[..., : 2 * half] * cos.double()[:, None] + swapped * sin.double()[:, None]

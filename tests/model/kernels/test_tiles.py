@@ -1,5 +1,5 @@
 """Products on the tiles of AMX, which are software here (`emulated_tiles.h`): in the order of Intel's manual, and the
-same for a row whatever stands beside it.
+same for a row whatever other rows are in the batch.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 HERE = Path(__file__).resolve().parent
 SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
-"""Outputs and inputs: blocks and steps of tiles whole, and with rests."""
+"""Outputs and inputs: blocks and steps of tiles, whole and with remainders."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """That library in place of the one that is loaded; none of its tiles may be in use afterwards."""
+    """The library with emulated tiles in place of the one that is loaded; none of its tiles may be in use
+    afterwards.
+    """
     loaded = ctypes.CDLL(str(kernels))
     kernels_at_level = library.Kernels(loaded, emulated_tiles.LEVEL)
     monkeypatch.setattr(library, "_library", lambda: loaded)
@@ -55,9 +57,9 @@ def draw(*shape: int) -> Tensor:
 
 
 def multiply_plainly(x: Tensor, weight: Tensor) -> Tensor:
-    """The product in the manual's order: of each 32 inputs the even ones are one chain of multiply-adds from 0, the odd
-    ones another, and both together are added to the sum. float64 holds a product, and with a float32 added it has more
-    digits than rounding to float32 asks for.
+    """Compute the product in the manual's order: of each 32 inputs the even ones are one chain of multiply-adds from
+    0, the odd ones another, and both together are added to the sum. float64 holds a product, and with a float32
+    added it has more digits than rounding to float32 needs.
     """
     steps = -(-x.shape[1] // 32)
     filled = [torch.nn.functional.pad(each.double(), (0, 32 * steps - x.shape[1])) for each in (x, weight)]

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class World:
-    """Random sequences, who sees whom, and an empty cache with room for all of them."""
+    """Random sequences, the keys that each position sees, and an empty cache with room for all of them."""
 
     dtype: torch.dtype
     causal: bool = field(default_factory=lambda: random.random() < 0.5)
@@ -57,14 +57,14 @@ class World:
         )
 
     def step(self, attention: Attention, *pieces: tuple[int, int, int]) -> tuple[torch.Tensor, Batch, KeyRange]:
-        """Enter and attend rows start..stop of sequences: (sequence, start, stop) each. Returns q too."""
+        """Write to the cache and attend rows start..stop of sequences: (sequence, start, stop) each. Return q too."""
         spans = [Span([0] * (stop - start), start, self.tables[s], 1) for s, start, stop in pieces]
         batch = Batch(spans, self.block_size, CPU, self.check)
         qkv = torch.cat([self.qkv[s][start:stop] for s, start, stop in pieces])
         return attention.write_kv(qkv, None, self.cache, batch), batch, batch.key_range(self.causal, self.window)
 
     def attend(self, attention: Attention, *pieces: tuple[int, int, int]) -> list[torch.Tensor]:
-        """[rows, H, D] of each piece."""
+        """Return each piece's result, [rows, H, D]."""
         q, batch, key_range = self.step(attention, *pieces)
         out = attention.attend(q, self.cache, batch, key_range, self.rule)
         return [out[batch.first_rows[i] : batch.first_rows[i + 1]] for i in range(len(pieces))]
@@ -73,7 +73,7 @@ class World:
         return [(s, 0, len(self.qkv[s])) for s in sequences]
 
     def parts(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [n, H, D], k and v [n, H, D] (one copy a query head), float64."""
+        """Return q [n, H, D], and k and v [n, H, D] (one copy per query head), float64."""
         qkv, heads, key_heads = self.qkv[sequence].double(), self.num_heads, self.num_key_heads
         group = heads // key_heads
         k, v = qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
@@ -85,7 +85,7 @@ class World:
 
 
 def scores_of(world: World, sequence: int) -> torch.Tensor:
-    """[H, n, n] one number at a time, as the formulas have it."""
+    """Return the scores [H, n, n], computed one number at a time by the formulas."""
     q, k, _ = world.parts(sequence)
     rule, n = world.rule, len(q)
     scores = torch.full((world.num_heads, n, n), -math.inf, dtype=torch.float64)
@@ -103,5 +103,5 @@ def scores_of(world: World, sequence: int) -> torch.Tensor:
 
 
 def mixed(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """scores [H, n, S], v [S, H, D] -> [n, H, D]."""
+    """Mix values: scores [H, n, S], v [S, H, D] -> [n, H, D]."""
     return torch.einsum("hqk,khd->qhd", torch.softmax(scores, -1), v)

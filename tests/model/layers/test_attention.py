@@ -139,7 +139,7 @@ def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(kind
 
 @BATCH_INVARIANT
 def test_nothing_out_of_sight_is_read(kind: Kind, dtype: torch.dtype) -> None:
-    """Keys and values that no row of the step sees may be anything, infinities included."""
+    """Check that keys and values that no row of the step sees may be anything, infinities included."""
     for _ in range(8):
         world = World(dtype, causal=True)
         world.window = random.randint(1, 10)
@@ -186,7 +186,7 @@ def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dtype: torch.dtype, bound: float) -> None:
-    """Two sequences, their encoders' keys in the same cache as their own."""
+    """Run two sequences whose encoders' keys are in the same cache as their own."""
     attention = kind()
     for _ in range(5):
         world = World(dtype, num_sequences=4)  # sequences 2 and 3 play the encoders of 0 and 1

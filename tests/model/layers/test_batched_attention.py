@@ -33,7 +33,7 @@ BOUNDS = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 4e-2}
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) -> None:
-    """Of prompts, whole and in chunks, among rows that decode."""
+    """Compare prompts, whole and in chunks, among rows that decode."""
     attention = BatchedAttention()
     for _ in range(12):
         world = World(dtype, causal=causal, num_sequences=6)
@@ -61,7 +61,7 @@ def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_whole_prompts_of_many_lengths_are_read_together(dtype: torch.dtype) -> None:
-    """What lies behind a prompt's end in its last block is no number; others decode or are read in chunks beside it."""
+    """Put NaN after a prompt's end in its last block, while others decode or are read in chunks in the same step."""
     for _ in range(6):
         world = World(dtype, causal=True, num_sequences=9)
         world.window, world.rule = None, AttentionRule(0.2 * world.dim**-0.5)
@@ -89,7 +89,9 @@ def test_rows_are_taken_in_pieces_where_their_keys_are_many(monkeypatch: pytest.
 
 
 def test_what_others_left_in_a_block_reaches_nobody() -> None:
-    """A block is not wiped before its next owner has it: infinities there must not become his."""
+    """Check that infinities left in a block, which is not wiped before its next owner has it, do not reach that
+    owner.
+    """
     world = World(torch.float64, causal=True)
     last = len(world.qkv[0]) - 1
     attention = BatchedAttention()

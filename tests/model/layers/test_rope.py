@@ -1,4 +1,4 @@
-"""Rotary embedding: every scaling as transformers computes it, and a turn that depends on the position alone."""
+"""Rotary embedding: every scaling as transformers computes it, and a rotation that depends on the position alone."""
 
 import math
 from typing import Any
@@ -77,7 +77,7 @@ def theirs(parameters: dict[str, Any]) -> LlamaRotaryEmbedding:
 
 
 def ours(parameters: dict[str, Any], tmp_path: Any) -> RopeConfig:
-    """Read through config.json, as a checkpoint would be."""
+    """Return the parameters as read through config.json, as a checkpoint's would be."""
     config = LlamaConfig(
         hidden_size=48,
         num_attention_heads=4,
@@ -142,7 +142,7 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
     rope = Rope(RopeConfig(max_position=600, original_max_position=600), head_dim, 600, dtype)
 
     def rotate(rows: torch.Tensor) -> torch.Tensor:
-        """The first column says the position; q and k are views into a wider row, as in a decoder."""
+        """Rotate rows whose first column is the position; q and k are views into a wider row, as in a decoder."""
         parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
         q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
         turned = rope.apply(q, k, rows[:, 0].long())

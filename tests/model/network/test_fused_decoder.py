@@ -28,7 +28,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def draw_config(rng: random.Random) -> ModelConfig:
-    """A network of Llama's kin: what the one call can stand for."""
+    """Draw a network like Llama, of the options that the one call supports."""
     kv_heads, group, head_dim = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.choice([16, 32, 48, 64])
     num_layers = rng.randint(1, 4)
     turned = RopeConfig(max_position=CONTEXT, original_max_position=CONTEXT, dims=rng.choice([None, 8]))
@@ -94,7 +94,7 @@ def draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:
 
 
 def draw_counts(rng: random.Random) -> list[int]:
-    """Rows of each sequence, up to MOST_ROWS together: tokens that follow a text, and pieces of prompts."""
+    """Draw the rows of each sequence, up to MOST_ROWS together: tokens that follow a text, and pieces of prompts."""
     total = rng.choice([1, 2, 8, 16, 17, 33, 64, rng.randint(1, 100), MOST_ROWS])
     counts: list[int] = []
     while total > sum(counts):
@@ -107,7 +107,7 @@ def block_by_block(decoder: Stack) -> Stack:
 
 
 def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copies: int) -> list[KVCache]:
-    """Caches that hold the same keys and values everywhere."""
+    """Return caches that hold the same keys and values everywhere."""
     caches = [KVCache(config, num_blocks, BLOCK_SIZE, dtype, CPU) for _ in range(copies)]
     for layers in zip(*(cache.layers for cache in caches), strict=True):
         keys, values = torch.randn(layers[0].keys.shape), torch.randn(layers[0].values.shape)
@@ -118,7 +118,7 @@ def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copi
 
 
 def draw_batch(rng: random.Random, config: ModelConfig, counts: Sequence[int], num_blocks: int) -> Batch:
-    """Sequences of any length, whose blocks lie anywhere."""
+    """Draw sequences of any length, with their blocks anywhere in the cache."""
     blocks, spans = rng.sample(range(num_blocks), num_blocks), []
     for count in counts:
         start = rng.randint(0, BLOCK_SIZE * rng.choice([1, 6]))
@@ -129,7 +129,7 @@ def draw_batch(rng: random.Random, config: ModelConfig, counts: Sequence[int], n
 
 @dataclass(frozen=True)
 class Case:
-    """A network, a step, and two caches that are alike."""
+    """A network, a step, and two equal caches."""
 
     network: Transformer
     step: DecodeStep

@@ -1,5 +1,5 @@
-"""Layers of an encoder in one call each: the numbers of the slow reference, and the same bits whoever looks, whatever
-texts stand beside a text.
+"""Layers of an encoder in one call each: the numbers of the slow reference, and the same bits whatever is captured
+and whatever other texts are in the batch.
 """
 
 import secrets
@@ -23,7 +23,7 @@ VOCAB_SIZE = 50
 
 
 def _config(heads: int = 3, head_dim: int = 32, ff: int = 160) -> ModelConfig:
-    """BERT's options."""
+    """Return a config with BERT's options."""
     return ModelConfig(
         architecture="BertModel",
         family="bert",
@@ -57,7 +57,7 @@ def _config(heads: int = 3, head_dim: int = 32, ff: int = 160) -> ModelConfig:
 
 
 def _weights(config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Under our names, float64, so large that no part of the network is lost in the others."""
+    """Draw weights under our names, float64, so large that no part of the network is lost in the others."""
     d, ff = config.hidden_size, config.intermediate_size
     tables = {"embed": VOCAB_SIZE, "pos_embed": config.max_model_len, "token_type_embed": 2}
     weights = {f"{name}.weight": torch.randn(rows, d).double() for name, rows in tables.items()}

@@ -1,4 +1,4 @@
-"""Pooling gives the embeddings that its words promise, and each sequence its own."""
+"""Pooling gives the embeddings that its names promise, and each sequence its own."""
 
 import math
 

@@ -1,4 +1,6 @@
-"""What a folder's sentence-transformers files say about its embeddings; what is not built is said, never guessed."""
+"""What a folder's sentence-transformers files say about its embeddings; what is not supported is reported, never
+guessed.
+"""
 
 import json
 from pathlib import Path
@@ -80,7 +82,7 @@ def test_normalisation_length_case_and_prompts_are_read(tmp_path: Path) -> None:
 def test_the_tokenizers_length_counts_where_no_other_is_written(
     tmp_path: Path, limits: dict[str, Any], tokenizer: dict[str, Any], expected: int | None
 ) -> None:
-    """sentence-transformers 6 writes it nowhere else."""
+    """Check the tokenizer's length: sentence-transformers 6 writes it nowhere else."""
     found = read(tmp_path, {"pooling_mode": "mean"}, sentence_bert_config=limits, tokenizer_config=tokenizer)
     assert found.max_length == expected
 

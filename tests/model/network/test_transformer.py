@@ -15,7 +15,9 @@ from tests import tiny
 from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
 
 ROPES = {f"llama-{name}" for name in tiny.ROPE_VARIANTS} - {"llama-longrope"}
-"""One stands for all: a row's own tables do the rest, and tests/model/checkpoint/test_every_family.py has others."""
+"""Rope variants that one of them covers: a row's own tables do the rest, and
+tests/model/checkpoint/test_every_family.py has others.
+"""
 
 
 @pytest.fixture(scope="module", params=[name for name in tiny.VARIANTS if name not in ROPES])
@@ -33,7 +35,7 @@ def watched(model: Transformer, length: int) -> Watched:
 
 
 def expected_hidden(folder: Path, model: Transformer, each: Watched) -> torch.Tensor:
-    """What transformers gives: logits where there are some, else the last hidden states."""
+    """Return what transformers gives: logits if there are any, else the last hidden states."""
     theirs, ids = tiny.theirs(folder, torch.float32), torch.tensor([each.tokens])
     with torch.no_grad():
         if model.config.kind == "encoder":

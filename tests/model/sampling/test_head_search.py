@@ -1,4 +1,4 @@
-"""The largest of each row of a product that is not written, against a search of one that is."""
+"""The largest value of each row of a product that is not written, against a search of one that is."""
 
 import random
 
@@ -15,7 +15,7 @@ WEIGHTS = [
     pytest.param((torch.float32, 1.0), id="float32 that bfloat16 holds"),
     pytest.param((torch.bfloat16, 1.0), id="bfloat16"),
 ]
-"""A dtype, and by what whole numbers are multiplied: then bfloat16 does not hold them."""
+"""A dtype, and the factor of its whole numbers: some factors make numbers that bfloat16 cannot hold."""
 
 
 def _found(head: Linear, x: torch.Tensor) -> tuple[list[int], list[float]] | None:

@@ -24,7 +24,7 @@ from model.sampling.philox import philox2x64, random_uniform
 def test_philox_gives_the_published_answers(
     counter_low: int, counter_high: int, key: int, expected: tuple[int, int]
 ) -> None:
-    """Known answers of philox2x64-10 in Random123's kat_vectors."""
+    """Compare with the known answers of philox2x64-10 in Random123's kat_vectors."""
     assert philox2x64(counter_low, counter_high, key) == expected
 
 

@@ -15,7 +15,7 @@ dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float64])
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """What compiles does so before hypothesis looks at the clock."""
+    """Compile first, so that hypothesis does not count the time."""
     for rows in (1, 9):
         argmax(torch.zeros(rows, 1, dtype=torch.bfloat16))
 

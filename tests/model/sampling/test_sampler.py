@@ -1,4 +1,4 @@
-"""What a request may expect of its sampling parameters, and that the answer is its own whatever the batch."""
+"""What a request may expect of its sampling parameters, and that its answer does not depend on the batch."""
 
 import math
 import random
@@ -137,7 +137,9 @@ def test_presence_counts_once_and_frequency_every_time_and_only_what_was_generat
 @given(seed=seeds, vocab_size=st.sampled_from([1, 2, 10, 64, 65, 300]), has_ties=st.booleans())
 @settings(max_examples=150)
 def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size: int, has_ties: bool) -> None:
-    """float64: an edge of top_p or min_p falls on the other side of a token with odds of about 1e-11 an example."""
+    """Compare in float64: an edge of top_p or min_p falls on the other side of a token with odds of about 1e-11 an
+    example.
+    """
     row = make_row(vocab_size, random.Random(seed))
     prompt, output = row.token_ids[: row.num_prompt_tokens], row.token_ids[row.num_prompt_tokens :]
     logits = make_logits(1, vocab_size, seed, torch.float64)
@@ -168,10 +170,10 @@ def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: fl
 @example(seed=0, vocab_size=50257, dtype=torch.float32)
 @settings(max_examples=30)
 def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
-    """The same tokens survive top_k, min_p and temperature, and in float64 top_p.
+    """Check that the same tokens survive top_k, min_p and temperature, and in float64 top_p.
 
-    Differences on purpose: transformers keeps only some of several equal tokens at the edge of top_p, which its
-    unstable sort picks, where we keep all (the logits here have no ties); and its float32 sums move that edge by about
+    Two differences are on purpose: transformers keeps only some of several equal tokens at the edge of top_p, which its
+    unstable sort picks, while we keep all (the logits here have no ties); and its float32 sums move that edge by about
     1e-6 of the mass, hence float64 there.
     """
     rng = random.Random(seed)

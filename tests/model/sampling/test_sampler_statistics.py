@@ -21,7 +21,7 @@ VOCAB_SIZE = 150
 
 
 def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Chi-square test of goodness of fit. Cells that expect fewer than five are put together."""
+    """Return the p-value of a chi-square test of goodness of fit. Cells that expect fewer than five are merged."""
     small = expected < 5
     counts = np.append(counts[~small], counts[small].sum())
     expected = np.append(expected[~small], expected[small].sum())
@@ -34,7 +34,7 @@ def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
 
 
 def draw_counts(logits: torch.Tensor, sampling: SamplingParams, history: list[int]) -> np.ndarray:
-    """How often each token came in NUM_DRAWS draws at successive positions."""
+    """Return how often each token came in NUM_DRAWS draws at successive positions."""
     rows = [SamplerRow(sampling, position, history) for position in range(NUM_DRAWS)]
     tokens = Sampler(len(logits)).sample(logits.expand(NUM_DRAWS, -1), rows)
     return np.bincount([token.token_id for token in tokens], minlength=len(logits))
@@ -69,7 +69,9 @@ def test_frequencies_are_those_of_the_reference(options: dict[str, float]) -> No
 
 
 def test_this_file_would_notice_a_temperature_that_is_wrong_by_a_tenth() -> None:
-    """Odds of a false alarm under 1e-6: the expected statistic lies far above the bound."""
+    """Check that the test has power; odds of a false alarm are under 1e-6: the expected statistic is far above the
+    bound.
+    """
     sampling = params(seed=secrets.randbits(63), temperature=1.1)
     logits = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(11)).double() * 2
     expected = reference.distribution(logits.tolist(), params()) * NUM_DRAWS
@@ -78,7 +80,9 @@ def test_this_file_would_notice_a_temperature_that_is_wrong_by_a_tenth() -> None
 
 @pytest.mark.parametrize("vary", ["position", "seed"])
 def test_units_are_uniform_and_neighbours_are_unrelated(vary: str) -> None:
-    """Pairs of neighbours fall evenly into 10 x 10 cells, along the positions of a seed or the seeds of a position."""
+    """Check that pairs of neighbours fall evenly into 10 x 10 cells, along the positions of a seed or the seeds of a
+    position.
+    """
     start, fixed = secrets.randbits(62), secrets.randbits(20)
     units = [
         random_uniform(start + i, fixed) if vary == "seed" else random_uniform(start, fixed + i) for i in range(40_000)

@@ -1,6 +1,6 @@
-"""One network on two ranks gives the numbers of one process, point by point, whatever is looked at or changed.
+"""One network on two ranks gives the numbers of one process, point by point, whatever is captured or changed.
 
-The other rank is a real process, met through gloo. It is started once and given one checkpoint after another.
+The other rank is a real process, connected through gloo. It is started once and given one checkpoint after another.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ from tests.model.watching import Edit, Watched, points, run, token_ids
 from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, worst
 
 EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
-"""What makes a family's heads a number that two ranks can share."""
+"""Options that give a family a number of heads that two ranks can share."""
 ALIKE = ("llama", "llama-gelu", "gpt2-untied", "gpt2-relu-unscaled", *(f"llama-{name}" for name in tiny.ROPE_VARIANTS))
 NAMES = [name for name in tiny.VARIANTS if name not in ALIKE]
-"""Of every family, but those which differ in nothing that is shared out."""
+"""Variants of every family, except those that differ only in what is not sharded."""
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def last_stack(model: Transformer) -> Stack:
 
 
 def changed_everywhere(model: Transformer) -> Watched:
-    """A sequence of which each changeable point of a layer is changed, and scores and patterns of some heads, with all
-    that shows it: what is wrong at one point is seen there.
+    """Return a sequence with every changeable point of a layer changed, scores and patterns of some heads too, and
+    with everything captured that shows it: an error at one point is seen there.
     """
     config, stack = model.config, last_stack(model)
     places = [(point, layer) for point, layer in points(model, stack)]
@@ -193,7 +193,9 @@ def test_the_number_told_is_found_at_once_and_goes_with_both_stacks(tmp_path: Pa
 
 
 def test_processes_on_gpus_connect_when_they_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at the first pass, when the file where they find each other has gone."""
+    """Check that they do not connect only at the first pass, when the file through which they find each other is
+    gone.
+    """
     message: list[dict[str, object]] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **named: message.append(named))

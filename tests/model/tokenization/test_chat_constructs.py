@@ -1,7 +1,7 @@
-"""What the templates of well-known models are written with renders as in transformers: no bound of the sandbox may cost
-a template its words.
+"""The constructs that templates of well-known models use render as in transformers: no limit of the sandbox may lose
+part of a template's output.
 
-Each template here is our own, and small; the comment beside it names the models whose templates have such constructs.
+Each template here is our own, and small; the comment next to it names the models whose templates have such constructs.
 """
 
 from pathlib import Path

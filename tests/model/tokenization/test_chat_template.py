@@ -1,4 +1,4 @@
-"""Chat templates render as transformers renders them, and a bad one ends in one clear line instead of a hang."""
+"""Chat templates render as transformers renders them, and a bad one ends in one clear line instead of hanging."""
 
 from pathlib import Path
 from typing import Any

@@ -124,7 +124,7 @@ def test_an_id_beyond_the_vocabulary_adds_no_text(tokenizers: dict[str, Tokenize
 
 
 def first_stop(text: str, stops: list[str], after: int = 0) -> tuple[str, str] | None:
-    """By brute force: the text before the stop string that ends first (of several the longest), and that string.
+    """Find by brute force the text before the stop string that ends first (of several the longest), and that string.
 
     Those that end within the first `after` characters do not count.
     """

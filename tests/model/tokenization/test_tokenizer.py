@@ -37,7 +37,7 @@ Pair = tuple[Tokenizer, Any]
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
-    """Our tokenizer beside transformers' for each kind of folder."""
+    """Our tokenizer and transformers' for each kind of folder."""
     made = folders.build_all(tmp_path_factory.mktemp("tokenizers"))
     made["the packaged model"] = resolve(None)
     return {

@@ -1,4 +1,4 @@
-"""Tiny tokenizers made in code, one folder each, in the shapes that checkpoints come in. Knows no test."""
+"""Tiny tokenizers made in code, one folder each, in the forms that checkpoints have. It knows no test."""
 
 import json
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ LLAMA3_LIKE = (
 
 
 def write(folder: Path, tokenizer: Tokenizer | None, **files: Any) -> Path:
-    """Write a tokenizer folder; `files` are its JSON files by stem, None for those to leave out."""
+    """Write a tokenizer folder; `files` are its JSON files by stem, or None for those to leave out."""
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
@@ -34,7 +34,7 @@ def write(folder: Path, tokenizer: Tokenizer | None, **files: Any) -> Path:
 
 
 def byte_level(special: tuple[str, ...] = ("<|endoftext|>",), *, prefix: bool = False) -> Tokenizer:
-    """GPT-2's kind: every byte is in the vocabulary."""
+    """Return a tokenizer of GPT-2's kind: every byte is in the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
@@ -47,7 +47,7 @@ def byte_level(special: tuple[str, ...] = ("<|endoftext|>",), *, prefix: bool = 
 
 
 def llama3_like() -> Tokenizer:
-    """Byte-level with a split pattern and a template that writes the first token."""
+    """Return a byte-level tokenizer with a split pattern and a template that writes the first token."""
     tokenizer = byte_level(("<|begin|>", "<|end|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -65,14 +65,14 @@ def llama3_like() -> Tokenizer:
 
 
 def roberta_like() -> Tokenizer:
-    """Byte-level with RoBERTa's marks around each text."""
+    """Return a byte-level tokenizer with RoBERTa's marks around each text."""
     tokenizer = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer
 
 
 def llama2_like(*, bos: bool = True) -> Tokenizer:
-    """Sentencepiece's BPE: spaces are marks, unknown characters are runs of byte tokens."""
+    """Return Sentencepiece's BPE: spaces are marks, unknown characters are runs of byte tokens."""
     special = ["<unk>", "<s>", "</s>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -97,7 +97,7 @@ def llama2_like(*, bos: bool = True) -> Tokenizer:
 def unigram(
     special: tuple[str, ...] = ("<pad>", "</s>", "<unk>"), around: tuple[str, ...] = ("$A", "</s>")
 ) -> Tokenizer:
-    """T5's kind: Unigram pieces behind a space mark, an end token after each text."""
+    """Return a tokenizer of T5's kind: Unigram pieces after a space mark, an end token after each text."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -112,7 +112,7 @@ def unigram(
 
 
 def word_piece(special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")) -> Tokenizer:
-    """BERT's kind, as its class saves it."""
+    """Return a tokenizer of BERT's kind, as its class saves it."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -130,7 +130,7 @@ _GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token"
 
 
 def vocab_and_merges(folder: Path, **files: Any) -> Path:
-    """GPT-2's two files instead of tokenizer.json."""
+    """Write GPT-2's two files instead of tokenizer.json."""
     model = json.loads(byte_level().to_str())["model"]
     write(folder, None, vocab=model["vocab"], **files)
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
@@ -139,7 +139,7 @@ def vocab_and_merges(folder: Path, **files: Any) -> Path:
 
 
 def words(folder: Path, **files: Any) -> Path:
-    """BERT's one file instead of tokenizer.json."""
+    """Write BERT's one file instead of tokenizer.json."""
     vocab = word_piece().get_vocab()
     write(folder, None, **files)
     (folder / "vocab.txt").write_text("\n".join(sorted(vocab, key=vocab.__getitem__)) + "\n", encoding="utf-8")
@@ -154,7 +154,7 @@ class Shape:
     tokenizer: Tokenizer
     tokenizer_config: dict[str, Any] | None
     model_type: str | None = None
-    """What its config.json names; None where it has none."""
+    """The model type that its config.json names, or None if it has none."""
     files: dict[str, Any] = field(default_factory=dict)
     """Its other JSON files by stem."""
 
@@ -166,13 +166,13 @@ class Shape:
 
 
 def build_all(root: Path) -> dict[str, Path]:
-    """One folder for each shape of tokenizer that checkpoints come with, by a name that says what is special."""
+    """Write one folder for each kind of tokenizer that checkpoints come with, by a name that says what is special."""
     shapes = [*byte_levels(), *byte_levels_of_encoders(), *byte_fallbacks(), *unigrams(), *word_pieces()]
     return {shape.name: shape.write(root) for shape in shapes} | files_of_vocabularies(root)
 
 
 def byte_levels() -> list[Shape]:
-    """GPT-2's kind, as decoders have it."""
+    """Return folders of GPT-2's kind, as decoders have it."""
     late = {
         "0": {"content": "<|endoftext|>", "special": True, "normalized": False},
         "400": {"content": "<|im_start|>", "special": True, "normalized": False},
@@ -223,7 +223,7 @@ def byte_levels() -> list[Shape]:
 
 
 def byte_levels_of_encoders() -> list[Shape]:
-    """GPT-2's kind, with what encoders write around a text."""
+    """Return folders of GPT-2's kind, with what encoders write around a text."""
     modern = byte_level(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
     modern.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -236,7 +236,7 @@ def byte_levels_of_encoders() -> list[Shape]:
 
 
 def byte_fallbacks() -> list[Shape]:
-    """Sentencepiece's BPE, as the families that descend from Llama declare it."""
+    """Return folders of Sentencepiece's BPE, as the families that descend from Llama declare it."""
     llama = _SPM | {"tokenizer_class": "LlamaTokenizer"}
     gemma = _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None}
     special_tokens_map = {
@@ -273,7 +273,7 @@ def byte_fallbacks() -> list[Shape]:
 
 
 def unigrams() -> list[Shape]:
-    """Sentencepiece's Unigram: T5's end token, or both ends marked as encoders have it."""
+    """Return folders of Sentencepiece's Unigram: T5's end token, or both ends marked as encoders have it."""
     whole = ("<s>", "$A", "</s>")
     return [
         Shape("unigram", unigram(), _PLAIN | {"eos_token": "</s>", "clean_up_tokenization_spaces": True}),
@@ -304,7 +304,7 @@ def unigrams() -> list[Shape]:
 
 
 def word_pieces() -> list[Shape]:
-    """BERT's kind."""
+    """Return folders of BERT's kind."""
     mpnet = word_piece(("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
     mpnet.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2))
     return [
@@ -320,7 +320,7 @@ def word_pieces() -> list[Shape]:
 
 
 def files_of_vocabularies(root: Path) -> dict[str, Path]:
-    """Folders without a tokenizer.json: their vocabulary lies in the older files."""
+    """Write folders without a tokenizer.json: their vocabulary is in the older files."""
     return {
         "vocab of word pieces": words(root / "vocab of word pieces", config={"model_type": "bert"}),
         "vocab of word pieces, cased": words(

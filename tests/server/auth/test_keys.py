@@ -48,7 +48,9 @@ def test_a_made_key_is_found_by_its_entry(file: Path) -> None:
 
 
 def test_the_time_of_a_look_up_tells_nothing_about_the_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is given, its digest meets every key's, in the one comparison that takes the same time for any two."""
+    """Check that the digest of whatever is given is compared with every key's, by the one comparison that takes the
+    same time for any two.
+    """
     compare, compared = hmac.compare_digest, list[tuple[bytes, bytes]]()
 
     def watched(given: bytes, known: bytes) -> bool:

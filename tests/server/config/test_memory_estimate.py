@@ -1,4 +1,4 @@
-"""What `lightwell size` foretells, against checkpoints and what the engine's own parts take."""
+"""What `lightwell size` estimates, against checkpoints and what the engine's own parts take."""
 
 import re
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_what_stands_on_several_ranks_is_counted_on_each(name: str, ranks: int, 
 
 
 def cache_bytes(engine: EngineConfig, own: ModelConfig) -> int:
-    """What one process keeps for three contexts of 40 tokens."""
+    """Return the bytes that one process keeps for three contexts of 40 tokens."""
     if own.kind == "encoder":
         return 0
     num_blocks = num_cache_blocks(engine, own, torch.float32, torch.device("cpu"), 40) - 1  # without the null block
@@ -105,7 +105,7 @@ def test_gate_and_up_are_read_and_packed_as_one(tmp_path: Path) -> None:
 
 
 def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> None:
-    """int8 is made of weights that are read whole."""
+    """Load int8, which is made of weights that are read whole."""
     config = read_config(make("llama", tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16))
     settings = Settings(dtype="bfloat16", quantize="int8", kv_cache_memory=1 << 20, max_capture_bytes=1)
     found = sizes(config, settings)

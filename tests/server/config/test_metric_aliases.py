@@ -1,4 +1,4 @@
-"""Gauges under other names, as a scheduler that knows another server's looks for them."""
+"""Gauges under other names, for a scheduler that looks for those of another server."""
 
 import argparse
 
@@ -23,7 +23,7 @@ def engine(num_blocks: int) -> EngineInfo:
 
 
 def shown(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Labels and values by name, of what /metrics says."""
+    """Return labels and values by name, of what /metrics says."""
     families = text_string_to_metric_families(metrics.render().decode())
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 

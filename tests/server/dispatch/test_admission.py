@@ -1,4 +1,4 @@
-"""Who is turned away, who is not, and whether the Retry-After that is given then holds."""
+"""Which requests are refused, which are not, and whether the Retry-After that is given then holds."""
 
 import math
 
@@ -11,7 +11,7 @@ from server.http.errors import PayloadTooLarge, QueueFull
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock whose time passes when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -51,19 +51,19 @@ class Queue:
         return [admission.requests, admission.tokens, admission.blocks, admission.capture]
 
     def fill(self) -> None:
-        """They come until one is turned away."""
+        """Submit requests until one is refused."""
         for _ in range(10_000):
             self.come()
 
     def end(self, seconds: float = 0.0) -> None:
-        """The oldest request ends after so long."""
+        """End the oldest request after so long."""
         self.clock.now += seconds
         cost, client = self.held.pop(0)
         self.admission.release(cost, client, was_read=self.reads_at_once)
         self.admission.release_capture(cost.capture_bytes)
 
     def flow(self, num_requests: int, seconds_each: float) -> None:
-        """So many requests come and end, one after the other, with the queue as long as it is."""
+        """Submit and end so many requests, one after the other, with the queue as long as it is."""
         for _ in range(num_requests):
             self.end(seconds_each)
             self.come()
@@ -166,7 +166,9 @@ def test_blocks_are_limited_by_what_the_requests_may_come_to_need() -> None:
 
 
 def test_what_an_encoder_reads_is_counted_and_takes_blocks_of_its_own() -> None:
-    """Its keys and values, which every step of the decoder looks at, share no block with the decoder's."""
+    """Check that the encoder's keys and values, which every step of the decoder reads, share no block with the
+    decoder's.
+    """
     admission = Queue(max_kv_demand=2.0).admission
     admission.note_cache(num_blocks=4, block_size=16)
     plain, crossing = admission.cost(5, 0, 12, 0), admission.cost(5, 20, 12, 0)

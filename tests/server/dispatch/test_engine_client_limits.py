@@ -1,4 +1,4 @@
-"""Whom the engine client turns away, what it counts for that, and when it is free again; against a played worker."""
+"""What the engine client refuses, what it counts for that, and when it has room again; against a played worker."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -122,7 +122,9 @@ async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
 
 
 async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: EngineClient, worker: PlayedWorker) -> None:
-    """It has one seat, and ends nothing: who comes second would wait for as long as the first did in vain."""
+    """Use a worker that has one slot and ends nothing: the second request would wait for as long as the first did in
+    vain.
+    """
     client.admission.max_queue_time = 0.02
     first = await client.submit(generate(), (1,))
     await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Which worker gets a request, against an obvious account of what each has to do and holds."""
+"""Which worker gets a request, against an obvious account of what each has to do and has cached."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -145,7 +145,7 @@ arrivals = st.lists(st.tuples(tokens, st.integers(0, 12), st.integers(0, 5)), mi
 
 
 def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
-    """Whole blocks that both begin with, the last token of `one` apart."""
+    """Return the number of whole blocks that both begin with, not counting the last token of `one`."""
     limit = min(len(one) - 1, len(other)) // BLOCK * BLOCK
     return (
         next((i for i in range(0, limit, BLOCK) if one[i : i + BLOCK] != other[i : i + BLOCK]), max(0, limit)) // BLOCK

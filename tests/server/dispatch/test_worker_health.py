@@ -1,4 +1,4 @@
-"""When a worker counts as hung and when it is killed: time is told to the watch, none passes."""
+"""When a worker counts as hung and when it is killed: the tests give the watch its time, none passes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -126,7 +126,7 @@ def test_a_worker_that_hung_and_answered_again_was_ready_all_the_time(clock: Sim
 
 
 def answer(worker: WorkerState) -> None:
-    """What its client notes of a message."""
+    """Note what its client notes of a message."""
     worker.silent_for, worker.is_hung = 0.0, False
 
 

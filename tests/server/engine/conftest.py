@@ -9,7 +9,7 @@ from tests.server.engine.driving import Load, load
 
 @pytest.fixture(scope="session")
 def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """The network of a variant, by its name."""
+    """A function that returns the network of a variant, by its name."""
     models: dict[str, Transformer] = {}
 
     def get(name: str) -> Transformer:

@@ -1,4 +1,4 @@
-"""Runs requests through an engine in process and gathers what each was told, in a form that compares bit for bit."""
+"""Runs requests through an engine in process and gathers the outputs of each, in a form that compares bit for bit."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,12 +25,12 @@ from server.engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 Load = Callable[[str], Transformer]
-"""The network of one of `tiny.VARIANTS`."""
+"""Returns the network of one of `tiny.VARIANTS`."""
 
 
 @dataclass
 class Answer:
-    """All that one request was told."""
+    """All outputs of one request."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
@@ -64,7 +64,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, device: torch.device 
 
 
 def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
-    """An engine around a loaded network, with a cache of its own."""
+    """Return an engine around a loaded network, with a cache of its own."""
     settings = EngineConfig(model=Path("unused"), **config)
     cache = KVCache(model.cache_config, num_blocks, block_size, model.dtype, model.device)
     return Engine(model, cache, settings, model.config.max_model_len)
@@ -91,7 +91,7 @@ def request(
 
 
 def everything(config: ModelConfig, *stacks: Stack) -> TraceTask:
-    """All points of these stacks (none named: of all), every number."""
+    """Return a task for all points of these stacks (none named: of all), every number."""
     return TraceTask(
         points=tuple(
             PointCapture(name=full_name(config, stack, point.name, layer), stack=stack, layer=layer, point=point.name)
@@ -104,7 +104,7 @@ def everything(config: ModelConfig, *stacks: Stack) -> TraceTask:
 
 
 def array(values: Any) -> Array:
-    """float32 numbers as an intervention carries them."""
+    """Return float32 numbers as an intervention carries them."""
     numbers = np.ascontiguousarray(values, np.float32)
     return Array("float32", numbers.shape, numbers.tobytes())
 
@@ -119,7 +119,7 @@ def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **
 def run(
     engine: Engine, requests: Sequence[EngineRequest], *, arrivals: Sequence[int] | None = None
 ) -> dict[int, Answer]:
-    """Drive `engine` until all is answered; request i is added before step arrivals[i] (0 where not given)."""
+    """Run `engine` until all is answered; request i is added before step arrivals[i] (0 if not given)."""
     waiting = sorted(zip(arrivals or [0] * len(requests), requests, strict=True), key=lambda pair: pair[0])
     answers = {each.uid: Answer() for each in requests}
     step = 0
@@ -135,7 +135,7 @@ def run(
 
 
 def alone(model: Transformer, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
-    """Each request in an engine of its own, its prompt in one piece and nothing cached."""
+    """Run each request in an engine of its own, its prompt in one piece and nothing cached."""
     answers: dict[int, Answer] = {}
     for each in requests:
         engine = build(model, enable_prefix_caching=False)

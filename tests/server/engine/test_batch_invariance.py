@@ -26,7 +26,7 @@ def model(request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: 
 
 @pytest.fixture
 def crowd(model: Transformer) -> list[EngineRequest]:
-    """One of each kind of request, with prompts drawn afresh; some prompts begin alike."""
+    """One of each kind of request, with newly drawn prompts; some prompts begin alike."""
     shared = [0, *(random.randrange(2, tiny.VOCAB_SIZE) for _ in range(30))]
     pairs = ((0, 1), (1, 0), (1, 3))
     tasks: list[Task] = [

@@ -27,12 +27,14 @@ from tests.server.engine.test_batch_invariance import assert_same
 
 DTYPES = (torch.float32, torch.bfloat16)
 DTYPES_ON_REQUEST = (torch.float64, torch.float16)
-"""Those for which a CPU has no packed products and compiled kernels."""
+"""Dtypes for which a CPU has no packed products and compiled kernels."""
 DTYPES_OF_A_GPU = (torch.float32, torch.bfloat16, torch.float16)
 _first = random.randrange(6)
-"""The variants take these dtypes in turn, from this one on, so that every kind of model meets each of them."""
+"""Index of the first variant's dtype: the variants cycle through the dtypes from here, so that every kind of model
+meets each of them.
+"""
 SMALL_STEPS = (9, 40, 64)
-"""Tokens: fewer than the longest prompt of a crowd has."""
+"""Tokens in a step: fewer than the longest prompt of a crowd has."""
 
 
 def _in_turn(dtypes: tuple[torch.dtype, ...], name: str) -> torch.dtype:
@@ -42,7 +44,7 @@ def _in_turn(dtypes: tuple[torch.dtype, ...], name: str) -> torch.dtype:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_family_answers_a_crowd_as_each_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """All at once: arrivals while others run, small chunks, a cache too small for all, beginnings in common."""
+    """Test all at once: arrivals while others run, small chunks, a cache too small for all, common prefixes."""
     with num_threads(random.choice((1, 2))):
         _answer_alike(load(tiny.make_variant(name, tmp_path), dtype))
 
@@ -50,7 +52,7 @@ def test_every_family_answers_a_crowd_as_each_alone(name: str, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", tiny.DECODERS)
 def test_every_decoder_does_so_after_preemption_and_prefix_hits(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Prompts of 5 blocks that grow to 9, and 13 blocks: two fit at first, and one in the end."""
+    """Use prompts of 5 blocks that grow to 9, and 13 blocks: two fit at first, and one in the end."""
     model = load(tiny.make_variant(name, tmp_path), dtype)
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(25)]
     prompts = [begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(8)] for _ in range(3)]
@@ -111,7 +113,7 @@ def _answer_alike(model: Transformer) -> None:
 
 
 def _watch_step_sizes(engine: Engine) -> list[int]:
-    """A list that grows by the tokens of each step that `engine` runs from now on."""
+    """Return a list that grows by the tokens of each step that `engine` runs from now on."""
     sizes: list[int] = []
     step = engine.step
 
@@ -125,7 +127,7 @@ def _watch_step_sizes(engine: Engine) -> list[int]:
 
 
 def _crowd_of(model: Transformer) -> list[EngineRequest]:
-    """Requests of each kind that the model can answer, with prompts drawn afresh that begin alike.
+    """Return requests of each kind that the model can answer, with newly drawn prompts that begin alike.
 
     The first prompt has 80 tokens, more than any encoder's input, which is read in one step.
     """

@@ -16,7 +16,7 @@ def capture(*queries: int) -> AttentionCapture:
 
 
 def trace(*points: str) -> TraceTask:
-    """These points of the first block."""
+    """Return a trace of these points of the first block."""
     return TraceTask(
         points=tuple(PointCapture(name=f"blocks.0.{each}", stack="decoder", layer=0, point=each) for each in points)
     )

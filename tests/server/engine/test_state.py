@@ -1,4 +1,4 @@
-"""What an engine says it is doing, and that its books are compared in every way they could disagree."""
+"""What an engine reports that it is doing, and that its counters are compared in every way they could disagree."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def model(model_of: Load) -> Transformer:
 
 
 def running(model: Transformer) -> Engine:
-    """One that has begun two requests; a third waits."""
+    """Return an engine that has begun two requests; a third waits."""
     engine = build(model, max_num_seqs=2)
     for uid in range(3):
         engine.add_request(request(uid, PROMPT, generate(50, ignore_eos=True)))

@@ -29,12 +29,12 @@ def generate(max_tokens: int = 4, *, prompt_logprobs: int | None = None, stop: t
 
 
 def attend(*queries: int, layer: int = NUM_LAYERS - 1) -> AttentionTask:
-    """The attention rows of `queries` (none named: all) of one head of `layer`."""
+    """Return a task for the attention rows of `queries` (none named: all) of one head of `layer`."""
     return AttentionTask(capture=AttentionCapture(pairs=((layer, 0),), queries=queries or None))
 
 
 def attend_encoder() -> AttentionTask:
-    """All attention rows of the first head of an encoder."""
+    """Return a task for all attention rows of the first head of an encoder."""
     return AttentionTask(capture=AttentionCapture(pairs=((NUM_LAYERS - 1, 0),), part="encoder"))
 
 
@@ -50,7 +50,9 @@ def sequence(
     priority: int = 0,
     client: str = "",
 ) -> Sequence:
-    """On a decoder; on an encoder-decoder, when `encoded` is what its encoder reads; or on an encoder."""
+    """Return a sequence of a decoder; of an encoder-decoder, if `encoded` is what its encoder reads; or of an
+    encoder.
+    """
     encoder_token_ids = tuple(encoded)
     if is_encoder:
         stacks = Stacks(decoder=0, encoder=NUM_LAYERS)
@@ -95,7 +97,7 @@ def next_token(tokens: list[int]) -> int:
 
 
 def answer_alone(prompt: Iterable[int], task: GenerateTask, encoded: Iterable[int] = ()) -> list[int]:
-    """What the toy network generates when it is asked without any cache, batch or scheduler."""
+    """Return what the toy network generates without any cache, batch or scheduler."""
     tokens, encoded = list(prompt), list(encoded)
     num_prompt_tokens = len(tokens)
     while len(tokens) - num_prompt_tokens < task.sampling.max_tokens:
@@ -120,17 +122,17 @@ class ToyRunner:
         self.captured: dict[int, list[int]] = {}
         """Positions in the order in which they were captured, by uid."""
         self.encoded: dict[int, int] = {}
-        """How often the encoder's numbers were captured, by uid."""
+        """Number of times the encoder's numbers were captured, by uid."""
         self._block_size = scheduler.block_manager.block_size
         self._cache: dict[tuple[int, int], Slot] = {}
 
     def step(self) -> list[Sequence]:
-        """One engine step; the sequences that it completed."""
+        """Run one engine step; return the sequences that it completed."""
         schedule = self.scheduler.schedule()
         return self.scheduler.commit(schedule, self.run(schedule))
 
     def drain(self, max_steps: int = 10_000) -> list[Sequence]:
-        """Step until nothing is left; the sequences in the order in which they ended."""
+        """Step until nothing is left; return the sequences in the order in which they ended."""
         ended: list[Sequence] = []
         for _ in range(max_steps):
             if not self.scheduler.has_work:
@@ -139,7 +141,7 @@ class ToyRunner:
         raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler.sequences}")
 
     def run(self, schedule: Schedule) -> dict[int, int]:
-        """The forward pass: the sampled token of each chunk that needs one."""
+        """Run the forward pass; return the sampled token of each chunk that needs one."""
         holders = Counter(
             block for seq in self.scheduler.sequences for block in seq.block_table + seq.cross_block_table
         )
@@ -190,7 +192,7 @@ class ToyRunner:
 
 
 def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
-    """Run one step; how many tokens it computed of each sequence."""
+    """Run one step; return how many tokens it computed of each sequence."""
     schedule = runner.scheduler.schedule()
     runner.scheduler.commit(schedule, runner.run(schedule))
     return {chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks}

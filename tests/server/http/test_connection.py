@@ -1,4 +1,4 @@
-"""What the server does around any route: large heads, bytes that are no HTTP, pieces written past the application."""
+"""What the server does around any route: large heads, bytes that are no HTTP, chunks written past the application."""
 
 import asyncio
 import json
@@ -34,7 +34,9 @@ async def test_a_head_that_is_too_large_is_answered_431(port: int, end: bytes) -
 
 
 async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
-    """Until something is written to it, it looks like one that closed both, whose request must not go on."""
+    """Check that such a client ends its request: until something is written to it, it cannot be told from one that
+    closed both halves.
+    """
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def long_work(scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +58,7 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
 
 @pytest.mark.parametrize("connection", ["", "connection: keep-alive\r\n"])
 async def test_an_http_1_0_client_gets_a_stream_as_it_is_and_its_end_with_the_connections(connection: str) -> None:
-    """It knows no chunks: it would take their sizes for a part of the answer."""
+    """Check that such a client gets no chunks, whose sizes it would take for a part of the answer."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -1,4 +1,4 @@
-"""What the server does about clients that do not read, that send slowly or behind an answer, or that are too many."""
+"""What the server does about clients that do not read, that send slowly or after an answer, or that are too many."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ LARGE = 32 << 20
 
 
 class LargeAnswer:
-    """An application that notes whether a client was given up, and whether it was told so itself."""
+    """An application that notes whether a client was given up, and whether the application itself was notified."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -32,7 +32,7 @@ class LargeAnswer:
         self.count += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """In pieces, or at once for /whole; ends early when the client is gone."""
+        """Send in pieces, or at once for /whole; end early when the client is gone."""
         size = LARGE if scope["path"] == "/whole" else 1 << 18
         gone = asyncio.create_task(self._gone(receive))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
@@ -49,12 +49,12 @@ class LargeAnswer:
 
 
 def reading_in(seconds: float, on_stalled: Callable[[], None]) -> Callable[..., HttpProtocol]:
-    """The protocol of a server whose clients have so long to read something."""
+    """Return the protocol of a server whose clients have so long to read something."""
     return http_protocol(ConnectionLimits(send_timeout=seconds), ConnectionEvents(on_stalled=on_stalled))
 
 
 def small_client(port: int, path: bytes) -> socket.socket:
-    """Has asked for the path; holds little of what it does not read."""
+    """Return a client that has requested the path, and holds little of what it does not read."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     client.connect(("127.0.0.1", port))
@@ -126,7 +126,7 @@ class Counts:
 
 
 async def trickle(port: int, start: bytes, piece: bytes, pause: float) -> bytes:
-    """What comes back on a connection on which a piece is sent after each pause, until it ends."""
+    """Return what comes back on a connection on which a piece is sent after each pause, until it ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = asyncio.create_task(reader.read())
     writer.write(start)
@@ -309,7 +309,7 @@ async def test_spare_connections_that_say_nothing_make_room_again() -> None:
 
 @asynccontextmanager
 async def connected(port: int, request: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection that stays open; with a request, after its answer."""
+    """Open a connection that stays open; with a request, after its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     if request:

@@ -1,4 +1,4 @@
-"""What the reader gives is what Python's parser gives, whatever the size of its pieces, and so is what it refuses."""
+"""The reader returns what Python's parser returns, whatever the size of its pieces, and refuses the same."""
 
 import json
 from typing import Any

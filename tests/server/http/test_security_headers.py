@@ -1,4 +1,4 @@
-"""What browsers are told with every answer, and whose pages may read one."""
+"""The headers for browsers on every answer, and which origins' pages may read one."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

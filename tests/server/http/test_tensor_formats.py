@@ -1,4 +1,4 @@
-"""Arrays on the wire, read back by libraries that are not ours."""
+"""Arrays on the wire, read back by other libraries than ours."""
 
 import base64
 import io

@@ -48,7 +48,7 @@ SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
 
 
 def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
-    """Any value that a type hint of the contract allows."""
+    """Return a strategy for any value that a type hint of the contract allows."""
     if hint in SCALARS:
         return SCALARS[hint]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -108,7 +108,9 @@ def after_the_wire(sent: EngineRequest) -> EngineRequest:
 
 
 def spelled_out(sent: EngineRequest) -> EngineRequest:
-    """With the bytes of its interventions as bytes (two memoryviews of equal bytes print differently)."""
+    """Return the request with the bytes of its interventions as bytes (two memoryviews of equal bytes print
+    differently).
+    """
     return dataclasses.replace(
         sent,
         interventions=tuple(
@@ -148,16 +150,16 @@ def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
 
 
 def is_token(output: RequestOutput) -> bool:
-    """Whether it brings a token and nothing else. What came from the prefix cache is told with the first and the last
-    output of a request, what stopped it with the last.
+    """Return whether the output brings a token and nothing else. What came from the prefix cache is in the first and
+    the last output of a request, what stopped it in the last.
     """
     alone = RequestOutput(uid=output.uid, token_id=output.token_id)
     return output.token_id is not None and dataclasses.replace(output, num_cached_tokens=0, stop_token_id=None) == alone
 
 
 def plain(output: RequestOutput) -> str:
-    """An output as text, the bytes of its tensors spelled out (two memoryviews of equal bytes print differently), and
-    so its prompt's log-probabilities, which are read when they are asked for.
+    """Return an output as text, with the bytes of its tensors spelled out (two memoryviews of equal bytes print
+    differently), and so its prompt's log-probabilities, which are read when they are asked for.
     """
     tensors = {name: (array.dtype, array.shape, bytes(array.data)) for name, array in output.tensors.items()}
     logprobs = None if output.prompt_logprobs is None else tuple(output.prompt_logprobs)
@@ -165,7 +167,9 @@ def plain(output: RequestOutput) -> str:
 
 
 def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_read_in_part() -> None:
-    """The message is read on the event loop: 8000 positions with 20 alternatives in it took 33 ms."""
+    """Keep them out, since the message is read on the event loop: 8000 positions with 20 alternatives in it took 33
+    ms.
+    """
     sent = (None, *(TokenLogprobs(i, -i / 7, 1 + i % 5, ((i, -0.5), (i + 1, -1.5))) for i in range(1, 1000)))
     output = RequestOutput(uid=1, token_id=2, prompt_logprobs=sent)
     header, buffers = messages.step_message(StepOutput(outputs=(output, output), stats=EngineStats()))
@@ -206,7 +210,9 @@ def test_a_request_that_names_a_missing_buffer_is_refused() -> None:
 
 
 def test_the_numbers_of_an_intervention_are_not_copied() -> None:
-    """Values of many megabytes pass through the API process: they must not pass through its event loop byte by byte."""
+    """Check that values of many megabytes, which pass through the API process, do not pass through its event loop
+    byte by byte.
+    """
     numbers = bytearray(1 << 20)
     change = Intervention(
         stack="decoder", layer=0, point="attn.hook_z", op="set", value=Array("float32", (1 << 18,), memoryview(numbers))
@@ -221,7 +227,7 @@ def test_the_numbers_of_an_intervention_are_not_copied() -> None:
 
 
 def test_whole_numbers_become_floats_where_floats_are_declared() -> None:
-    """A temperature of 0 comes from JSON as an int; the worker must not see two kinds of zero."""
+    """Send a temperature of 0, which comes from JSON as an int; the worker must not see two kinds of zero."""
     sent = SamplingParams(max_tokens=1, seed=0, temperature=0)
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=SamplingParams)
     assert repr(received.temperature) == "0.0"
@@ -235,6 +241,6 @@ def test_a_value_of_the_wrong_type_is_refused(field: str, value: object) -> None
 
 
 def test_a_seed_beyond_64_bits_does_not_fit_the_wire() -> None:
-    """So the API process must refuse or fold it before it comes here."""
+    """Check that such a seed fails here, so that the API process must refuse or fold it before."""
     with pytest.raises(OverflowError):
         msgspec.msgpack.encode(SamplingParams(max_tokens=1, seed=2**64))

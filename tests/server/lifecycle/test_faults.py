@@ -1,4 +1,4 @@
-"""What becomes of a real server, around the fake engine, when its surroundings fail: sockets, disks, repeated kills."""
+"""What happens to a real server, around the fake engine, when its surroundings fail: sockets, disks, repeated kills."""
 
 import os
 import shutil
@@ -137,7 +137,7 @@ def free_port() -> int:
 
 
 def test_where_no_folder_can_be_made_the_start_ends_with_one_line(tmp_path: Path) -> None:
-    """As on a disk without room. Python looks for a folder it can write to; where there is none, it says so."""
+    """Start as on a disk without room. Python looks for a folder it can write to; if there is none, it says so."""
     done = subprocess.run(
         [sys.executable, "-c", START_ON_A_FULL_DISK],
         cwd=ROOT,

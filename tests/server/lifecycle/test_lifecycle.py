@@ -1,4 +1,4 @@
-"""The processes of a real server around the fake engine: signals, lost workers, limits, clients that leave."""
+"""The processes of a real server around the fake engine: signals, lost workers, limits, clients that disconnect."""
 
 import os
 import signal

@@ -21,14 +21,14 @@ LONG = {"prompt": [1, 2], "max_tokens": 1_000_000}
 
 
 def events(server: RunningServer) -> Iterator[dict[str, Any]]:
-    """What the server has logged so far."""
+    """Yield what the server has logged so far."""
     for line in server.output.splitlines(keepends=True):
         if line.endswith("\n"):
             yield json.loads(line)
 
 
 def dump(server: RunningServer) -> dict[str, Any]:
-    """The state that SIGUSR1 makes it write."""
+    """Return the state that SIGUSR1 makes it write."""
 
     def states() -> list[dict[str, Any]]:
         return [event["state"] for event in events(server) if "state" in event]
@@ -245,7 +245,7 @@ def test_a_client_that_reads_nothing_holds_the_end_up_no_longer_than_the_grace()
 
 
 def answer_to(server: RunningServer, request: bytes) -> tuple[str, dict[str, str]]:
-    """Status line and headers of the answer to raw bytes."""
+    """Return status line and headers of the answer to raw bytes."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(request)
@@ -282,7 +282,7 @@ def test_every_answer_names_its_request(
 
 @pytest.fixture(scope="module")
 def any_server() -> Iterator[RunningServer]:
-    """For tests that leave it as it was."""
+    """A server for tests that leave it as it was."""
     with running_server("--log-format", "json") as server:
         server.wait_ready()
         yield server

@@ -1,4 +1,4 @@
-"""A start that ends before anything is served: its one line, and no folder of the workers' socket that stays."""
+"""A start that ends before anything is served: its one line, and no leftover folder of the workers' socket."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from server.lifecycle import processes
 
 @pytest.fixture
 def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The machine's folder of temporary files; a start sets signal handlers, which are put back."""
+    """The machine's folder of temporary files; a start sets signal handlers, which are restored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -78,7 +78,9 @@ def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch:
 
 
 def test_the_address_is_written_with_the_end_of_its_line() -> None:
-    """Else a line of the log, which another thread writes, may come between the two and look like a part of it."""
+    """Check that it is one write: otherwise a line of the log, which another thread writes, may come between the two
+    and look like a part of the address.
+    """
     ours, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # what is written at once arrives as one piece
     command = [sys.executable, "-m", "tests.server.fake_server", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -25,7 +25,7 @@ MODULE = "tests.server.lightwell_command"
 
 
 def lines_of_failure(*arguments: str) -> list[str]:
-    """What a start that must fail prints."""
+    """Return what a start that must fail prints."""
     command = [sys.executable, "-m", "server", "serve", "--port", "0", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
@@ -34,7 +34,7 @@ def lines_of_failure(*arguments: str) -> list[str]:
 
 
 def refused(*arguments: str) -> str:
-    """The only line that a start which must fail prints."""
+    """Return the only line that a start which must fail prints."""
     lines = lines_of_failure(*arguments)
     assert len(lines) == 1, lines
     assert lines[0].startswith("lightwell: error: ")
@@ -205,7 +205,7 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
 
 @pytest.mark.slow
 def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
-    """Of a fresh clone, with an empty home: no kernel is compiled, no cache is filled."""
+    """Start from a fresh clone, with an empty home: no kernel is compiled, no cache is filled."""
     clone, home = tmp_path / "clone", tmp_path / "home"
     for package in ("model", "server"):
         shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -236,7 +236,7 @@ from lightwell_command import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-"""What pip makes of the entry point."""
+"""The script that pip makes of the entry point."""
 
 
 @pytest.mark.slow
@@ -244,7 +244,9 @@ if __name__ == "__main__":
 def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_for_ours(
     installed: str, folder: Path, tmp_path: Path
 ) -> None:
-    """`cd folder && lightwell serve .` ran the folder's socket.py in the worker and in multiprocessing's helper."""
+    """Check against the old failure: `cd folder && lightwell serve .` ran the folder's socket.py in the worker and
+    in multiprocessing's helper.
+    """
     marks = tmp_path / "marks"
     marks.mkdir()
     mark = f"open({str(marks)!r} + '/' + __name__, 'w').close()\n"

@@ -114,7 +114,7 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
     over = asyncio.Event()
 
     def launch(worker_id: int) -> Process:
-        """Each worker ends twice at once, and then stays."""
+        """Launch a worker that ends twice at once, and then stays."""
         launches[worker_id] += 1
         if launches == [3] * 3:
             over.set()

@@ -1,4 +1,4 @@
-"""Lines of the log: nothing can be made up in them, nothing waits for whoever reads them, and none is lost unsaid."""
+"""Lines of the log: no line can be forged, nothing waits for a slow reader, and no loss is silent."""
 
 import fcntl
 import json
@@ -22,7 +22,7 @@ log = logging.getLogger("test")
 
 
 def output_of(code: str, style: str = "json", level: str = "info") -> list[str]:
-    """What a process whose log is set up writes to stderr while it runs the code."""
+    """Return what a process whose log is set up writes to stderr while it runs the code."""
     script = f"{SET_UP}\nconfigure_logging({level!r}, {style!r}, 'worker-0')\n{code}"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stderr.splitlines()

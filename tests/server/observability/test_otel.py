@@ -1,4 +1,4 @@
-"""Traces as a collector receives them, and what a collector that is not there costs: nothing."""
+"""Traces as a collector receives them, and what a missing collector costs: nothing."""
 
 import socket
 import subprocess
@@ -33,7 +33,7 @@ BODY = {"prompt": "hello", "max_tokens": 3}
 
 
 def plain(value: Any) -> Any:
-    """An attribute's value."""
+    """Return an attribute's value."""
     found = getattr(value, value.WhichOneof("value"))
     return [plain(each) for each in found.values] if hasattr(found, "values") else found
 
@@ -55,7 +55,7 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Not to stderr."""
+                """Drop the message, which would go to stderr."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
 
@@ -97,7 +97,7 @@ def collector() -> Iterator[Collector]:
 async def answer_to(
     tracing: Tracing, folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """What a traced application answers to a completion."""
+    """Return what a traced application answers to a completion."""
     async with site(folder, engine or FakeEngine(), on_end=[tracing.record]) as at:
         await at.http.get("/health/live")
         return await at.post("/v1/completions", BODY, headers=headers)

@@ -1,5 +1,5 @@
-"""What the tests of the routes that explain a pass share: one small text, and a numpy network whose numbers all belong
-to one pass over it, so that what must add up can be added up.
+"""What the tests of the routes that explain a pass share: one small text, and a numpy network whose numbers all
+belong to one pass over it, so that sums can be checked.
 """
 
 import random
@@ -23,7 +23,7 @@ NEEDED: dict[str, dict[str, Any]] = {"explain": {"layer": 0, "head": 0}}
 
 
 def engine_of(variant: str = "rmsnorm") -> NetworkEngine:
-    """Of another network in each run; pytest shows which, should a test fail."""
+    """Return an engine with another network in each run; pytest shows which if a test fails."""
     config = network_config(tiny_config(), **VARIANTS[variant])
     seed = random.randrange(2**31)
     print(f"TinyNetwork({variant}, seed={seed})")
@@ -31,12 +31,12 @@ def engine_of(variant: str = "rmsnorm") -> NetworkEngine:
 
 
 def at_site(folder: Path, engine: NetworkEngine, **settings: Any) -> Any:
-    """The application around the engine of such a network."""
+    """Return the application around the engine of such a network."""
     return site(folder, engine, config=engine.network.config, **settings)
 
 
 async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
-    """The one entry of the answer; about `TEXT`, unless the body names another input."""
+    """Return the one entry of the answer; about `TEXT`, unless the body names another input."""
     answer = await at.post(f"/v1/{route}", {"input": TEXT, **NEEDED.get(route, {}), **body})
     assert answer.status_code == 200, answer.text
     (entry,) = answer.json()["data"]
@@ -44,7 +44,7 @@ async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
 
 
 def array(entry: dict[str, Any], name: str) -> Any:
-    """An array of an entry, of the shape and with the axes that it tells."""
+    """Return an array of an entry, with the shape and the axes that the entry states."""
     told = entry["arrays"][name]
     value = np.array(told["data"], float)
     assert list(value.shape) == told["shape"]

@@ -1,4 +1,4 @@
-"""Keys over HTTP: limits of one key, and the operator's routes apart from the API."""
+"""Keys over HTTP: limits of one key, and the operator's routes separate from the API."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ BODY = {"prompt": "hi", "max_tokens": 2}
 
 
 def write_keys(folder: Path, **more: str) -> Path:
-    """A file with a key for each name, which is the key too."""
+    """Write a file with a key for each name, which is the key too."""
     file = folder / "keys.toml"
     file.write_text("".join(f'[{name}]\nhash = "{hash_of(name)}"\n{text}\n' for name, text in more.items()))
     return file

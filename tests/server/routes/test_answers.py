@@ -19,7 +19,7 @@ from tests.server.serving import site
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
-    """The pieces of the answer that are sent, and the empty one that ends a stream."""
+    """Return the pieces of the answer that are sent, and the empty one that ends a stream."""
     sent: list[bytes] = []
 
     async def receive() -> Message:
@@ -50,7 +50,9 @@ async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, obj
     "route", ["attention", "trace", "embeddings", "next", "lens", "heads", "rollout", "trajectory"]
 )
 async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_it(route: str, tmp_path: Path) -> None:
-    """The dtype of the numbers told only how they were sent: float32, of a network that computed in bfloat16."""
+    """Check the precision: the dtype of the numbers only said how they were sent: float32, of a network that
+    computed in bfloat16.
+    """
     body = {"input": "abcab", **({"points": ["hook_embed"]} if route == "trace" else {})}
     engine = engine_of()
     with patch.object(type(engine), "info", lambda _: replace(INFO, dtype="bfloat16")):

@@ -1,4 +1,6 @@
-"""Bad input on every route: a 4xx in the one shape that names field, value and what is accepted; the next works."""
+"""Bad input on every route: a 4xx in the one shape that names field, value and what is accepted; the next request
+works.
+"""
 
 import gzip
 from dataclasses import replace
@@ -254,7 +256,7 @@ WIDE: dict[str, bytes] = {
     "metadata": b'{"prompt": "x", "metadata": [' + b",".join([b"{}"] * 20_000) + b"]}",
     "lists": b'{"prompt": [' + b",".join([b"[]"] * 20_000) + b"]}",
 }
-"""Bodies that were read for up to seven seconds, in which no stream went on; here a fraction of such a one."""
+"""Bodies that took up to seven seconds to read, in which no stream went on; these are a fraction of that size."""
 
 
 @pytest.mark.parametrize("shape", WIDE)

@@ -1,6 +1,6 @@
-"""Traces and interventions over HTTP into a small random checkpoint of every family: each point is where it says.
+"""Traces and interventions over HTTP on a small random checkpoint of every family: each point is where it says.
 
-What is written at a point must be read there, nothing before it may move, and what follows from it must follow.
+What is written at a point must be read there, nothing before it may change, and what follows from it must follow.
 """
 
 import base64
@@ -20,7 +20,7 @@ from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, ROPE_VARIANTS, make
 GENERATING = tuple(name for name in (*DECODERS, *ENCODER_DECODERS) if name.removeprefix("llama-") not in ROPE_VARIANTS)
 EVERY = (*GENERATING, *ENCODERS)
 LENGTH = 19
-"""Longer than the windows of the checkpoints."""
+"""Tokens: longer than the windows of the checkpoints."""
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
 
 
 def reading(config: ModelConfig) -> dict[str, Any]:
-    """The input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    """Return the input fields of a request: what the encoder reads is shorter than what the decoder does."""
     if config.kind == "encoder-decoder":
         return {"input": ids(config, LENGTH - 4), "decoder_input": ids(config)}
     return {"input": ids(config)}
 
 
 async def trace(at: Site, names: list[str], **body: Any) -> dict[str, Any]:
-    """Name -> array, as the route gives them."""
+    """Return name -> array, as the route gives them."""
     answer = await at.post("/v1/trace", {"points": names, "encoding_format": "base64", **body})
     assert answer.status_code == 200, answer.text
     return {
@@ -67,7 +67,7 @@ async def trace(at: Site, names: list[str], **body: Any) -> dict[str, Any]:
 
 
 def places(config: ModelConfig) -> list[tuple[str, Point]]:
-    """A full name of every point of every stack, of a random layer that has it."""
+    """Return a full name of every point of every stack, of a random layer that has it."""
     found = []
     for stack in stacks(config):
         for point in points_of(config, stack):
@@ -152,7 +152,7 @@ async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
 
 @every(*EVERY)
 async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_that_inputs(at: Site) -> None:
-    """Activation patching at its strongest: from the patched block on, every bit is the source's."""
+    """Patch activations at their strongest: from the patched block on, every bit is the source's."""
     config = at.context.config
     stack = stacks(config)[-1]
     after = full_name(config, stack, "hook_resid_post", config.num_layers - 1)

@@ -31,7 +31,7 @@ async def test_messages_become_the_prompt_that_the_template_writes(tmp_path: Pat
 
 
 async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None:
-    """So is the thinking of a Qwen3 turned off; it was refused as an unknown field."""
+    """Turn off a Qwen3's thinking by a template argument, which was refused as an unknown field."""
     template = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}|quiet{% endif %}"
     body = {"messages": MESSAGES[1:], "max_tokens": 1}
     async with site(tmp_path, template=template) as at:
@@ -44,7 +44,7 @@ async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None
 
 
 async def test_half_a_character_told_to_the_template_is_refused(tmp_path: Path) -> None:
-    """It ended in an error of the server's."""
+    """Check against the old failure: it ended in an internal server error."""
     async with site(tmp_path, template="{{ x }}") as at:
         for path in (PATH, "/tokenize"):
             body = json.dumps({"messages": MESSAGES, "chat_template_kwargs": {"x": "\ud800"}})

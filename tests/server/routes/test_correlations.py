@@ -17,12 +17,13 @@ def ids(at: Site, length: int) -> list[int]:
 
 
 SURE = 1 - 1e-6
-"""Squared correlations above it are known to few digits of their distance from 1, and so is their information, 6.9 nats
-and more. Two neurons that only one of the samples excites have such a one."""
+"""Squared correlation above which few digits of the distance from 1 are known, and so few of the information, 6.9
+nats and more. Two neurons that only one of the samples excites have such a one.
+"""
 
 
 def information(rho: np.ndarray) -> np.ndarray:
-    """Gaussian mutual information of pairs of that correlation, nats."""
+    """Return the Gaussian mutual information of pairs of that correlation, in nats."""
     found: np.ndarray = -0.5 * np.log1p(-np.minimum(np.square(rho), 1 - 1e-15))
     return found
 
@@ -67,7 +68,9 @@ async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
 
 
 async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at: Site) -> None:
-    """They took every unit of the point from the worker, and so the whole point had to fit in the capture budget."""
+    """Check the units captured: every unit of the point was taken from the worker, and so the whole point had to fit
+    in the capture budget.
+    """
     prompt = ids(at, 20)
     body = {"input": prompt, "point": "attn.hook_z", "layer": 0, "heads": [3, 1]}
     size = at.context.config.head_dim
@@ -108,7 +111,9 @@ async def test_one_unit_has_no_pair_and_so_no_mean(at: Site) -> None:
 
 
 async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work was counted as samples times pairs: of 8 samples a large vocabulary's pairs would have taken minutes."""
+    """Check the work by pairs: it was counted as samples times pairs, and with 8 samples a large vocabulary's pairs
+    would have taken minutes.
+    """
     monkeypatch.setattr("server.routes.inspect.correlations.MAX_PRODUCTS", 200 * 100)
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
     error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)

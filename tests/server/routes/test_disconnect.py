@@ -1,4 +1,6 @@
-"""A client that leaves frees its place in the engine, whatever stage its request is at. Spoken in bare ASGI."""
+"""A client that disconnects frees its place in the engine, whatever stage its request is at. The tests use bare
+ASGI.
+"""
 
 import asyncio
 import json
@@ -16,7 +18,7 @@ ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
 
 
 class Visitor:
-    """One HTTP request whose client can leave at any time."""
+    """One HTTP request whose client can disconnect at any time."""
 
     def __init__(self, at: Site, path: str, body: dict[str, Any], spec_version: str = "2.3") -> None:
         self.at = at

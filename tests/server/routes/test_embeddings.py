@@ -165,7 +165,7 @@ async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> Non
 
 
 async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> None:
-    """As transformers truncates: the text gives way, so that an encoder still sees its [CLS] and [SEP]."""
+    """Truncate as transformers does: the text is cut, so that an encoder still sees its [CLS] and [SEP]."""
     async with site(tmp_path) as at:
         file = tmp_path / "tokenizer.json"
         written = json.loads(file.read_text())

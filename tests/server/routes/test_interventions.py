@@ -25,7 +25,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 async def sent(at: Site, *items: dict[str, Any], route: str = "/v1/trace", **body: Any) -> tuple[Intervention, ...]:
-    """The interventions of the request itself, which is the last to be submitted."""
+    """Return the interventions of the request itself, which is the last to be submitted."""
     answer = await at.post(route, {**ROUTES[route], **body, "interventions": list(items)})
     assert answer.status_code == 200, answer.text
     return at.engine.submitted[-1].interventions
@@ -37,7 +37,7 @@ def numbers(change: Intervention) -> Any:
 
 
 def clean(point: str, layer: int | None, length: int, **selection: Any) -> Any:
-    """What the fake network has there."""
+    """Return what the fake network has there."""
     capture = PointCapture(name="x", stack="decoder", layer=layer, point=point, **selection)
     return traced(tiny_config(), capture, length)
 
@@ -104,7 +104,7 @@ SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
 @pytest.mark.parametrize("point", ["attn.hook_attn_scores", "hook_attn_scores", "attn_scores"])
 @pytest.mark.parametrize("is_encoded", [False, True])
 async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, tmp_path: Path) -> None:
-    """Minus infinity, which is null in lists, was refused as a number that is not finite."""
+    """Send minus infinity, which is null in lists, and was refused as a number that is not finite."""
     scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
     value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
     if is_encoded:
@@ -152,7 +152,7 @@ async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> No
 
 
 async def test_a_list_of_too_many_numbers_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
-    """Parsed first, the broken JSON at its end would be what is complained about."""
+    """Put broken JSON at the list's end: parsed first, that would be what the error reports."""
     text = '{"input": "say \\"value\\": [1, 2]", "interventions": [{"value" : [[' + "0," * 20000 + "0]], broken"
     async with site(tmp_path) as at:
         answer = await at.http.post("/v1/trace", content=text, headers={"content-type": "application/json"})
@@ -237,7 +237,7 @@ async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_it
 
 
 async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(tmp_path: Path) -> None:
-    """Sixty-four changes from one text, or of the input's own mean, were as many passes over it."""
+    """Count passes: sixty-four changes from one text, or of the input's own mean, were as many passes over it."""
     same = {"input": "xyz"}
     async with site(tmp_path) as at:
         changes = await sent(
@@ -399,7 +399,9 @@ async def test_there_is_a_bound_on_their_number(tmp_path: Path) -> None:
 
 
 async def test_there_is_a_bound_on_how_often_attention_is_changed(tmp_path: Path) -> None:
-    """Sixty-four changes of every pattern of a long prompt took tens of seconds of one step, for all who ran in it."""
+    """Check the bound: sixty-four changes of every pattern of a long prompt took tens of seconds of one step, for
+    all requests in it.
+    """
     everywhere = {"point": "pattern", "layer": "all", "op": "scale", "value": 0.5}
     one_head = {"point": "attn_scores.0", "head": 1, "op": "temperature", "value": 2}
     async with site(tmp_path) as at:

@@ -47,7 +47,7 @@ async def test_many_inputs_come_in_order_and_in_any_format(route: str, tmp_path:
 
 
 def entries_of(ndjson: str) -> list[dict[str, Any]]:
-    """The entries as JSON has them, from a line each and a line for each of their arrays."""
+    """Return the entries as JSON has them, from a line each and a line for each of their arrays."""
     entries: list[dict[str, Any]] = []
     for line in map(json.loads, ndjson.splitlines()):
         if "array" in line:
@@ -73,7 +73,7 @@ async def test_a_full_budget_is_429_and_too_large_an_answer_413(route: str, tmp_
 
 @pytest.mark.parametrize("route", sorted(set(ROUTES) - {"lens"}))
 async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(route: str, tmp_path: Path) -> None:
-    """Each of them fits; but what is taken from the first lies in memory until the last is there."""
+    """Send inputs each of which fits: what is captured of the first stays in memory until the last is there."""
     engine = engine_of()
     body = {"input": ["a" * 60] * 12, **NEEDED.get(route, {})}
     async with at_site(tmp_path, engine) as at:
@@ -89,7 +89,7 @@ async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(rou
 
 @pytest.mark.parametrize("route", ["explain", "contributions"])
 async def test_what_is_asked_of_the_weights_counts_before_anything_runs(route: str, tmp_path: Path) -> None:
-    """It was asked for, and refused, when the passes over the inputs were done."""
+    """Check the order: it was counted, and refused, only after the passes over the inputs were done."""
     engine = engine_of()
     body = {"input": TEXT, **NEEDED.get(route, {})}
     async with at_site(tmp_path, engine) as at:
@@ -142,7 +142,7 @@ PATIENCE = 60.0
 
 
 class Watched:
-    """A look whose client leaves when `leaves` is set; `endless` is what it computes."""
+    """An inspection request whose client disconnects when `leaves` is set; `endless` is what it computes."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()

@@ -1,7 +1,7 @@
-"""The looks over HTTP into a small random checkpoint of every family: what belongs together must add up.
+"""Inspection requests over HTTP on a small random checkpoint of every family: what belongs together must add up.
 
-The numbers of a pass are proved elsewhere; here is proved that each route's arithmetic is right for every shape of
-network: grouped heads, caps, biases by distance, windows, norms before and behind, parallel blocks, cross attention.
+The numbers of a pass are checked elsewhere; these tests check that each route's arithmetic is right for every shape of
+network: grouped heads, caps, biases by distance, windows, norms before and after, parallel blocks, cross attention.
 """
 
 import json
@@ -25,9 +25,9 @@ from tests.tiny import ENCODERS, make_variant
 
 GENERATING = tuple(name for name in ROWS if name not in ENCODERS)
 LENGTH = 20
-"""Longer than the windows."""
+"""Tokens: longer than the windows."""
 POINTS = ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern", "z", "result")
-"""Of an attention, what its steps are read from."""
+"""Points of an attention from which its steps are read."""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def every(*names: str) -> pytest.MarkDecorator:
 
 
 def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
-    """Any, one of them twice."""
+    """Draw any token ids, one of them twice."""
     drawn = [random.randrange(config.vocab_size) for _ in range(length)]
     return [*drawn[:-1], drawn[length // 2]]
 
 
 def reading(config: ModelConfig) -> dict[str, Any]:
-    """The input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    """Return the input fields of a request: what the encoder reads is shorter than what the decoder does."""
     if config.kind == "encoder-decoder":
         return {"input": ids(config, LENGTH - 3), "decoder_input": ids(config)}
     return {"input": ids(config)}
@@ -71,7 +71,7 @@ def parts(config: ModelConfig) -> tuple[Part, ...]:
 
 
 def exactly(at: Site, body: dict[str, Any]) -> tuple[reference.Trace, Weights]:
-    """The pass over these inputs as the formulas have it, in float64; and the network's weights."""
+    """Return the pass over these inputs by the formulas, in float64, and the network's weights."""
     assert isinstance(at.engine, InlineEngine)
     config = at.context.config
     weights = load_weights(at.engine.folder, config, torch.float64)
@@ -108,7 +108,7 @@ async def test_the_steps_of_a_head_are_those_of_the_formulas(at: Site) -> None:
 
 
 def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, Any]:
-    """The arrays of /v1/explain by name; masked scores are NaN."""
+    """Return the arrays of /v1/explain by name; masked scores are NaN."""
     config, kv_head = own.config, head * own.config.num_kv_heads // own.config.num_heads
     module, output = ("cross_attn", "cross_out") if own.part == "cross" else ("attn", "attn_out")
     points = {name: own.point(f"{module}.hook_{name}", layer).numpy() for name in POINTS}
@@ -147,7 +147,9 @@ async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -
 
 @every("llama-gqa", "mistral", "t5", "mpnet")
 async def test_temperature_zero_empties_keys_and_masks_none(at: Site) -> None:
-    """All but one score is minus infinity then, as if those keys were masked; what leads to the scores is not."""
+    """Check that all but one score is minus infinity then, as if those keys were masked; what leads to the scores is
+    not.
+    """
     cold = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0}
     body = {**reading(at.context.config), "layer": 0, "head": 1, "query_position": 8}
     plain, changed = await ask(at, "explain", **body), await ask(at, "explain", **body, interventions=[cold])
@@ -182,7 +184,9 @@ async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
 
 @every(*ROWS)
 async def test_what_each_key_adds_is_what_the_formulas_say(at: Site) -> None:
-    """Every query, key and head of every layer: the length of pattern * v W_O, and its product with the logit."""
+    """Compare every query, key and head of every layer: the length of pattern * v W_O, and its product with the
+    logit.
+    """
     config = at.context.config
     body = reading(config)
     trace, weights = exactly(at, body)
@@ -226,7 +230,7 @@ async def test_an_encoder_says_why_it_predicts_nothing(at: Site) -> None:
 
 
 def measured(patterns: Any) -> dict[str, Any]:
-    """The measures [layer, head] of patterns [layer, head, query, key] that do not ask which tokens they are of."""
+    """Return the measures [layer, head] of patterns [layer, head, query, key] that do not depend on the tokens."""
     n = patterns.shape[-1]
     distance = np.abs(np.arange(n)[:, None] - np.arange(n))
     safe = np.where(patterns > 0, patterns, 1)
@@ -240,7 +244,9 @@ def measured(patterns: Any) -> dict[str, Any]:
 
 
 def induction(patterns: Any, tokens: list[int]) -> Any:
-    """[layer, head]: the weight on what followed earlier copies of a token, mean over the queries that have some."""
+    """Return, as [layer, head], the weight on what followed earlier copies of a token, mean over the queries that
+    have some.
+    """
     found = []
     for query, token in enumerate(tokens):
         followers = [key + 1 for key in range(query) if tokens[key] == token]
@@ -296,7 +302,7 @@ async def test_a_trajectory_ends_where_the_last_block_does(at: Site) -> None:
 
 @every(*ROWS)
 async def test_random_tokens_written_twice_show_induction(at: Site) -> None:
-    """TransformerLens's: the mean of the diagonal that lies one key less than the first copy back."""
+    """Compare with TransformerLens's score: the mean of the diagonal that is one key less than the first copy back."""
     config, half = at.context.config, 5
     for part in parts(config):
         if part == "cross":
@@ -317,7 +323,7 @@ async def test_random_tokens_written_twice_show_induction(at: Site) -> None:
 
 
 OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", "value": 3e38}
-"""The stream of one position is infinite from then on, and what is made of it is no number."""
+"""Intervention that makes the residual stream of one position infinite from then on, and what is made of it NaN."""
 
 
 @every("llama-gqa")
@@ -334,7 +340,9 @@ OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", 
 async def test_what_cannot_be_made_of_an_overflow_is_refused(
     at: Site, route: str, fields: dict[str, Any], says: str
 ) -> None:
-    """NaN was ranked first by the lens, called constant by the geometry, and let nothing flow."""
+    """Check against the old failure: NaN was ranked first by the lens, called constant by the geometry, and let
+    nothing flow.
+    """
     body = {"input": ids(at.context.config, 6), **fields}
     error = await at.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)
     assert (error["param"], error["code"]) == ("interventions", "not_finite")

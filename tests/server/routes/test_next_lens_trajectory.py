@@ -1,4 +1,4 @@
-"""POST /v1/next, /v1/lens and /v1/trajectory: what comes next, and the stream on its way there."""
+"""POST /v1/next, /v1/lens and /v1/trajectory: what comes next, and the residual stream on its way there."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> Non
 
 
 async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(tmp_path: Path) -> None:
-    """A checkpoint may rule out tokens so; it is no overflow."""
+    """Rule out tokens as a checkpoint may; it is no overflow."""
     engine = engine_of()
     engine.network.head_bias[5:] = -np.inf
     async with at_site(tmp_path, engine) as at:

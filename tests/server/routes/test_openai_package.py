@@ -21,7 +21,7 @@ MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 @asynccontextmanager
 async def client(folder: Path, engine: FakeEngine | None = None, key: str = "key") -> AsyncIterator[openai.AsyncOpenAI]:
-    """An openai client of a uvicorn server on an ephemeral port."""
+    """Open an openai client of a uvicorn server on an ephemeral port."""
     at = build_site(folder, engine or FakeEngine(), api_key=("key",))
     server = uvicorn.Server(uvicorn.Config(at.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve())
@@ -45,7 +45,9 @@ async def test_models(tmp_path: Path) -> None:
 
 
 async def test_an_answer_goes_back_as_it_came_for_a_second_turn(tmp_path: Path) -> None:
-    """Refused for `refusal: null` and its like; litellm adds provider_specific_fields, others cache_control."""
+    """Send back what was refused for `refusal: null` and its like; litellm adds provider_specific_fields, others
+    cache_control.
+    """
     async with client(tmp_path) as api:
         answer = await api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4)
         told = answer.choices[0].message.model_dump()

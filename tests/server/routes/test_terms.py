@@ -1,4 +1,4 @@
-"""How long a request may take, before whom it goes, and what is told to those who come to a full queue."""
+"""How long a request may take, its priority, and what clients get from a full queue."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ RUN_NOTHING = {"/tokenize": {"prompt": "abc"}, "/detokenize": {"tokens": [97]}, 
 
 
 def seconds_left(engine: FakeEngine) -> list[float | None]:
-    """Of all that was submitted, now."""
+    """Return the seconds left of each submitted request, now."""
     now = time.monotonic()
     return [None if each.deadline is None else each.deadline - now for each in engine.submitted]
 

@@ -46,7 +46,7 @@ async def get(at: Site, path: str, **query: Any) -> httpx.Response:
 
 
 def effective_rank(singular: np.ndarray) -> float:
-    """exp of the entropy of the singular values' shares (Roy and Vetterli 2007)."""
+    """Return exp of the entropy of the singular values' shares (Roy and Vetterli 2007)."""
     shares = singular / singular.sum()
     return math.exp(-(shares * np.log(shares)).sum())
 

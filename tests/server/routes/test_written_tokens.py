@@ -17,7 +17,7 @@ CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]
 
 
 async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str, Any]) -> list[list[Any]]:
-    """The events of a stream over a socket, and of the same one where nothing is written past the application."""
+    """Return the events of a stream over a socket, and of the same stream with nothing written past the application."""
     body = {"max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}, **body}
     async with site(folder, engine) as at, serving(at.app, HttpProtocol) as port, httpx.AsyncClient() as client:
         answers = [await client.post(f"http://127.0.0.1:{port}{path}", json=body), await at.post(path, body)]

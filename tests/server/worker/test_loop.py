@@ -1,4 +1,4 @@
-"""The worker's loop around a real engine, spoken to over a real socket."""
+"""The worker's loop around a real engine, driven over a real socket."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ from tests.server.engine.driving import build, generate, load, request
 
 
 class Gate:
-    """A network's next pass waits at its beginning until it is let in."""
+    """Holds a network's next pass at its beginning until it is let in."""
 
     def __init__(self) -> None:
         self.is_reached = threading.Event()
@@ -39,11 +39,11 @@ class Api:
         self._decoder = FrameDecoder()
 
     def say(self, *said: messages.ToWorker) -> None:
-        """All at once."""
+        """Send all messages at once."""
         self._socket.sendall(b"".join(part for each in said for part in frame_parts(messages.encode(each))))
 
     def ends(self, count: int) -> dict[int, str]:
-        """How the next requests end, as soon as that many have."""
+        """Return how the next requests end, as soon as that many have."""
         found: dict[int, str] = {}
         while len(found) < count:
             for step in self._steps():
@@ -107,7 +107,9 @@ def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gat
 
 
 def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
-    """One who came and left within a step that is given up meets the engine in that order, and so ends."""
+    """Check that a request that came and was aborted within a step that is given up reaches the engine in that
+    order, and so ends.
+    """
     api.say(added(request(1, [5] * 60, generate(4))))
     assert gate.is_reached.wait(30)
     stays = request(3, [6, 7, 8], generate(2, ignore_eos=True), deadline=time.monotonic() + 60)

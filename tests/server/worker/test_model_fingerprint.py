@@ -1,4 +1,6 @@
-"""A model folder that changes under a running server: noticed, named, and never served beside what was read before."""
+"""A model folder that changes under a running server: it is noticed, named, and never served next to what was read
+before.
+"""
 
 import os
 import shutil

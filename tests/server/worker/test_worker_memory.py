@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 SMALL = ("serve", "--kv-cache-memory", "8MiB", "--threads", "1")
 TEXT = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True, "logprobs": 3}
 LOOK = {"input": [list(range(5, 505))], "points": ["attn.hook_pattern", "attn.hook_attn_scores"]}
-"""96 MB of attention."""
+"""Inspection request that captures 96 MB of attention."""
 
 
 def text(server: RunningServer) -> Any:

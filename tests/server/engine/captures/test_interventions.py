@@ -1,4 +1,4 @@
-"""Interventions change what they name, in every chunk and after preemption alike, and nothing of anybody else."""
+"""Interventions change what they name, in every chunk and after preemption alike, and nothing of any other request."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ def trace(model: Transformer, *interventions: Intervention, prompt: tuple[int, .
 
 
 def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
-    """(stack, layer, point) of everything that may be changed, one layer of each."""
+    """Return (stack, layer, point) of everything that may be changed, one layer of each."""
     return [
         (stack, (1 if point.in_block else None), point.name)
         for stack in stacks_of(model.config)
@@ -134,7 +134,7 @@ _NUMPY_OPS: dict[Op, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("point", ["attn.hook_z", "attn.hook_pattern", "hook_resid_post"])
 def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, point: str) -> None:
-    """Twenty with overlapping heads and positions, some with a value for each position, in any chunks."""
+    """Apply twenty with overlapping heads and positions, some with a value for each position, in any chunks."""
     model, random = model_of("llama-gqa"), np.random.default_rng(0)
     name = f"blocks.1.{point}"
     expected = run(build(model), [trace(model)])[0].array(name).copy()
@@ -169,7 +169,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
 def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long prompt's rows would take more memory than anybody was asked for."""
+    """Change a long prompt's rows, which as a whole would take more memory than was reserved."""
     model = model_of(name)
     rows = np.random.default_rng().uniform(0, 1, (1, 4, LENGTH)).astype(np.float32)
     maps: tuple[tuple[str, Op, float | Array, tuple[int, ...] | None], ...] = (

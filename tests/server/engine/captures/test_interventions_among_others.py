@@ -27,7 +27,9 @@ from tests.server.engine.driving import Answer, Load, alone, array, build, every
 
 
 def crowd_task(uid: int, config: ModelConfig) -> Task:
-    """Of one of many requests that run together: tokens, their rows of attention, traces and patterns."""
+    """Return the task of one of many requests that run together: tokens, their rows of attention, traces and
+    patterns.
+    """
     stack = stacks_of(config)[-1]
     rows = AttentionCapture(pairs=((0, 1), (config.num_layers - 1, 0)), part=stack)
     if config.kind == "encoder" or uid % 4 == 1:
@@ -39,7 +41,7 @@ def crowd_task(uid: int, config: ModelConfig) -> Task:
 
 
 def looked_at(task: Task, config: ModelConfig) -> Task:
-    """The same request with everything captured."""
+    """Return the same request with everything captured."""
     if not isinstance(task, GenerateTask):
         return everything(config)
     pairs = tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
@@ -47,8 +49,8 @@ def looked_at(task: Task, config: ModelConfig) -> Task:
 
 
 def draw_change(data: st.DataObject, model: Transformer, donor: Answer) -> Intervention:
-    """Any operation at any point; with a number, or with numbers of its own for each position, those of another text
-    where it has them.
+    """Draw any operation at any point; with a number, or with numbers of its own for each position, those of another
+    text if it has them.
     """
     stack, layer, point = data.draw(st.sampled_from(changeable(model)))
     if point.endswith("hook_attn_scores") and data.draw(st.booleans()):
@@ -69,7 +71,7 @@ def draw_change(data: st.DataObject, model: Transformer, donor: Answer) -> Inter
 @given(data=st.data())
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: st.DataObject) -> None:
-    """Whatever one of them changes, and whether it is looked at."""
+    """Check the neighbours' bits whatever one of the requests changes, and whether it is captured."""
     model, config = model_of(name), model_of(name).config
     encoded = PROMPT if config.kind == "encoder-decoder" else ()
     requests = []
@@ -95,7 +97,9 @@ def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "bert", "t5"])
 def test_a_change_behind_what_is_asked_for_is_nobody_elses(model_of: Load, name: str) -> None:
-    """A neighbour runs the layers that a shallow request does not: there the shallow one has no rows to change."""
+    """Run a neighbour through layers that a shallow request does not need: there the shallow one has no rows to
+    change.
+    """
     model, config = model_of(name), model_of(name).config
     first, encoded = stacks_of(config)[0], PROMPT if config.kind == "encoder-decoder" else ()
     interventions = [

@@ -29,7 +29,7 @@ from tests import tiny
 from tests.server.engine.driving import Load, alone, build, everything, generate, request, run
 
 CLOSE = 2e-4
-"""Between log-probabilities in float32 and in float64."""
+"""Largest difference between log-probabilities in float32 and in float64."""
 ALL = (*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS)
 
 
@@ -38,7 +38,7 @@ def text(length: int) -> list[int]:
 
 
 def ask(model: Transformer, uid: int, length: int, task: TraceTask | LensTask | AttentionTask) -> EngineRequest:
-    """For a text of this length, and of an encoder-decoder another that is encoded."""
+    """Return a request for a text of this length and, of an encoder-decoder, another text that is encoded."""
     encoded = text(length + 7) if model.config.kind == "encoder-decoder" else ()
     return request(uid, text(length), task, encoded=encoded)
 
@@ -77,7 +77,9 @@ UP_TO_THE_KEYS = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(model_of: Load, name: str) -> None:
-    """Alone nothing behind the keys is computed; beside a stream it is, for the stream's sake."""
+    """Check that nothing after the keys is computed for a request alone; next to a text stream it is, for the
+    stream's sake.
+    """
     model = model_of(name)
     whole = everything(model.config)
     ids, encoded = text(29), text(11) if model.config.kind == "encoder-decoder" else ()
@@ -165,7 +167,9 @@ def test_a_trace_holds_what_was_asked_for_in_the_order_asked_for(model_of: Load)
 def test_logits_are_made_of_no_rows_before_the_first_that_is_asked_for(
     model_of: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large vocabulary's logits of a whole prompt cost as much as many layers; the last position's cost nothing."""
+    """Count the rows of logits: a large vocabulary's of a whole prompt cost as much as many layers, the last
+    position's nothing.
+    """
     model = model_of("llama-gqa")
     make, rows = model.logits, []
 
@@ -192,7 +196,7 @@ def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Lo
 
 @pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
 def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name: str) -> None:
-    """Sixteen at once, in chunks; those that want no rows of the prompt begin with what the prefix cache holds."""
+    """Run sixteen at once, in chunks; those that need no rows of the prompt begin with what the prefix cache holds."""
     model, config = model_of(name), model_of(name).config
     parts: list[Part] = ["decoder", "cross"] if config.cross_attention else ["decoder"]
     shared, encoded = text(24), text(25) if config.cross_attention else ()
@@ -220,7 +224,9 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_look_at_everything_tells_what_looks_at_single_rows_tell(model_of: Load, name: str) -> None:
-    """Of whole prompts attention writes its weights as it makes them; single rows are computed a second time."""
+    """Compare whole prompts, whose attention writes its weights as it makes them, with single rows, which are
+    computed a second time.
+    """
     model = model_of(name)
     config = model.config
     parts: dict[str, tuple[Part, ...]] = {"encoder-decoder": ("encoder", "decoder", "cross"), "encoder": ("encoder",)}
@@ -239,7 +245,7 @@ def test_a_look_at_everything_tells_what_looks_at_single_rows_tell(model_of: Loa
 
 
 def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCapture) -> np.ndarray:
-    """The patterns of these pairs in a pass over the whole text, [pair, query, key]."""
+    """Return the patterns of these pairs in a pass over the whole text, [pair, query, key]."""
     attn = "cross_attn" if capture.part == "cross" else "attn"
     points = tuple(
         PointCapture(name=str(i), stack="decoder", layer=layer, point=f"{attn}.hook_pattern", heads=(head,))

@@ -1,5 +1,5 @@
-"""Where nobody looks inside, captures cost nothing: a step dispatches the operations that it would without them, and
-runs none of their code.
+"""Without inspection requests, captures cost nothing: a step dispatches the operations that it would without them,
+and runs none of their code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (model.network.sublayers, "attend_with_hooks"),
     (model.network.sublayers, "deliver_results"),
 )
-"""All ways into the code that looks: whoever comes by one of them is looking."""
+"""All entry points of the code that captures: it runs only for an inspection request."""
 Operation = tuple[str, tuple[tuple[int, ...], ...]]
-"""Its name and the shapes of the tensors it was given."""
+"""An operation's name and the shapes of the tensors it was given."""
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -54,7 +54,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def steps_of(network: Transformer, *tasks: Task) -> list[list[Operation]]:
-    """The operations of each step of an engine that has these tasks and no others."""
+    """Return the operations of each step of an engine that has these tasks and no others."""
     engine: Engine = build(network)
     encoded = range(3, 12) if network.config.kind == "encoder-decoder" else ()
     for uid, task in enumerate(tasks):
@@ -70,7 +70,7 @@ def steps_of(network: Transformer, *tasks: Task) -> list[list[Operation]]:
 
 
 def without_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the code that looks inside away, by construction: whoever calls it fails."""
+    """Replace the code that captures, so that any call of it fails."""
 
     def removed(name: str) -> Callable[..., None]:
         def fail(*arguments: object, **named: object) -> None:
@@ -83,7 +83,7 @@ def without_captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def usual(network: Transformer) -> tuple[Task, ...]:
-    """What a server is asked by those who do not look inside."""
+    """Return the tasks of a server without inspection requests."""
     if network.config.kind == "encoder":
         embed = EmbedTask(layer=None, pooling="mean", normalize=True, dimensions=None)
         return (embed, embed)
@@ -102,7 +102,7 @@ def test_a_step_dispatches_the_operations_that_it_would_without_captures(
 
 
 def test_the_count_sees_a_look(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the test above could not fail."""
+    """Check that a capture is counted; otherwise the test above could not fail."""
     network = model_of("llama")
     looking = generate(5, attention=AttentionCapture(pairs=((0, 0),)))
     plain, looked = (sum(map(len, steps_of(network, task))) for task in (generate(5), looking))

@@ -40,13 +40,13 @@ ONE_OF_EACH = list({tiny.VARIANTS[name][0]: name for name in reversed(tiny.DECOD
 
 @pytest.fixture(autouse=True)
 def _small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes enough for short texts to meet several, on a CPU too."""
+    """Make shapes small enough for short texts to use several, on a CPU too."""
     monkeypatch.setattr(cuda_graphs, "LEAST_KEYS", 16)
     monkeypatch.setattr(cuda_graphs, "DEVICE_TYPES", ("cpu", "cuda"))
 
 
 def _passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """How many steps were served by a graph (True), and how many were not."""
+    """Count how many steps were served by a graph (True), and how many were not."""
     graphs = engine._runner.graphs
     assert graphs is not None
     counts: Counter[bool] = Counter()
@@ -62,7 +62,9 @@ def _passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
 
 def _crowd() -> list[EngineRequest]:
-    """Prompts of all lengths, greedy and drawn, with log-probabilities; some look inside, at all kinds."""
+    """Return requests with prompts of all lengths, greedy and drawn, with log-probabilities, and some of each kind
+    of capture.
+    """
     crowd = []
     for uid in range(9):
         prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 70)]))]
@@ -181,7 +183,7 @@ def test_a_network_without_graphs_says_why_and_is_served_without(model: Transfor
 def test_a_compiler_can_read_the_step_of_every_family_as_one_graph(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without generating code, which takes long; once for any number of blocks."""
+    """Check without generating code, which takes long; once for any number of blocks."""
     torch.compiler.reset()
     monkeypatch.setattr(cuda_graphs, "BACKEND", "eager")
     _compiles(load(tiny.make_variant(name, tmp_path), torch.float64))

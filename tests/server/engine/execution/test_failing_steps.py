@@ -1,4 +1,6 @@
-"""A step that raises ends those whose fault it is; their neighbours keep their bits, and the engine its books."""
+"""A step that raises ends the requests that caused it; their neighbours keep their bits, and the engine its
+counters.
+"""
 
 import random
 from collections.abc import Callable
@@ -36,7 +38,9 @@ class Failing(RuntimeError):
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make a network fail on passes that hold MARK: once all has run and all has been handed out, the worst moment."""
+    """A function that makes a network fail on passes that hold MARK, once all has run and been delivered: the worst
+    moment.
+    """
 
     def patch(model: Transformer, error: Exception | None = None) -> None:
         for name in ("forward", "encode"):
@@ -56,7 +60,7 @@ def _failing(method: Callable[..., torch.Tensor], error: Exception) -> Callable[
 
 
 def crowd(model: Transformer) -> list[EngineRequest]:
-    """Of each kind of request, those whose answers are added up or appended to among them."""
+    """Return requests of each kind, those whose answers are summed or appended to among them."""
     config = model.config
     tasks: list[Task]
     if config.kind == "encoder":
@@ -86,7 +90,7 @@ def crowd(model: Transformer) -> list[EngineRequest]:
 
 
 def text(max_tokens: int, **options: Any) -> GenerateTask:
-    """Text in which the mark does not come up by itself."""
+    """Return a task for text in which the mark does not come up by itself."""
     return generate(max_tokens, ignore_eos=True, logit_bias={MARK: -100.0}, **options)
 
 
@@ -198,7 +202,7 @@ def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
 
 
 def test_an_engine_whose_network_fails_for_everyone_says_so(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an error that poisons a GPU: the worker must end and be replaced, for nothing is anybody's fault."""
+    """Fail as after an error that poisons a GPU: the worker must end and be replaced, since no request caused it."""
     model = model_of("gpt2")
     engine: Engine = build(model)
     engine.add_request(request(0, _words(), generate(4)))

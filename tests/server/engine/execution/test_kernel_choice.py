@@ -1,4 +1,4 @@
-"""What an engine computes with: as it is told, or an error, or a warning."""
+"""What an engine computes with: what was asked for, or an error, or a warning."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Numbers that overflow end their own request with words, or are told as they are, and reach nobody else."""
+"""Numbers that overflow end their own request with words, or are returned as they are, and reach no other request."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def scaled(point: str, factor: float, layer: int | None = 1, **where: tuple[int,
 def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_bits(
     model_of: Load, name: str, options: dict[str, Any]
 ) -> None:
-    """Also those that get its cache blocks after it: what it left there must not count."""
+    """Check also the requests that get its cache blocks after it: what it left there must not count."""
     model = model_of(name)
     encoded = PROMPT if model.config.encoder else ()
     others = [replace(each, encoder_token_ids=encoded) for each in OTHERS]

@@ -1,4 +1,4 @@
-"""A step that hardly anybody wants is given up: those who left end at once, the others get the same bits."""
+"""A step that hardly any request needs is given up: cancelled requests end at once, the others get the same bits."""
 
 import random
 import time
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Asked:
-    """A step of three sequences with 1, 2 and 6 tokens, and an encoder's 3; asked as time goes by."""
+    """A step of three sequences with 1, 2 and 6 tokens, and an encoder's 3; checked as time goes by."""
 
     def __init__(self, *, must_complete: bool = False, deadline: float | None = None) -> None:
         seqs = [toy_runner.sequence(uid, range(9), deadline=deadline if uid == 3 else None) for uid in (1, 2, 3)]
@@ -101,7 +101,9 @@ def test_nobody_is_asked_more_often_than_every_few_milliseconds() -> None:
 
 
 class Leaving:
-    """Who leaves, and when: at any look, in a random layer of a random step. Drives an engine as the worker's loop."""
+    """Cancels requests at any check, in a random layer of a random step. It drives an engine as the worker's loop
+    does.
+    """
 
     def __init__(self, engine: Engine, requests: list[EngineRequest], draw: random.Random, often: float) -> None:
         self.engine = engine
@@ -139,7 +141,9 @@ class Leaving:
 
 
 def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
-    """Those who stay: of each kind, those whose answers are added up or appended to among them; some share a prefix."""
+    """Return the requests that stay: of each kind, those whose answers are summed or appended to among them; some
+    share a prefix.
+    """
     config = model.config
     tasks: list[Task] = [EmbedTask(pooling="mean"), EmbedTask(pooling="none")]
     if config.kind == "encoder":
@@ -162,7 +166,7 @@ def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
 
 
 def leavers(model: Transformer, draw: random.Random, count: int) -> list[EngineRequest]:
-    """Long prompts, as they are read for long; some of them captured."""
+    """Return requests to be cancelled: long prompts, as those are read for long; some of them captured."""
     tasks: list[Task] = [everything(model.config)]
     if model.config.kind != "encoder":
         tasks += [generate(30), generate(30, prompt_logprobs=1)]

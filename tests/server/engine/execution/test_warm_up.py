@@ -35,7 +35,7 @@ print(sorted(name for name in sys.modules if name in ("numba", "torch._inductor"
 
 
 def printed(kernels: str) -> list[str]:
-    """The tokens that an engine's process prints, step by step, and the compilers that it loaded."""
+    """Return the tokens that an engine's process prints, step by step, and the compilers that it loaded."""
     command = [sys.executable, "-c", STEPS, str(PACKAGED), kernels]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Questions about the weights: answered beside the steps, one at a time, and ended when nobody waits any more."""
+"""Questions about the weights: answered in parallel with the steps, one at a time, and ended when no client waits
+any more.
+"""
 
 import threading
 import time
@@ -41,7 +43,7 @@ class Asked:
         )
 
     def ends(self, count: int) -> list[RequestOutput]:
-        """The next results, once that many have been announced."""
+        """Return the next results, once that many have been announced."""
         for _ in range(count):
             assert self.woken.acquire(timeout=PATIENCE)
         return self.inspector.take_results()

@@ -1,4 +1,4 @@
-"""What control groups leave a process, read from trees of files as Linux shows them."""
+"""The memory that control groups leave a process, read from trees of files as Linux shows them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ V1_GROUPS = "9:name=systemd:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n
 
 
 def machine(root: Path, groups: str, mounts: str, files: Mapping[str, str]) -> Path:
-    """A root folder with a process in these groups and these files of the control groups."""
+    """Write a root folder with a process in these groups and these files of the control groups."""
     kernel = {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts}
     for name, text in {**kernel, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def test_the_least_of_a_group_and_those_above_it_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("top", ["/", "/docker/abc"])
 def test_version_1_is_read_in_and_outside_of_a_container(top: str, tmp_path: Path) -> None:
-    """Inside, the container's own group is mounted as the top; 900 MiB were taken for 15 GiB."""
+    """Read both: inside, the container's own group is mounted as the top; 900 MiB were taken for 15 GiB."""
     own = "docker/abc/" if top == "/" else ""
     files = {
         f"cpu,cpuacct/{own}cpu.cfs_quota_us": "100000\n", f"cpu,cpuacct/{own}cpu.cfs_period_us": "50000\n",
@@ -94,7 +94,7 @@ def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
 
 
 def test_lines_of_other_forms_are_left_out(tmp_path: Path) -> None:
-    """A name that is no UTF-8, or an empty line, ended the start."""
+    """Check that a name that is no UTF-8, or an empty line, no longer ends the start."""
     odd = "\n40 31 0:9 / /mnt/\udcff rw - ext4\n41 31\n"
     root = machine(tmp_path, "0::/\n", V2_MOUNT + odd, {"cpu.max": "150000 100000\n"})
     with (root / "proc/self/cgroup").open("a") as file:

@@ -1,4 +1,6 @@
-"""Libraries' pages are let go, and everything runs on: a process of its own, as it is done to whole processes."""
+"""Libraries' pages are released, and everything runs on. It runs in a separate process, since it affects the whole
+process.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Memory that others hold is no reason to refuse a request: who waits, who is tried again, and who is told."""
+"""Memory that other requests hold is no reason to refuse a request: which wait, which are retried, and which are
+refused.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""When memory is short: who could be answered alone is answered, with the same bits, and only who could not is told."""
+"""When memory is short: requests that could be answered alone are answered, with the same bits, and only others
+fail.
+"""
 
 import random
 import threading
@@ -27,7 +29,7 @@ Limit = Callable[[Engine, int], None]
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
-    """Let no pass of the network find its memory while more than that many bytes are held by captures."""
+    """A function that lets no pass of the network find its memory while captures hold more than that many bytes."""
 
     def patch(engine: Engine, most: int) -> None:
         model = engine._model

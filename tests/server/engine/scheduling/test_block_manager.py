@@ -1,4 +1,4 @@
-"""Blocks have one owner or an honest count of them, and a prefix hit is worth exactly what is shared."""
+"""Blocks have one owner or an exact count of them, and a prefix hit is worth exactly what is shared."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ BLOCK_SIZE = 4
 
 
 def computed(blocks: BlockManager, seq: Sequence) -> Sequence:
-    """`seq` with its whole prompt computed in `blocks` and published."""
+    """Return `seq` with its whole prompt computed in `blocks` and published."""
     assert blocks.allocate(seq, seq.num_tokens, num_hit_tokens=blocks.match_prefix(seq))
     seq.num_computed_tokens = seq.num_tokens
     blocks.publish(seq)
@@ -210,7 +210,7 @@ def test_a_cache_without_room_is_refused(num_blocks: int, block_size: int) -> No
 
 
 def _busy_manager() -> tuple[BlockManager, list[Sequence]]:
-    """Blocks of every kind: two sequences that share a prefix, one that left, some blank; nothing is wrong."""
+    """Return blocks of every kind: two sequences that share a prefix, one that left, some blank; nothing is wrong."""
     blocks = BlockManager(16, BLOCK_SIZE)
     first = computed(blocks, sequence(1, range(10)))
     second = computed(blocks, sequence(2, [*range(8), 50, 51]))

@@ -1,4 +1,4 @@
-"""What looks may take of steps whose cost is known: a machine of plain arithmetic, so that no clock is involved."""
+"""What captures may take of steps whose cost is known: a machine of plain arithmetic, so that no clock is involved."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ PLAIN = 0.020
 
 @dataclass
 class Run:
-    """Steps in which looks took all that they were given."""
+    """Steps in which captures took all that they were given."""
 
     capture_tokens: list[int]
     seconds: list[float]
 
     @property
     def share(self) -> float:
-        """Of the time, what looks took."""
+        """Return the share of the time that captures took."""
         return 1 - PLAIN * len(self.seconds) / sum(self.seconds)
 
 
 def run(budget: CaptureBudget, num_steps: int, cost: Callable[[int], float], *, only_decodes: bool = True) -> Run:
-    """Steps of 8 streams whose looks of n tokens cost `cost(n)` seconds."""
+    """Run steps of 8 streams whose captures of n tokens cost `cost(n)` seconds."""
     done = Run([], [])
     for _ in range(num_steps):
         n = budget.tokens
@@ -81,7 +81,7 @@ def test_a_step_that_the_machine_held_up_does_not_keep_looks_waiting_for_long() 
 
 
 def test_looks_get_their_share_of_steps_that_read_prompts_without_pause() -> None:
-    """Nothing says there what they cost; their part of the tokens is as good a guess as any."""
+    """Run steps that do not show what captures cost; their share of the tokens is as good an estimate as any."""
     done = run(CaptureBudget(2048), 1000, lambda n: PLAIN * n / 8, only_decodes=False)
     assert 0.5 * SHARE < done.share <= SHARE + 0.005
 

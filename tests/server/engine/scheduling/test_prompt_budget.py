@@ -1,4 +1,4 @@
-"""How prompts are cut beside streams whose steps have a known cost: plain arithmetic, so that no clock is involved."""
+"""How prompts are cut next to streams whose steps have a known cost: plain arithmetic, so that no clock is involved."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Cost = Callable[[int, int], float]
 
 
 def settled(cost: Cost) -> PromptBudget:
-    """After a prompt that ran alone, and steps of the streams."""
+    """Return the budget after a prompt that ran alone, and steps of the streams."""
     budget = PromptBudget()
     budget.note(cost(0, 128), 0, 128)
     for _ in range(20):
@@ -22,7 +22,9 @@ def settled(cost: Cost) -> PromptBudget:
 
 
 def read(budget: PromptBudget, num_tokens: int, cost: Cost) -> list[float]:
-    """Seconds of the steps in which a prompt is read beside 8 streams, as many tokens at once as it may have."""
+    """Return seconds of the steps in which a prompt is read next to 8 streams, as many tokens at once as it may
+    have.
+    """
     position, seconds = 0, []
     while position < num_tokens:
         most = budget.tokens(8, 1)

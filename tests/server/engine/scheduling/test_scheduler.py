@@ -1,4 +1,4 @@
-"""Which tokens each step computes, and who takes its turn before whom."""
+"""Which tokens each step computes, and in which order requests are served."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
 
 
 def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int | None) -> int:
-    """How many tokens of prompts of 40 run in a step of some streams."""
+    """Return how many tokens of prompts of 40 run in a step of some streams."""
     sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
     runner = ToyRunner(sched)
     for uid in range(num_streams):
@@ -157,7 +157,9 @@ def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_
 
 
 def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks() -> None:
-    """Each is a whole pass of the encoder: several in one step held the streams up."""
+    """Check that each, which is a whole pass of the encoder, has its own step: several in one step held the streams
+    up.
+    """
     sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))
@@ -223,8 +225,8 @@ def test_a_clients_first_request_waits_for_one_turn_of_each_other_client_at_most
 
 
 def check_turns(ended: list[str], client: str, waited: dict[str, int]) -> None:
-    """While the first request of a client since it had none waited, no other client had more than one turn. (A turn
-    takes one step here, so none is under way when a request comes.)
+    """Check that while the first request of a client since it had none waited, no other client was served more than
+    once. (A request takes one step here, so none is running when another comes.)
     """
     if client in waited:
         between = ended[waited.pop(client) : -1]

@@ -1,4 +1,4 @@
-"""Who gets a seat and blocks, who gives them back for whom, and which tokens the prefix cache saves."""
+"""Which sequences get a slot and blocks, which give them back for which, and which tokens the prefix cache saves."""
 
 import pytest
 from hypothesis import given

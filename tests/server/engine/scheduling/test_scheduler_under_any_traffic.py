@@ -1,4 +1,4 @@
-"""Whatever arrives, into however small a cache: every request ends, rightly, and none waits for ever."""
+"""Whatever arrives, and however small the cache: every request ends, correctly, and none waits for ever."""
 
 import pytest
 from hypothesis import settings
@@ -148,8 +148,8 @@ class AnyTraffic(RuleBasedStateMachine):
             self.ended.add(seq.uid)
 
     def check_budget(self, schedule: Schedule) -> None:
-        """A step holds no more tokens than its budget, unless one sequence that cannot be split is larger: then it
-        has the step to itself and those that decode.
+        """Check that a step holds no more tokens than its budget, unless one sequence that cannot be split is
+        larger: then it has the step to itself and those that decode.
         """
         encoded = [len(seq.encoder_token_ids) for seq in schedule.encodes]
         assert sum(chunk.num_tokens for chunk in schedule.chunks) + sum(encoded) == schedule.num_tokens
@@ -158,7 +158,9 @@ class AnyTraffic(RuleBasedStateMachine):
             assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
 
     def check_shares(self, schedule: Schedule) -> None:
-        """The first in rank of those that read their prompts has at least half of what is left for prompts."""
+        """Check that the first in rank of those that read their prompts has at least half of what is left for
+        prompts.
+        """
         read = [chunk for chunk in schedule.chunks if chunk.sequence.num_uncomputed_tokens > 1]
         if not read or schedule.encodes:
             return

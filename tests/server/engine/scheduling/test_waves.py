@@ -18,13 +18,15 @@ ROUND_TRIP = 0.007
 
 
 def step_seconds(num_decodes: int, num_prompt_tokens: int) -> float:
-    """As measured of 124M parameters in bfloat16 on two cores: the weights are read once, by many rows once more."""
+    """Return seconds as measured for 124M parameters in bfloat16 on two cores: the weights are read once, by many
+    rows once more.
+    """
     many_rows = num_prompt_tokens > 0 and num_decodes + num_prompt_tokens > 64
     return 0.0066 + 0.00065 * num_decodes + 0.006 * many_rows + 0.0003 * num_prompt_tokens
 
 
 def closed_loop(num_clients: int, num_requests: int, apart: float) -> tuple[list[list[float]], float]:
-    """When the tokens of each request came, and seconds in all. Requests come at least `apart` seconds apart."""
+    """Return when the tokens of each request came, and seconds in all. Requests come at least `apart` seconds apart."""
     sched = scheduler(budget=2048, max_num_seqs=64, num_blocks=2048, block_size=32, caching=False)
     budget = PromptBudget()
     for num_decodes, num_tokens in [(0, 128), (8, 0)]:  # it has served before

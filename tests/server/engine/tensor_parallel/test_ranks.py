@@ -33,7 +33,9 @@ from tests.server.running import ROOT, wait_for
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, list[str]]]:
-    """And what was told of their loss; started where a module lies that has a name of ours."""
+    """Ranks, and what was reported of their loss; started in a folder with a module that has the name of one of
+    ours.
+    """
     lost: list[str] = []
 
     def note(loss: str) -> None:
@@ -50,7 +52,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, lis
 
 
 def test_a_rank_that_ends_before_all_have_met_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch would wait for it for minutes, and the worker be started again and again."""
+    """Check that torch does not wait for it for minutes, with the worker started again and again."""
     stores: list[Path] = []
 
     def join(store: Path, *_: object) -> None:
@@ -70,7 +72,7 @@ def test_a_rank_that_ends_before_all_have_met_is_told(tmp_path: Path, monkeypatc
 
 
 def test_three_meet() -> None:
-    """Real ones: each must find every other."""
+    """Start three real ranks: each must find every other."""
     lost: list[str] = []
     with num_threads(1):
         found = Ranks.start(3, CPU, on_loss=lost.append)
@@ -122,7 +124,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
 
 
 def test_where_they_meet_stays_until_each_has_met_all_others(played: Played, tmp_path: Path) -> None:
-    """Two may still look for each other when both have found rank 0."""
+    """Check the file where they meet: two may still search for each other when both have found rank 0."""
     starting = threading.Thread(target=played.start, args=(4, tmp_path))
     starting.start()
     wait_for(lambda: len(played.pipes) == 3, "all are started")
@@ -139,7 +141,7 @@ def test_where_they_meet_stays_until_each_has_met_all_others(played: Played, tmp
 def test_ranks_that_load_are_not_waited_for_and_others_all_at_once(
     played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who started a server with a damaged file waits to be told that."""
+    """Check that a user who started a server with a damaged file gets the error without a wait."""
     began = time.monotonic()
     played.start_met(4, tmp_path).close()
     assert time.monotonic() - began < 4.0
@@ -160,7 +162,7 @@ def test_ranks_that_load_are_not_waited_for_and_others_all_at_once(
 def test_a_command_for_a_rank_that_has_ended_tells_how_it_ended(
     is_loaded: bool, raised: type[BaseException], played: Played, tmp_path: Path
 ) -> None:
-    """A pipe that is broken is no fault of the checkpoint, which an OSError would be taken for."""
+    """Check the error: a broken pipe is no fault of the checkpoint, but an OSError would be taken for one."""
     ranks = played.start_met(2, tmp_path)
     if is_loaded:
         played.pipes[0].send(None)
@@ -189,7 +191,7 @@ def test_a_rank_that_cannot_load_says_why(ranks: tuple[Ranks, list[str]], tmp_pa
 def test_a_pass_that_fails_on_one_rank_ends_the_worker_as_the_end_of_a_rank_does(
     ranks: tuple[Ranks, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that isolates failures may run the step again: the other rank still waits inside it."""
+    """Check that nothing that isolates failures runs the step again: the other rank still waits inside it."""
     (others, lost) = ranks
     engine = build(load_shared(tiny.make_variant("llama-gqa", tmp_path), others))
     (rank,) = others.pids

@@ -1,6 +1,6 @@
-"""An engine whose model two processes hold answers as one of one process does, and serves, fails and recovers so.
+"""An engine whose model is held by two processes answers as one of one process does, and serves, fails and recovers so.
 
-The second rank is a real process; that of the first half is started once and given one checkpoint after another.
+The second rank is a real process; in the first half it is started once and given one checkpoint after another.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path
 
 
 def assert_near(found: Answer, expected: Answer) -> None:
-    """The same tokens, and numbers as near as those of two correct programs."""
+    """Assert that the tokens are the same, and numbers as near as those of two correct programs."""
     assert (found.tokens, found.finish_reason, found.error) == (expected.tokens, expected.finish_reason, None)
     for event, (ours, theirs) in enumerate(zip(found.tensors, expected.tensors, strict=True)):
         assert ours.keys() == theirs.keys()
@@ -92,7 +92,7 @@ def assert_near(found: Answer, expected: Answer) -> None:
 
 
 def crowd_of(model: Transformer) -> list[EngineRequest]:
-    """Requests of each kind, some of which change something."""
+    """Return requests of each kind, some of which change something."""
     config = model.config
     looking = AttentionCapture(pairs=PAIRS, part="encoder" if config.kind == "encoder" else "decoder")
     tasks: list[Task] = [everything(config), AttentionTask(capture=looking)]
@@ -196,7 +196,7 @@ BODY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True
 
 
 def ranks_of(server: RunningServer) -> list[int]:
-    """Processes that hold the model beside the worker."""
+    """Return the processes that hold the model in addition to the worker."""
     found = []
     for pid in group_members(server.process.pid):
         with contextlib.suppress(OSError):  # it has ended since
