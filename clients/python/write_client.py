@@ -21,20 +21,21 @@ A method is written here only: clients/python/write_client.py writes the synchro
 clients/python/write_client.py writes this file from _async_client.py: change that one.
 """,
     """Leaving the `async with` block or `close()` ends the request
-    on the server too, wherever it stands.""": """Leaving the `with` block, `close()`, or letting go of the
-    stream ends the request on the server too, wherever it stands.""",
+    on the server too, however far it has come.""": """Leaving the `with` block, `close()`, or letting go of the
+    stream ends the request on the server too, however far it has come.""",
     """`Client` for asyncio: the same arguments (`http_client` is an httpx.AsyncClient), the same methods, awaited.
 
     `stream` and `chat_stream` are not awaited: `async for chunk in client.stream(...)`.
-""": """Asks a Lightwell server, or for text and embeddings any OpenAI-style server. Safe to share between threads.
+""": """Sends requests to a Lightwell server, or for text and embeddings to any OpenAI-style server. It is safe to share
+    between threads.
 
     Args:
         base_url: the server's address, with or without /v1.
         api_key: sent as a bearer token.
         model: the model to name in each request; None leaves it to the server.
         timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
-        max_retries: repeats after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
-            begun is never repeated, and each is safe to repeat before, as the server keeps nothing of it.
+        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
+            begun is never retried; before that a retry is safe, as the server keeps nothing of the request.
         http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
 
     Raises:
