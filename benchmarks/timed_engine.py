@@ -21,7 +21,8 @@ from model.loading.loader import load_model
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.execution.model_runner import ModelRunner, StepResult
+from server.engine.execution.model_runner import ModelRunner
+from server.engine.execution.step_result import StepResult
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sequence import Chunk, Sequence

@@ -28,7 +28,7 @@ from server.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.http.connection_limits import ConnectionEvents
-from server.http.errors import install_error_handlers
+from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
 from server.observability.access_log import RequestLog

@@ -70,7 +70,8 @@ MOST_ENTRIES_ELSEWHERE = 20
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 STANDARD_LIBRARY_ONLY = (
-    "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
+    "scheduling.scheduler", "scheduling.scheduler_config", "scheduling.schedule", "scheduling.deadlines",
+    "scheduling.fair_queue",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "sampling_params", "request", "outputs", "depth", "required_layers", "failure",
     "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",

@@ -17,7 +17,8 @@ from server.auth.keys import Keyring
 from server.config.settings import Settings
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
-from server.http.errors import BadRequest, PayloadTooLarge, Unavailable, validation_error
+from server.http.error_handlers import validation_error
+from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.observability.metrics import Metrics
 from server.routes.context import AppContext, EngineProtocol

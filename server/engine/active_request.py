@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from model.network.transformer import Transformer
 from server.engine.captures.request_captures import RequestCaptures
-from server.engine.execution.model_runner import StepResult
+from server.engine.execution.step_result import StepResult
 from server.engine.info import stacks_of
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import EngineRequest

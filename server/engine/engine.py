@@ -20,8 +20,9 @@ from server.engine.active_request import ActiveRequests, NoCaptureMemory, unbegu
 from server.engine.config import EngineConfig
 from server.engine.execution.cuda_graphs import graphs_for
 from server.engine.execution.fault_isolation import run_isolated
-from server.engine.execution.model_runner import ModelRunner, StepResult
+from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
+from server.engine.execution.step_result import StepResult
 from server.engine.execution.weight_queries import WeightQueries
 from server.engine.failure import Failure, failure_of
 from server.engine.info import engine_info
@@ -33,7 +34,8 @@ from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.capture_budget import CaptureBudget
 from server.engine.scheduling.prompt_budget import PromptBudget
 from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.scheduling.scheduler_config import SchedulerConfig
 from server.engine.sequence import Sequence
 from server.engine.state import engine_state
 from server.engine.tensor_parallel.load import weights_of

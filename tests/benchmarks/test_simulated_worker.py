@@ -15,7 +15,8 @@ from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.prompt_budget import PromptBudget
-from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from server.engine.scheduling.scheduler import Scheduler
+from server.engine.scheduling.scheduler_config import SchedulerConfig
 from server.engine.sequence import Sequence
 
 DYADIC = StepTimes(base=2.0**-7, per_prompt_token=2.0**-13, per_sequence=2.0**-11, per_context_key=2.0**-20)

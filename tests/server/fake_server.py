@@ -22,7 +22,8 @@ from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection_limits import ConnectionEvents
-from server.http.errors import ApiError, error_json, install_error_handlers
+from server.http.error_handlers import install_error_handlers
+from server.http.errors import ApiError, error_json
 from server.lifecycle import processes
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging

@@ -17,7 +17,7 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import Keyring, hash_of
 from server.config.settings import Settings
-from server.http.errors import install_error_handlers
+from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.observability.access_log import HttpExchange, RequestLog
 from server.observability.metrics import Metrics

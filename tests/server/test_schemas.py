@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from server.http.errors import BadRequest, validation_error
+from server.http.error_handlers import validation_error
+from server.http.errors import BadRequest
 from server.schemas import (
     AttentionRequest,
     ChatCompletionRequest,

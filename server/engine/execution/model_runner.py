@@ -4,7 +4,6 @@ and tensors; it sets no policy and keeps no queue.
 
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
-from dataclasses import dataclass, field
 from math import isfinite
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,30 +23,11 @@ from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.cuda_graphs import DecodeGraphs, DecodePass
+from server.engine.execution.step_result import StepResult
 from server.engine.failure import Failure
-from server.engine.outputs import Array, TokenLogprobs
+from server.engine.outputs import TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
-
-
-@dataclass(slots=True)
-class StepResult:
-    """Chosen tokens and the attention rows that chose them, by uid."""
-
-    tokens: dict[int, int] = field(default_factory=dict)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-    rows: dict[int, dict[str, Array]] = field(default_factory=dict)
-    failures: dict[int, Failure] = field(default_factory=dict)
-    """Failures of requests that get nothing else from this step, by uid."""
-    attention_seconds: float = 0.0
-
-    def add(self, other: "StepResult") -> None:
-        """Add the result of another part of the same step."""
-        self.tokens |= other.tokens
-        self.logprobs |= other.logprobs
-        self.rows |= other.rows
-        self.failures |= other.failures
-        self.attention_seconds += other.attention_seconds
 
 
 class _Placed(NamedTuple):

@@ -31,7 +31,6 @@ request), then the order of arrival.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 from server.engine.outputs import FinishReason
@@ -40,37 +39,11 @@ from server.engine.scheduling.deadlines import Deadlines
 from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
 from server.engine.scheduling.prompt_budget import PromptBound
 from server.engine.scheduling.schedule import Schedule, StepPlan
+from server.engine.scheduling.scheduler_config import SchedulerConfig
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
 """Most waiting sequences that one step considers: the rest are too far back to be admitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Limits of a step.
-
-    Raises ValueError when a limit is below 1, or the token budget cannot give each sequence its token.
-    """
-
-    max_num_seqs: int = 64
-    """Most sequences running at once."""
-    max_num_batched_tokens: int = 2048
-    """The token budget of a step."""
-    max_capture_tokens: int | None = None
-    """Most tokens of that budget for inspection requests while tokens are generated; None means no such limit."""
-    enable_prefix_caching: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_capture_tokens is not None and self.max_capture_tokens < 1:
-            raise ValueError(f"max_capture_tokens is {self.max_capture_tokens}; at least 1 is needed")
-        if self.max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; at least 1 is needed")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least max_num_seqs "
-                f"({self.max_num_seqs}), so that every running sequence gets a token in every step"
-            )
 
 
 class Scheduler:

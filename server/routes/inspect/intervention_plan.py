@@ -4,7 +4,6 @@ and input.
 It knows no HTTP and no running engine; `server.routes.inspect.interventions` captures what comes from other inputs.
 """
 
-import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.schemas.base import Selector
-from server.schemas.interventions import EncodedArray, InterventionField
+from server.schemas.interventions import InterventionField
 
 _OPS: dict[str, Op] = {
     "zero": "set",
@@ -43,10 +42,6 @@ _OPS: dict[str, Op] = {
     "add": "add",
     "temperature": "temperature",
 }
-
-
-_BASE64_PIECE = 1 << 18
-"""Characters of base64, in whole groups of four, that are decoded before the event loop may run again: about 1 ms."""
 
 
 MAX_MAP_CHANGES = 4
@@ -109,13 +104,13 @@ def target_of(
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
-        raise _wrong(f"{field}.point: {error}.", "unknown_point") from None
+        raise wrong(f"{field}.point: {error}.", "unknown_point") from None
     stack, point = written.stack, written.point
     shown_name = short_name(config, stack, point.name)
     own = stack_config(config, stack)
     layers = _layers(config, stack, point, written.layer, layer, field)
     if head != "all" and head_axis(point) is None:
-        raise _wrong(f'{field}.head: {shown_name} has no heads; leave out {shown(head)} or give "all".')
+        raise wrong(f'{field}.head: {shown_name} has no heads; leave out {shown(head)} or give "all".')
     heads = _about(choose_heads, head, own, point, f"{field}.head")
     is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
     own_length = lengths.encoder if is_encoders else lengths.own
@@ -133,12 +128,12 @@ def target_of(
 def is_scores(config: ModelConfig, name: str) -> bool:
     """Return whether the name, in any spelling, means the scores of an attention."""
     try:
-        return _is_scores(read_name(config, name).point)
+        return is_scores_point(read_name(config, name).point)
     except UnknownPoint:  # `target_of` tells
         return False
 
 
-def _is_scores(point: Point) -> bool:
+def is_scores_point(point: Point) -> bool:
     return point.name.endswith("hook_attn_scores")
 
 
@@ -151,20 +146,20 @@ def _layers(
     shown_name = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
-            raise _wrong(f"{field}.layer: {shown_name} stands outside the blocks; leave out {shown(selector)}.")
+            raise wrong(f"{field}.layer: {shown_name} stands outside the blocks; leave out {shown(selector)}.")
         return (None,)
     own = stack_config(config, stack)
     if named is not None and selector is not None:
-        raise _wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
+        raise wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
     if named is None and selector is None:
-        raise _wrong(f'{field}.layer: {shown_name} stands in every block; a layer, a list or "all" is accepted.')
+        raise wrong(f'{field}.layer: {shown_name} stands in every block; a layer, a list or "all" is accepted.')
     wanted = selector if named is None else named
     assert wanted is not None
     layers = _about(resolve, wanted, own.num_layers, f"{field}.layer", "layer")
     absent = {layer: reason for layer in layers if (reason := why_absent(config, stack, point, layer)) is not None}
     if absent and wanted != "all":
         layer, reason = next(iter(absent.items()))
-        raise _wrong(f"{field}.layer: layer {layer} has no {shown_name}: {reason}.")
+        raise wrong(f"{field}.layer: layer {layer} has no {shown_name}: {reason}.")
     return tuple(layer for layer in layers if layer not in absent)
 
 
@@ -173,10 +168,10 @@ def _about(check: Any, *arguments: Any) -> Any:
     try:
         return check(*arguments)
     except BadRequest as error:
-        raise _wrong(error.message, error.code) from None
+        raise wrong(error.message, error.code) from None
 
 
-def _wrong(message: str, code: str | None = "invalid_intervention") -> BadRequest:
+def wrong(message: str, code: str | None = "invalid_intervention") -> BadRequest:
     return BadRequest(message, param="interventions", code=code)
 
 
@@ -185,15 +180,15 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Interve
     name = place.name
     if not place.point.changeable:
         near = near_names(config, item.point, changeable=True)
-        raise _wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
+        raise wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
     if item.op == "temperature" and not name.endswith("hook_attn_scores"):
         module = "cross_attn" if is_cross(place.point) else "attn"
         accepted = short_name(config, place.stack, f"{module}.hook_attn_scores")
-        raise _wrong(f"{field}.op: 'temperature' divides attention scores, not {name}; point {accepted!r} is accepted.")
+        raise wrong(f"{field}.op: 'temperature' divides attention scores, not {name}; point {accepted!r} is accepted.")
     if item.op == "mean" and place.is_map:
-        raise _wrong(f"{field}.op: rows of {name} have different lengths and no mean; 'zero' and 'patch' are accepted.")
+        raise wrong(f"{field}.op: rows of {name} have different lengths and no mean; 'zero' and 'patch' are accepted.")
     if item.source is not None and item.op in ("scale", "add") and place.is_map:
-        raise _wrong(f"{field}.op: {item.op!r} with from is not accepted for {name}; 'patch' is.")
+        raise wrong(f"{field}.op: {item.op!r} with from is not accepted for {name}; 'patch' is.")
 
 
 def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget], lengths: Lengths) -> None:
@@ -212,7 +207,7 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
         sizes_of = [math.prod(sizes(config, stack, point, own_length, lengths.encoder)) for point in maps]
         whole += stack_config(config, stack).num_layers * sum(sizes_of)
     if changed > MAX_MAP_CHANGES * whole:
-        raise _wrong(
+        raise wrong(
             f"interventions: they change {changed} attention scores and weights; at most {MAX_MAP_CHANGES * whole} are "
             f"accepted here, each of this input's {MAX_MAP_CHANGES} times. Give fewer layers, heads or positions, or "
             "fewer interventions.",
@@ -248,106 +243,6 @@ def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
     lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
     along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
     return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
-
-
-def read_value(
-    value: float | Sequence[Any] | EncodedArray, field: str, *, may_mask: bool = False
-) -> float | NumpyArray:
-    """Read the numbers of a body's value. Raises BadRequest for what is not a number or an array finite in float32.
-
-    `may_mask`: minus infinity is accepted too, which is null in lists: answers write a masked score so.
-    """
-    if isinstance(value, int | float):
-        if abs(value) > float(np.finfo(np.float32).max):
-            raise _wrong(f"{field}.value: {shown(value)} is not finite in float32; a number that is, is accepted.")
-        return float(value)
-    if isinstance(value, EncodedArray):
-        array = _decoded(value, field)
-    else:
-        try:
-            array = np.array(value)
-        except (ValueError, OverflowError):  # lists of different lengths, or integers of more than 64 bits
-            array = np.array(None)
-        if may_mask and array.dtype == object and array.ndim:
-            array = _without_nulls(array)
-        if array.dtype.kind not in "iuf" or array.size == 0:
-            raise _wrong(f"{field}.value: {shown(value)} is no array; nested lists of numbers, of equal lengths, are "
-                         "accepted.")  # fmt: skip
-    with np.errstate(over="ignore"):
-        array = array.astype("<f4", copy=False)
-    is_accepted = np.isfinite(array) | (may_mask & np.isneginf(array))
-    if not is_accepted.all():
-        accepted = "finite ones and minus infinity (null in lists)" if may_mask else "finite ones"
-        raise _wrong(f"{field}.value: the array holds numbers that are not finite in float32; {accepted} are accepted.")
-    return array
-
-
-def _without_nulls(array: NumpyArray) -> NumpyArray:
-    """Return the numbers with each null as minus infinity, or the array as it is if it holds anything else."""
-    is_null = np.array([number is None for number in array.flat]).reshape(array.shape)
-    if all(type(number) in (int, float) for number in array[~is_null]):
-        return np.where(is_null, -np.inf, array).astype(np.float64)
-    return array
-
-
-def check_masked(config: ModelConfig, place: InterventionTarget, op: str, value: NumpyArray, field: str) -> None:
-    """Raise BadRequest when numbers for each query and key would change what the mask hides, and so be lost.
-
-    An array that is the same for all queries, or for all keys, is meant for the pairs that the mask leaves visible.
-    """
-    if not place.is_map or op not in ("patch", "add") or is_cross(place.point):
-        return
-    own, (num_queries, num_keys) = stack_config(config, place.stack), place.shape[-2:]
-    if value.ndim < 2 or value.shape[-2:] != (num_queries, num_keys):
-        return
-    of_scores = _is_scores(place.point)
-    hidden_number = -math.inf if of_scores else 0.0
-    is_lost = value != hidden_number if op == "patch" else (value != 0.0) & (value != hidden_number)
-    queries = np.arange(num_queries) if place.positions is None else np.array(place.positions)
-    distance = np.arange(num_keys) - queries[:, None]
-    for layer in place.layers:
-        assert layer is not None
-        window = own.window_of(layer)
-        hidden = np.zeros_like(distance, bool) if window is None else np.abs(distance) >= window
-        if own.causal:
-            hidden |= distance > 0
-        if (is_lost & hidden).any():
-            *_, row, key = np.argwhere(is_lost & hidden)[0]
-            accepted = "null, minus infinity," if of_scores else "0"
-            raise _wrong(
-                f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, where a number "
-                f"is put; {accepted} is accepted there."
-            )
-
-
-def _decoded(value: EncodedArray, field: str) -> NumpyArray:
-    dtype = np.dtype(value.dtype).newbyteorder("<")
-    data = bytearray()
-    try:
-        for start in range(0, len(value.data), _BASE64_PIECE):
-            data += base64.b64decode(value.data[start : start + _BASE64_PIECE], validate=True)
-    except ValueError as error:
-        raise _wrong(f"{field}.value.data: no base64 ({error}).") from None
-    expected = math.prod(value.shape) * dtype.itemsize
-    if len(data) != expected:
-        raise _wrong(
-            f"{field}.value.data: {len(data)} bytes; {expected} are accepted for shape {value.shape} of {value.dtype}."
-        )
-    return np.frombuffer(data, dtype).reshape(value.shape)
-
-
-def check_fits(shape: Sequence[int], place: InterventionTarget, field: str) -> None:
-    """Raise BadRequest when an array of this shape does not broadcast to the target."""
-    axes = list(zip(place.point.axes, place.shape, strict=True))
-    aligned = axes[len(axes) - len(shape) :]
-    if len(shape) <= len(axes) and all(size in (1, length) for size, (_, length) in zip(shape, aligned, strict=True)):
-        return
-    accepted = ", ".join(f"{axis} {length}" for axis, length in axes)
-    raise _wrong(
-        f"{field}: shape {list(shape)} does not broadcast to {place.name}, which is [{accepted}] here; that "
-        "shape is accepted, with 1 for any axis and without leading axes.",
-        "wrong_shape",
-    )
 
 
 def mean_target(place: InterventionTarget) -> InterventionTarget:

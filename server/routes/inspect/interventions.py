@@ -23,16 +23,14 @@ from server.routes.inputs import read_inputs
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
     Lengths,
-    check_fits,
     check_map_changes,
-    check_masked,
     check_operation,
     intervention,
     is_scores,
     mean_target,
-    read_value,
     target_of,
 )
+from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
 from server.schemas import InputFields, InterventionField, InterventionSource

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -10,28 +9,15 @@ import pytest
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineStats, RequestOutput, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
 from server.ipc import messages
-from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest, Ready, RequestRefused
+from server.ipc.messages import Abort, NewRequest, Ready, RequestRefused
 from server.observability.access_log import RequestRecord
 from server.observability.metrics import FAILURES
-from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    async with narrow_client() as client:
-        yield client
-
-
-@pytest.fixture
-async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
-    async with ready_worker(client) as worker:
-        yield worker
 
 
 @pytest.mark.parametrize(
@@ -215,25 +201,6 @@ async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineC
     assert client.num_inflight == 0
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "timing", "reached"),
-    [
-        (0, Timing(arrival=1.0), "was still waiting for its turn"),
-        (0, Timing(arrival=1.0, scheduled=2.0), "nothing was generated yet"),
-        (2, Timing(arrival=1.0, scheduled=2.0, first_token=3.0), "2 tokens were generated"),
-    ],
-)
-async def test_the_end_of_its_time_says_how_far_a_request_came(
-    client: EngineClient, worker: PlayedWorker, num_tokens: int, timing: Timing, reached: str
-) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic() + 60))
-    for token in range(num_tokens):
-        worker.step(RequestOutput(uid=handle.uid, token_id=token))
-    worker.step(RequestOutput(uid=handle.uid, finish_reason="deadline", timing=timing))
-    with pytest.raises(DeadlineExceeded, match=f"within 60 s: .*{reached}"):
-        await outputs_of(handle)
-
-
 async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
@@ -244,67 +211,6 @@ async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
     assert isinstance(message, NewRequest)
     assert (message.client, message.priority) == ("search-team", -2)
     handle.close()
-
-
-async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic()))
-    with pytest.raises(DeadlineExceeded):
-        await asyncio.wait_for(anext(handle), 10)
-    assert isinstance(await worker.receive(), NewRequest)
-    assert await worker.receive() == Abort(handle.uid)
-
-
-async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
-    client: EngineClient, worker: PlayedWorker
-) -> None:
-    handle = await client.submit(generate(), (1,))
-    client.begin_drain()
-    assert (client.ready(), client.reason()) == (False, "draining")
-    with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,))
-    worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
-    assert len(await outputs_of(handle)) == 1
-
-
-async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_until_the_drain_is_over(
-    client: EngineClient, worker: PlayedWorker
-) -> None:
-    begun = RequestContext(RequestRecord("a"))
-    first = await client.submit(generate(), (1,), request_context=begun)
-    client.begin_drain()
-    worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
-    assert len(await outputs_of(first)) == 1
-    client.check_room(request_context=begun)
-    second = await client.submit(generate(), (2,), request_context=begun)
-    client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
-    with pytest.raises(Unavailable, match="shutting down"):
-        await outputs_of(second)
-    with pytest.raises(Unavailable) as caught:
-        await client.submit(generate(), (3,), request_context=begun)
-    assert caught.value.code == "draining"
-
-
-async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> None:
-    client = EngineClient(Settings(load_timeout=0.3))
-    killed: list[int] = []
-    client.on_hung = killed.append
-    await client.start()
-    worker = PlayedWorker(client)
-
-    def beats() -> bool:
-        worker.say(Loading(1, 2))
-        worker.say(Heartbeat())
-        return bool(killed)
-
-    await until(beats)
-    assert killed == [0]
-    assert (client.ready(), client.live) == (False, True)
-    assert "got no further in loading the model" in client.reason()
-    with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,))
-    worker.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
 async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(

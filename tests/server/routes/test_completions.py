@@ -1,18 +1,16 @@
 """POST /v1/completions."""
 
-import base64
 import random
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError, QueueFull, WorkerLost
-from tests.server.fake_client import FakeEngine, number
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import END_OF_TEXT, Site, events_of, site
 
 SCRIPT = tuple("Grüße, 世界! ".encode())
@@ -150,48 +148,6 @@ async def test_an_end_of_text_token_ends_without_a_trace_in_the_text(tmp_path: P
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("hi", "stop", None)
 
 
-async def test_a_stop_token_is_told_and_shown_only_when_asked(tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
-        (hidden,) = (await complete(at, stop_token_ids=[33]))["choices"]
-        (shown,) = (await complete(at, stop_token_ids=[33], include_stop_str_in_output=True))["choices"]
-    assert (hidden["text"], hidden["stop_reason"]) == ("hi", 33)
-    assert shown["text"] == "hi!"
-
-
-@pytest.mark.parametrize("streams", [False, True])
-async def test_a_stop_string_ends_the_choice_and_frees_its_place(streams: bool, tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(script=tuple(b"one two three"))) as at:
-        if streams:
-            data = await chunks(at, max_tokens=13, stop=["wo t", "zzz"])
-            text = "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
-            last = data[-2]["choices"][0]
-        else:
-            (last,) = (await complete(at, max_tokens=13, stop=["wo t", "zzz"]))["choices"]
-            text = last["text"]
-        assert text == "one t"
-        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "wo t")
-        assert at.engine.submitted[0].handle.was_aborted
-        assert await at.metric('lightwell_request_success_total{finish_reason="stop"}') == 1
-        assert await at.metric('lightwell_request_success_total{finish_reason="abort"}') == 0
-
-
-async def test_no_part_of_a_stop_string_leaks_into_a_stream(tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(script=tuple(b"abSTabSTOP"))) as at:
-        data = await chunks(at, max_tokens=10, stop="STOP")
-    assert "".join(chunk["choices"][0]["text"] for chunk in data[:-1]) == "abSTab"
-
-
-@pytest.mark.parametrize(
-    ("min_tokens", "text"), [(0, "a"), (4, "a"), (5, "aSTOPb"), (9, "aSTOPb"), (10, "aSTOPbSTOPc")]
-)
-async def test_stop_strings_are_not_looked_at_before_min_tokens(min_tokens: int, text: str, tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(script=tuple(b"aSTOPbSTOPc"))) as at:
-        fields = {"max_tokens": 11, "stop": "STOP", "min_tokens": min_tokens}
-        (whole,) = (await complete(at, **fields))["choices"]
-        data = await chunks(at, **fields)
-    assert whole["text"] == text == "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
-
-
 async def test_a_stream_joined_is_the_answer_in_one_piece_wherever_it_ends(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(script=SCRIPT)) as at:
         for max_tokens in range(1, 20):
@@ -272,134 +228,6 @@ async def test_the_offset_of_a_token_is_where_its_character_begins(echo: bool, t
     assert len(logprobs["tokens"]) >= max_tokens
 
 
-async def test_echo_puts_the_prompt_before_text_and_logprobs(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, max_tokens=1, logprobs=0, echo=True))["choices"]
-    assert choice["text"] == "abh"
-    assert choice["logprobs"]["tokens"] == ["a", "b", "h"]
-    assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
-    assert choice["logprobs"]["text_offset"] == [0, 1, 2]
-
-
-async def test_a_prompt_can_be_scored_without_generating(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, max_tokens=0, logprobs=1, echo=True)
-    (choice,) = answer["choices"]
-    assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
-    assert choice["finish_reason"] == "length"
-    assert answer["usage"]["completion_tokens"] == 0
-
-
-async def test_echo_of_token_ids_is_their_text(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, prompt=[97, 98], max_tokens=1, echo=True))["choices"]
-    assert choice["text"] == "abh"
-
-
-async def test_prompt_logprobs_have_vllms_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, prompt_logprobs=2))["choices"]
-    first, second = choice["prompt_logprobs"]
-    assert first is None
-    assert second["98"] == {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
-    assert second["65"] == {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
-
-
-async def test_token_ids_are_given_when_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, return_token_ids=True))["choices"]
-    assert choice["token_ids"] == [104, 105, 104, 105]
-
-
-@pytest.mark.parametrize(
-    ("max_tokens", "kept"),
-    [({"max_tokens": 4}, 60), ({}, 48), ({"max_tokens": None}, 48)],
-    ids=["4", "default", "null"],
-)
-async def test_truncate_drops_the_beginning_of_a_long_prompt(
-    max_tokens: dict[str, Any], kept: int, tmp_path: Path
-) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "a" * 70 + "b" * 10, "truncate": True, **max_tokens}
-        assert (await at.post("/v1/completions", body)).status_code == 200
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" * (kept - 10) + b"b" * 10
-        assert sampling(at).max_tokens == 64 - kept
-
-
-@pytest.mark.parametrize("max_tokens", [64, 100])
-async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_tokens: int, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
-        error = await at.error("/v1/completions", body, 400)
-    assert error["param"] == "max_tokens"
-    assert f"{max_tokens} leaves no room for the prompt; 1 to 63" in error["message"]
-
-
-async def test_truncate_leaves_a_prompt_that_fits_alone(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
-        assert len(at.engine.submitted[0].prompt_token_ids) == 60
-
-
-async def test_each_streamed_token_brings_the_row_that_chose_it(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, max_tokens=2, attention={"layers": [-1], "heads": [1, 3]})
-    for i, chunk in enumerate(data[:-1]):
-        rows = chunk["choices"][0]["attention"]
-        assert rows["axes"] == ["layer", "head", "query", "key"]
-        assert (rows["layers"], rows["heads"], rows["query_positions"]) == ([2], [1, 3], [1 + i])
-        expected = [[[[number(2, h, 1 + i, k) for k in range(2 + i)]] for h in (1, 3)]]
-        assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
-
-
-async def test_an_unstreamed_answer_pads_its_rows_to_the_longest(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, max_tokens=3, attention={"pairs": [[0, 1], [2, 3]]}))["choices"]
-    rows = choice["attention"]
-    assert (rows["axes"], rows["shape"], rows["pairs"]) == (["pair", "query", "key"], [2, 3, 4], [[0, 1], [2, 3]])
-    expected = [[[number(la, h, q, k) for k in range(4)] for q in (1, 2, 3)] for la, h in ((0, 1), (2, 3))]
-    assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
-
-
-async def test_the_prompts_rows_come_once_with_the_first_token(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, attention={"layers": 0, "heads": 0, "prompt": True})
-    has_prompt = ["prompt" in chunk["choices"][0]["attention"] for chunk in data[:-1]]
-    assert has_prompt == [True, False, False, False]
-    prompt = data[0]["choices"][0]["attention"]["prompt"]
-    assert (prompt["shape"], prompt["query_positions"]) == ([1, 1, 2, 2], [0, 1])
-
-
-@pytest.mark.parametrize("prompt", [True, False])
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_prompt_scored_without_generating_brings_no_row_of_a_token(
-    prompt: bool, stream: bool, tmp_path: Path
-) -> None:
-    rows = {"layers": 0, "heads": 0, "prompt": prompt}
-    async with site(tmp_path) as at:
-        body = {"prompt": "ab", "max_tokens": 0, "echo": True, "attention": rows, "stream": stream}
-        answer = await at.post("/v1/completions", body)
-        (choice,) = (events_of(answer)[0] if stream else answer.json())["choices"]
-    assert choice["text"] == "ab"
-    if prompt:
-        assert list(choice["attention"]) == ["prompt"]
-        assert choice["attention"]["prompt"]["query_positions"] == [0, 1]
-    else:
-        assert "attention" not in choice
-
-
-async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
-    fields = {"layers": 0, "heads": 1, "top_k": 3, "dtype": "float16", "encoding_format": "base64"}
-    async with site(tmp_path) as at:
-        data = await chunks(at, max_tokens=1, attention=fields)
-    rows = data[0]["choices"][0]["attention"]
-    values = np.frombuffer(base64.b64decode(rows["values"]), "<f2").reshape(rows["shape"])
-    indices = np.frombuffer(base64.b64decode(rows["indices"]), "<i4").reshape(rows["shape"])
-    assert rows["axes"] == ["layer", "head", "query", "k"]
-    assert indices.tolist() == [[[[1, 0, -1]]]]
-    assert values[0, 0, 0, 0] == np.float16(number(0, 1, 1, 1))
-
-
 @pytest.mark.parametrize("wish", [{"prompt_logprobs": 20}, {"logprobs": 20, "echo": True}])
 async def test_too_many_alternatives_of_prompts_are_refused_before_anything_runs(
     wish: dict[str, Any], tmp_path: Path
@@ -412,25 +240,6 @@ async def test_too_many_alternatives_of_prompts_are_refused_before_anything_runs
         assert len(at.engine.submitted) == num_before
     assert error["code"] == "answer_too_large"
     assert f"about {2 * 3 * 4 * 21 * 75} bytes" in error["message"]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "ab", "max_tokens": 3, "n": 2, "attention": {"layers": 0}, "stream": stream}
-        await at.post("/v1/completions", body)
-        assert at.engine.held == [each.capture_bytes for each in at.engine.submitted]
-    assert len(at.engine.held) == 2
-    assert min(at.engine.held) > 0
-
-
-async def test_too_many_rows_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    async with site(tmp_path, max_response_bytes=2000) as at:
-        body = {"prompt": "ab", "max_tokens": 30, "attention": {}}
-        error = await at.error("/v1/completions", body, 413)
-        assert at.engine.submitted == []
-        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
-    assert "bytes" in error["message"]
 
 
 async def test_an_error_before_the_first_token_keeps_its_status(tmp_path: Path) -> None:

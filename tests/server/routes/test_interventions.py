@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from server.engine.outputs import Array
-from server.engine.request import GenerateTask, Intervention, PointCapture, TraceTask
-from server.http.errors import WorkerLost
+from server.engine.request import GenerateTask, Intervention, PointCapture
 from server.schemas.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS, check_value_lists
-from tests.server.fake_client import FakeEngine, traced
+from tests.server.fake_client import traced
 from tests.server.serving import Site, error_of, site, tiny_config, tiny_encoder_decoder
 
 TRACE = {"input": "abcd", "points": ["logits"], "positions": -1}
@@ -186,90 +185,6 @@ async def test_a_temperature_divides_scores(tmp_path: Path) -> None:
     assert (change.point, change.op, change.value) == ("attn.hook_attn_scores", "temperature", 0.0)
 
 
-async def test_a_patch_takes_the_numbers_of_another_input_by_a_clean_pass(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        source = {"input": "xyz"}
-        item = {"point": "attn.hook_z", "layer": [0, 2], "head": 1, "positions": -1, "op": "patch", "from": source}
-        first, second = await sent(at, item)
-        trace, _ = at.engine.submitted
-    assert isinstance(trace.task, TraceTask)
-    assert (bytes(trace.prompt_token_ids), trace.interventions) == (b"xyz", ())
-    assert trace.capture_bytes == 2 * 1 * 1 * 2 * 4
-    assert at.engine.held == [4 * tiny_config().vocab_size]  # the answer's logits; the source's numbers went on
-    assert (first.positions, second.positions) == ((3,), (3,))  # of "abcd"; the source's last one is 2
-    assert np.array_equal(numbers(first), clean("attn.hook_z", 0, 3, heads=(1,), positions=(2,)))
-    assert np.array_equal(numbers(second), clean("attn.hook_z", 2, 3, heads=(1,), positions=(2,)))
-
-
-async def test_a_source_may_be_another_place(tmp_path: Path) -> None:
-    source = {"input": [120, 121], "point": "blocks.2.hook_resid_pre", "positions": 0}
-    async with site(tmp_path) as at:
-        (change,) = await sent(
-            at, {"point": "hook_resid_post", "layer": 0, "positions": [1, 3], "op": "add", "from": source}
-        )
-    assert np.array_equal(numbers(change), clean("hook_resid_pre", 2, 2, positions=(0,)))
-
-
-async def test_a_mean_is_over_all_positions_of_all_sources(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (change,) = await sent(
-            at, {"point": "z.1", "head": 2, "op": "mean", "positions": [0], "from": {"input": ["xy", "uvw"]}}
-        )
-        assert len(at.engine.submitted) == 3
-    rows = np.concatenate([clean("attn.hook_z", 1, n, heads=(2,)) for n in (2, 3)])
-    assert numbers(change).shape == (1, 1, 2)
-    assert np.allclose(numbers(change), rows.mean(axis=0))
-
-
-async def test_without_a_source_a_mean_is_over_the_input_itself(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (change,) = await sent(at, {"point": "hook_resid_pre", "layer": 1, "op": "mean", "positions": 0})
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"abcd"
-    assert np.allclose(numbers(change), clean("hook_resid_pre", 1, 4).mean(axis=0))
-
-
-async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_itself(tmp_path: Path) -> None:
-    item = {"point": "resid_pre.0", "positions": -1, "op": "patch", "from": {"input": "xyz"}}
-    async with site(tmp_path) as at:
-        await sent(at, item, input=["ab", "abc"])
-        assert len(at.engine.submitted) == 3
-        assert [s.interventions[0].positions for s in at.engine.submitted[1:]] == [(1,), (2,)]
-
-
-async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(tmp_path: Path) -> None:
-    """Count passes: sixty-four changes from one text, or of the input's own mean, were as many passes over it."""
-    same = {"input": "xyz"}
-    async with site(tmp_path) as at:
-        changes = await sent(
-            at,
-            {"point": "z.0", "head": 1, "op": "patch", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
-            {"point": "z.0", "head": 2, "op": "patch", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
-            {"point": "z.0", "head": 1, "op": "add", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
-            {"point": "resid_pre.2", "op": "mean", "from": {"input": ["xyz", "abcd", "xyz"]}},
-            {"point": "resid_pre.1", "op": "mean", "positions": 0},
-        )
-        passes = at.engine.submitted[:-1]
-    assert sorted(bytes(each.prompt_token_ids) for each in passes) == [b"abcd", b"xyz"]
-    assert sorted(len(each.task.points) for each in passes if isinstance(each.task, TraceTask)) == [2, 3]
-    for change, head in zip(changes, (1, 2, 1), strict=False):
-        assert np.array_equal(numbers(change), clean("attn.hook_z", 0, 3, heads=(head,), positions=(0, 1)))
-    rows = np.concatenate([clean("hook_resid_pre", 2, n) for n in (3, 4, 3)])
-    assert np.allclose(numbers(changes[3]), rows.mean(axis=0))
-    assert np.allclose(numbers(changes[4]), clean("hook_resid_pre", 1, 4).mean(axis=0))
-
-
-async def test_there_is_a_bound_on_the_tokens_of_sources(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.routes.inspect.interventions.MAX_SOURCE_TOKENS", 5)
-    same = {"point": "resid_pre.0", "op": "mean", "from": {"input": ["abc", "de"]}}
-    more = {"point": "resid_pre.1", "op": "patch", "positions": 0, "from": {"input": "f"}}
-    async with site(tmp_path) as at:
-        await sent(at, same, same)  # equal inputs are one pass
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [same, more]}, 400)
-        assert len(at.engine.submitted) == 3
-    assert error["code"] == "sources_too_long"
-    assert "have 6 tokens, equal inputs counted once; at most 5 are accepted" in error["message"]
-
-
 async def test_every_choice_has_the_change(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         await sent(at, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
@@ -382,14 +297,6 @@ async def test_points_of_an_encoder_are_called_so(item: Any, said: str, tmp_path
     assert said in error["message"]
 
 
-async def test_a_later_wrong_intervention_stops_the_pass_of_an_earlier_source(tmp_path: Path) -> None:
-    items = [{"point": "z.0", "op": "patch", "positions": 0, "from": {"input": "x"}}, {"point": "z.9", "op": "zero"}]
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/trace", {**TRACE, "interventions": items}, 400)
-        assert at.engine.submitted == []
-    assert error["message"].startswith("interventions[1].layer: there is no layer 9")
-
-
 async def test_there_is_a_bound_on_their_number(tmp_path: Path) -> None:
     items = [{"point": "z.0", "op": "zero"}] * (MAX_INTERVENTIONS + 1)
     async with site(tmp_path) as at:
@@ -421,14 +328,6 @@ async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkey
     async with site(tmp_path) as at:
         error = await at.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
     assert error["code"] == "values_too_large"
-
-
-async def test_a_failed_pass_over_a_source_is_the_requests_own_failure(tmp_path: Path) -> None:
-    engine = FakeEngine(failure=WorkerLost("gone", code="worker_lost", retry_after=1))
-    item = {"point": "z.0", "op": "patch", "positions": 0, "from": {"input": "x"}}
-    async with site(tmp_path, engine) as at:
-        answer = await at.post("/v1/completions", {**ROUTES["/v1/completions"], "interventions": [item]})
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 async def test_heads_of_grouped_keys_are_the_key_heads(tmp_path: Path) -> None:

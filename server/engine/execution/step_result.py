@@ -1,0 +1,26 @@
+"""What one step of the network returns, by request."""
+
+from dataclasses import dataclass, field
+
+from server.engine.failure import Failure
+from server.engine.outputs import Array, TokenLogprobs
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Chosen tokens and the attention rows that chose them, by uid."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    rows: dict[int, dict[str, Array]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """Failures of requests that get nothing else from this step, by uid."""
+    attention_seconds: float = 0.0
+
+    def add(self, other: "StepResult") -> None:
+        """Add the result of another part of the same step."""
+        self.tokens |= other.tokens
+        self.logprobs |= other.logprobs
+        self.rows |= other.rows
+        self.failures |= other.failures
+        self.attention_seconds += other.attention_seconds

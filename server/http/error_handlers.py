@@ -1,0 +1,162 @@
+"""Turns exceptions of a request into answers: our own errors, Pydantic's, Starlette's and unexpected ones."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from server.http.errors import (
+    MAX_SHOWN_VALUE,
+    ApiError,
+    BadRequest,
+    EngineError,
+    NotFound,
+    error_response,
+    logger,
+    note_error,
+    shown,
+)
+
+MAX_SHOWN_PROBLEMS = 4
+
+_BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
+"""pydantic's names for the branches of a union of plain types."""
+
+
+def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Return the path to the field as the user wrote it, without the union branches that pydantic tried."""
+    location: Sequence[int | str] = error["loc"][1:]
+    unknown = location[-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it, whatever it is
+    known = location[: len(location) - len(unknown)]
+    path = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    path += unknown
+    if error["type"] == "wrong_field":
+        path.append(error["ctx"]["field"])
+    return tuple(path)
+
+
+def _field(path: Sequence[int | str]) -> str:
+    """Return a path as a name: ("messages", 1, "content") is messages[1].content."""
+    parts = [
+        f"[{part}]" if isinstance(part, int) else "." + (part if part.isprintable() else ascii(part)) for part in path
+    ]
+    return "".join(parts).removeprefix(".")[:MAX_SHOWN_VALUE]
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """Return one pydantic error as "PROBLEM, got VALUE"."""
+    if error["type"] == "extra_forbidden":
+        return "no such field; GET /openapi.json lists those that are accepted"
+    if error["type"] == "missing":
+        return "this field is required"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "wrong_field":
+        return message
+    message = message[:1].lower() + message[1:]
+    return f"{message}, got {shown(error.get('input'))}"
+
+
+def _is_mismatch(error: Mapping[str, Any]) -> bool:
+    return bool(error["type"].endswith("_type"))
+
+
+def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors without the branches of a union that the value was never meant for.
+
+    A list of ids is not a text and not a list of lists either: if one branch reports more about the value than its
+    type, or got further into it, the others' complaints about the type are noise.
+    """
+
+    def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(error["loc"][1:3])
+
+    telling = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
+    paths = {_path(error) for error in errors}
+
+    def is_noise(error: Mapping[str, Any]) -> bool:
+        path = _path(error)
+        if any(len(other) > len(path) and other[: len(path)] == path for other in paths):
+            return True
+        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in telling)
+
+    return [error for error in errors if not _is_mismatch(error) or not is_noise(error)]
+
+
+def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
+    """Return pydantic's list of errors as one BadRequest about the first offending field.
+
+    A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
+    """
+    errors = _telling(errors) or errors
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        reason = (first.get("ctx") or {}).get("error", "syntax error")
+        place = f"at character {first['loc'][-1]}"
+        return BadRequest(f"The body is not valid JSON: {reason} ({place}).", code="json_invalid")
+    path = _path(first)
+    problems: list[str] = []
+    for error in errors:
+        other, problem = _path(error), _problem(error)
+        if other[:1] == path[:1] and problem not in problems:
+            problems.append(problem)
+            path = tuple(part for part, same in zip(path, other, strict=False) if part == same)
+    field = _field(path)
+    message = "; or ".join(problems[:MAX_SHOWN_PROBLEMS])
+    if not field:
+        return BadRequest(f"The body is wrong: {message}. A JSON object is accepted.", code="invalid_body")
+    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
+    return BadRequest(f"{field}: {message}.", param=field, code=code)
+
+
+def http_error(error: HTTPException, method: str, path: str) -> ApiError:
+    """Return a Starlette error (unknown route, wrong method, unreadable body) as an ApiError of the same status."""
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return NotFound(f"No route {method} {shown(path)}; GET /openapi.json lists the routes.", code="route_not_found")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "")
+        accepted = f"; accepted: {allowed}" if allowed else ""
+        message = f"{shown(path)} does not take {method}{accepted}."
+        return ApiError(405, message, "invalid_request_error", code="method_not_allowed")
+    if isinstance(error.__cause__, RecursionError):
+        return BadRequest("The body is nested too deeply; a few hundred levels are accepted.", code="json_invalid")
+    if isinstance(error.__cause__, ValueError):  # of json's errors the only one that is no JSONDecodeError
+        limit = sys.get_int_max_str_digits()
+        return BadRequest(f"The body holds a whole number of more than {limit} digits.", code="json_invalid")
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    return ApiError(error.status_code, str(error.detail), kind)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error that leaves `app` an ApiError on the wire."""
+
+    def answer(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+        note_error(request.scope, error)
+        return error_response(error, headers)
+
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return answer(request, error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return answer(request, validation_error(error.errors()))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return answer(request, http_error(error, request.method, request.url.path), error.headers)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
+        return answer(
+            request, EngineError("The server failed on this request; its log says why.", code="internal_error")
+        )
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)
