@@ -146,6 +146,7 @@ def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size:
     if has_ties:
         logits = (logits * 4).round() / 4
     sampler = Sampler(vocab_size)
+    assert isinstance(row.params, SamplingParams)
     expected = reference.distribution(logits[0].tolist(), row.params, prompt, output)
     np.testing.assert_allclose(sampler.distribution(logits[0], row).numpy(), expected, rtol=1e-9, atol=1e-14)
     if expected.any():
