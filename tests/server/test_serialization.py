@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.test_structure import MODULES, imported_names, parse
+from tests.source_tree import MODULES, imported_names, parse
 
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "pandas.read_pickle"}

@@ -1,7 +1,6 @@
 """What the engine client refuses, what it counts for that, and when it has room again; against a played worker."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,20 +15,7 @@ from server.engine.sampling_params import SamplingParams
 from server.http.errors import PayloadTooLarge, QueueFull, Unavailable
 from server.ipc.messages import NewRequest
 from server.observability.access_log import RequestRecord
-from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    async with narrow_client() as client:
-        yield client
-
-
-@pytest.fixture
-async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
-    async with ready_worker(client) as worker:
-        yield worker
 
 
 async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:

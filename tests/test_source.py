@@ -1,0 +1,218 @@
+"""Rules of the source: which libraries each part may know, no state of the process, short files that say what they do."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.source_tree import (
+    MODULES,
+    ROOT,
+    absolute_imports,
+    imported_names,
+    libraries,
+    module_name,
+    own_imports,
+    parse,
+    python_files,
+    runtime_statements,
+)
+
+LITSERVE_DOOR = "server/lifecycle/litserve_adapter.py"
+MAX_DOOR_LINES = 150
+SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
+
+STANDARD_LIBRARY_ONLY = (
+    "scheduling.scheduler", "scheduling.scheduler_config", "scheduling.schedule", "scheduling.deadlines",
+    "scheduling.fair_queue",
+    "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
+    "sampling_params", "request", "outputs", "depth", "required_layers", "failure",
+    "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",
+)  # fmt: skip
+
+WITHOUT_TORCH = (
+    "model", "model.config", "model.checkpoint.folder", "model.checkpoint.registry", "model.checkpoint.weight_maps",
+    "model.checkpoint.generation_defaults", "model.tokenization.tokenizer", "model.tokenization.chat_template",
+    "model.tokenization.detokenizer", "model.hooks.points", "model.hooks.point_names",
+    "model.network.sentence_transformers",
+    "model.analysis.census", "model.analysis.census_report", "model.analysis.matrices", "model.analysis.spectra",
+    "model.analysis.correlations", "model.analysis.rollout",
+)  # fmt: skip
+
+MAX_FILE_LINES = 350
+
+MAX_FUNCTION_LINES = 70
+
+
+def test_the_engine_and_the_model_know_no_web_framework() -> None:
+    knowing = {
+        module: found
+        for module, path in MODULES.items()
+        if module.startswith(("server.engine", "model")) and module != "server.dispatch.engine_client"
+        if (found := libraries(parse(path)) & SHELL_LIBRARIES)
+    }
+    assert not knowing
+
+
+def test_litserve_has_one_door() -> None:
+    places = python_files("model", "server", "clients", "deploy", "benchmarks")
+    knowing = [path.relative_to(ROOT).as_posix() for path in places if "litserve" in libraries(parse(path))]
+    assert knowing == [LITSERVE_DOOR]
+    assert len((ROOT / LITSERVE_DOOR).read_text(encoding="utf-8").splitlines()) <= MAX_DOOR_LINES
+    behind = loaded_by(module_name(ROOT / LITSERVE_DOOR))
+    assert not [module for module in sorted(behind) if module.startswith(("server.routes", "server.engine"))]
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_policy_needs_the_standard_library_only(name: str) -> None:
+    tree = parse(MODULES[f"server.engine.{name}"])
+    assert libraries(tree) <= set(sys.stdlib_module_names)
+    assert libraries(parse(MODULES["model.hooks.points"])) <= set(sys.stdlib_module_names)
+    allowed = {"model.hooks.points", *(f"server.engine.{other}" for other in STANDARD_LIBRARY_ONLY)}
+    packages = {"server", "server.engine", "server.engine.memory", "model"}
+    assert own_imports(tree, f"server.engine.{name}") - packages <= allowed
+
+
+def loaded_by(start: str) -> set[str]:
+    """Return our modules that importing `start` runs, packages above them included."""
+    reached: set[str] = set()
+    left = [start]
+    while left:
+        module = left.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        parents = {".".join(module.split(".")[:i]) for i in range(1, module.count(".") + 1)}
+        left += (own_imports(runtime_statements(parse(MODULES[module])), module) | parents) & MODULES.keys()
+    return reached
+
+
+@pytest.mark.parametrize(
+    "start", ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
+)
+def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
+    naming = [
+        module
+        for module in sorted(loaded_by(start))
+        if {"torch", "transformers"} & libraries(runtime_statements(parse(MODULES[module])))
+    ]
+    assert not naming
+
+
+def test_the_api_process_runs_without_torch() -> None:
+    modules = ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
+    code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def module_values(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a module binds for itself, each with its first value."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            yield from ((ast.unparse(target), node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield ast.unparse(node.target), node.value
+
+
+def test_only_routes_and_observability_know_a_context_variable() -> None:
+    trees = {module: parse(path) for module, path in MODULES.items()}
+    variables = {
+        f"{module}.{name}"
+        for module, tree in trees.items()
+        for name, value in module_values(tree)
+        if ast.unparse(value).startswith("ContextVar(")
+    }
+    assert variables, "this test finds none any more"
+    reading = [
+        module
+        for module, tree in trees.items()
+        if not module.startswith(("server.routes", "server.observability"))
+        and {"contextvars", *variables} & set(imported_names(tree))
+    ]
+    assert not reading, "what a request needs travels as an argument: server.dispatch.request_context"
+
+
+def state_of_the_process(tree: ast.Module) -> Iterator[str]:
+    """What a module keeps where its functions can change it: names that they rebind, and values of no constant's name.
+
+    A container that is empty when the module is loaded is there to be filled.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+    for name, value in module_values(tree):
+        is_plain = isinstance(value, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set)
+        if (is_plain and name.islower() and name != "__all__") or ast.unparse(value) in ("[]", "{}"):
+            yield name
+
+
+def test_no_flag_of_the_process_changes_what_the_model_computes() -> None:
+    kept = [
+        f"{module}.{name}"
+        for module, path in MODULES.items()
+        if module.startswith("model")
+        for name in state_of_the_process(parse(path))
+    ]
+    assert not kept, "what is computed, and how, travels as an argument: model.kernels.choice.KernelConfig"
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted_ones = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    declared = {re.split(r"[<>=!~; \[]", wanted)[0].lower() for wanted in wanted_ones}
+    providers = packages_distributions()
+    missing = {
+        f"{module} imports {library}"
+        for module, path in MODULES.items()
+        for library in libraries(parse(path))
+        - set(sys.stdlib_module_names)
+        - {"pydantic_core", "typing_extensions"}  # parts of pydantic
+        if not declared & {name.lower().replace("_", "-") for name in providers.get(library, [library])}
+    }
+    assert not missing
+
+
+def test_the_client_imports_nothing_of_ours() -> None:
+    ours = {"model", "server", "tests", "benchmarks"}
+    knowing = {
+        str(path.relative_to(ROOT)): found
+        for path in python_files("clients")
+        if (found := {name.split(".")[0] for name in absolute_imports(path)} & ours)
+    }
+    assert not knowing
+
+
+def test_every_test_folder_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    missing = [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").exists()]
+    assert not missing, "without __init__.py, tests/server passes itself off as server"
+
+
+def test_every_file_opens_with_what_it_does() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files("model", "server", "clients", "tests", "benchmarks")
+        if (tree := parse(path)).body and not ast.get_docstring(tree)
+    ]
+    assert not silent
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = []
+    for path in python_files("model", "server", "clients"):
+        name = path.relative_to(ROOT)
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_FILE_LINES:
+            long.append(f"{name}: {lines} lines")
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > MAX_FUNCTION_LINES:
+                    long.append(f"{name}:{node.lineno} {node.name}: {size} lines")
+    assert not long

@@ -1,0 +1,32 @@
+"""What the wheel and the sdist carry."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+from tests.source_tree import MODULES, ROOT
+
+FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+          "chat_template.jinja", "README.md", "recipe.py")  # fmt: skip
+
+DOCS_PAGE = ("start.js", "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png", "LICENSE", "NOTICE")
+
+
+def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    needed = {"lightwell_command.py", *(str(path.relative_to(ROOT)) for path in MODULES.values())}
+    needed |= {f"model/fables/{name}" for name in FABLES}
+    needed |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
+    needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "server" / "web" / "page").rglob("*.*")}
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert needed <= set(wheel.namelist())
+        assert not [name for name in wheel.namelist() if name.startswith(("tests/", "clients/", "benchmarks/"))]
+        for name in ("model/fables/model.safetensors", "model/fables/tokenizer.json"):
+            assert wheel.read(name) == (ROOT / name).read_bytes()
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        assert needed <= {name.partition("/")[2] for name in sdist.getnames()}
