@@ -1,4 +1,4 @@
-"""Rules of the source: which libraries each part may know, no state of the process, short files that say what they do."""
+"""Rules of the source: libraries that each part may know, no state of the process, short files that say what they do."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Write `lightwell_client/_client.py` from `lightwell_client/_async_client.py`, so that a method is written once.
+"""Write the synchronous client from the asynchronous one, so that a method is written once.
 
 Run it after a change of the asynchronous client: `python clients/python/write_client.py`. A test says so if it was not.
 Needs ruff. The two files differ in the words below and in nothing else.
@@ -10,13 +10,21 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "lightwell_client"
-SOURCE, TARGET = PACKAGE / "_async_client.py", PACKAGE / "_client.py"
+FILES = {"_async_client.py": "_client.py", "_async_connection.py": "_connection.py"}
+"""The file that each file is written to."""
 
 TEXTS = {
-    """The asynchronous client, for asyncio: the network edge of the pure calls in _calls.
+    """The asynchronous client's connection, for asyncio: sends the pure calls of _calls, retries, and reads answers.
+
+clients/python/write_client.py writes the synchronous client's connection from this file.
+""": """The synchronous client's connection: sends the pure calls of _calls, retries, and reads answers.
+
+clients/python/write_client.py writes this file from _async_connection.py: change that one.
+""",
+    """The asynchronous client, for asyncio: a method for each route.
 
 A method is written here only: clients/python/write_client.py writes the synchronous client from this file.
-""": """The synchronous client: the network edge of the pure calls in _calls.
+""": """The synchronous client: a method for each route.
 
 clients/python/write_client.py writes this file from _async_client.py: change that one.
 """,
@@ -44,7 +52,8 @@ clients/python/write_client.py writes this file from _async_client.py: change th
 }
 WORDS = {
     r"AsyncGenerator\[T, None\]": "Generator[T, None, None]",
-    r"\bAsync(Client|Stream|Generator|Iterator)\b": r"\1",
+    r"\bAsync(Client|Connection|Stream|Generator|Iterator)\b": r"\1",
+    r"client\._async_connection\b": "client._connection",
     r"\basync (def|for|with) ": r"\1 ",
     r"\bawait ": "",
     r"__a(iter|next|enter|exit)__": r"__\1__",
@@ -55,24 +64,32 @@ WORDS = {
 
 
 def synchronous(source: str) -> str:
-    """Return the synchronous client's source for that of the asynchronous one.
-
-    Raises:
-        ValueError: a text that differs between the two is not in `source`.
-    """
+    """Return the synchronous source for an asynchronous one."""
     for theirs, ours in TEXTS.items():
-        if theirs not in source:
-            raise ValueError(f"{SOURCE.name} does not hold the text that begins {theirs[:60]!r}")
         source = source.replace(theirs, ours)
     for pattern, word in WORDS.items():
         source = re.sub(pattern, word, source)
     return _ruff(_ruff(source, "check", "--quiet", "--fix", "--unsafe-fixes", "--select", "I,UP028"), "format")
 
 
+def written() -> dict[str, str]:
+    """Return the source of each synchronous file, by its name.
+
+    Raises:
+        ValueError: a text that differs between the two clients is in no asynchronous file.
+    """
+    sources = {target: (PACKAGE / source).read_text(encoding="utf-8") for source, target in FILES.items()}
+    for theirs in TEXTS:
+        if not any(theirs in source for source in sources.values()):
+            raise ValueError(f"{', '.join(FILES)} do not hold the text that begins {theirs[:60]!r}")
+    return {target: synchronous(source) for target, source in sources.items()}
+
+
 def _ruff(source: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(TARGET), "-"]
+    command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(PACKAGE / "_client.py"), "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":
-    TARGET.write_text(synchronous(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, text in written().items():
+        (PACKAGE / name).write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The engine: requests in, steps out. Joins policy (scheduler, memory retries) and numbers (model runner).
 
-Knows nothing of HTTP, sockets or text. Use it from one thread:
+It knows nothing of HTTP, sockets or text. Use it from one thread:
 
     engine = Engine.from_folder(EngineConfig(model=folder))
     engine.add_request(request)
@@ -66,7 +66,7 @@ class Engine:
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
         self._questions: dict[int, EngineRequest] = {}
-        """Questions that were passed to the inspector and are not answered yet, by uid."""
+        """Questions about the weights that are not answered yet, by uid."""
         self._memory_retry = MemoryRetry()
         self._can_cancel = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
@@ -74,7 +74,7 @@ class Engine:
         """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
         self._active = ActiveRequests(self._scheduler, model)
         self._outputs: list[RequestOutput] = []
-        """What the next report tells; ends come between steps, too."""
+        """The outputs of the next report; requests may end between steps too."""
         self._counted: dict[str, Any] = {}
         """The counters of `EngineStats`, by field name."""
         self.info = engine_info(model, cache, max_model_len)
@@ -139,9 +139,7 @@ class Engine:
             self._wait_or_end(request, str(error))
 
     def abort(self, uid: int) -> None:
-        """End a request early; its blocks are free at once and the next step reports the end. Unknown uids are
-        ignored.
-        """
+        """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
         if uid in self._active:
             self._outputs.append(self._active.end(uid, "abort"))
         elif (request := self._memory_retry.remove(uid)) is not None:
@@ -150,8 +148,7 @@ class Engine:
             self._weight_queries.abort(uid)
 
     def step(self) -> StepOutput:
-        """Run one step. If it fails, only the requests that caused the failure end, with finish_reason "error" or
-        "memory".
+        """Run one step. If it fails, only the requests that caused it end, with finish_reason "error" or "memory".
 
         Raises what the network raises when it can no longer compute anything: the engine is then unusable.
         """

@@ -20,6 +20,7 @@ from server import schemas
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {
     "_async_client": "_client",
+    "_async_connection": "_connection",
     "AsyncClient": "Client",
     "AsyncStream": "Stream",
     "__aenter__": "__enter__",
@@ -30,7 +31,10 @@ ASYNC_NAMES |= {"__aiter__": "__iter__", "__anext__": "__next__"}
 
 def surface(kind: type) -> dict[str, str]:
     """Return each method of `kind` with its signature, written as its synchronous twin would be."""
-    methods = {name: value for name, value in vars(kind).items() if callable(value) and is_public(name)}
+    ours = [each for each in reversed(kind.__mro__) if each.__module__.startswith("lightwell_client")]
+    methods = {
+        name: value for each in ours for name, value in vars(each).items() if callable(value) and is_public(name)
+    }
     text = {name: str(inspect.signature(value)) for name, value in methods.items()}
     for theirs, ours in ASYNC_NAMES.items():
         text = {name.replace(theirs, ours): signature.replace(theirs, ours) for name, signature in text.items()}
@@ -50,8 +54,9 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
 
 def test_the_synchronous_client_is_written_from_the_asynchronous_one() -> None:
     script = runpy.run_path(str(PYTHON_CLIENT / "write_client.py"))
-    written = script["synchronous"]((PYTHON_CLIENT / "lightwell_client" / "_async_client.py").read_text())
-    assert written == (PYTHON_CLIENT / "lightwell_client" / "_client.py").read_text(), "run write_client.py"
+    package = PYTHON_CLIENT / "lightwell_client"
+    for name, text in script["written"]().items():
+        assert text == (package / name).read_text(encoding="utf-8"), "run write_client.py"
 
 
 METHODS = [
