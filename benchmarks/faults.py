@@ -10,9 +10,6 @@ own counters do not see ended. Each row says what was not as `FAULTS` promises; 
 """
 
 import argparse
-import contextlib
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +22,20 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from benchmarks.fault_acts import (
+    SETTLE_SECONDS,
+    kill_again_and_again,
+    kill_while_loading,
+    overwrite_weights,
+    remove_model,
+    remove_socket,
+    remove_socket_and_kill,
+    stop_for_a_while,
+    stop_for_good,
+    stop_while_loading,
+    truncate_weights,
+    wait,
+)
 from benchmarks.fault_judge import Evidence, Expected, judge, metrics_text, num_lost
 from benchmarks.fault_load import (
     CULPRIT,
@@ -40,10 +51,8 @@ from benchmarks.fault_load import (
     Question,
     error,
 )
-from benchmarks.fault_subject import PATIENCE, Subject, Watch, idle_metrics, start, wait_for, wait_mapped
+from benchmarks.fault_subject import PATIENCE, Subject, Watch, idle_metrics, start, wait_for
 
-_SETTLE = 1.0
-"""Seconds of load before a fault and after the server is ready again."""
 _RESTARTS = "lightwell_worker_restarts_total"
 
 
@@ -68,87 +77,6 @@ class Fault:
 
     def start(self, folder: Path, port: int | None = None) -> AbstractContextManager[Subject]:
         return start(folder, self.arguments, room=self.room, is_disk_full=self.is_disk_full, port=port)
-
-
-def kill_while_loading(subject: Subject) -> None:
-    """Kill the worker, then its successors: one as it imports torch, and one as it reads the weights."""
-    pid = subject.kill_worker()
-    for name in ("libtorch", "model.safetensors"):
-        pid = subject.next_worker(pid)
-        wait_mapped(pid, name)
-        os.kill(pid, signal.SIGKILL)
-
-
-def kill_again_and_again(subject: Subject) -> None:
-    """Kill each worker as soon as it is ready, until the server gives up."""
-    while subject.process.poll() is None:
-        if subject.is_ready():
-            with contextlib.suppress(ProcessLookupError, AssertionError):
-                subject.kill_worker()
-        time.sleep(0.05)
-
-
-def stop_for_a_while(subject: Subject) -> None:
-    """Stop the worker until it is called hung, then let it continue."""
-    pid = subject.worker()
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: not subject.is_ready(), "the silence is noticed")
-    time.sleep(_SETTLE / 2)
-    os.kill(pid, signal.SIGCONT)
-
-
-def stop_for_good(subject: Subject) -> None:
-    os.kill(subject.worker(), signal.SIGSTOP)
-
-
-def stop_while_loading(subject: Subject) -> None:
-    """Stop the successor of a worker that was killed."""
-    pid = subject.next_worker(subject.kill_worker())
-    wait_mapped(pid, "libtorch")
-    os.kill(pid, signal.SIGSTOP)
-
-
-def remove_socket(subject: Subject) -> None:
-    """Remove the socket, as a cleaner of /tmp does."""
-    folders = list(subject.tmp.glob("lightwell-*"))
-    assert folders, "the socket has a folder"
-    for folder in folders:
-        shutil.rmtree(folder)
-    time.sleep(_SETTLE)
-
-
-def remove_socket_and_kill(subject: Subject) -> None:
-    """Remove the socket and kill the worker: the next worker needs a socket."""
-    remove_socket(subject)
-    subject.kill_worker()
-
-
-def overwrite_weights(subject: Subject) -> None:
-    """Overwrite the weights in place, as a copy over them does: what runs must not notice, what starts must refuse."""
-    weights = subject.model / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-(1 << 20) :] = bytes(1 << 20)
-    with weights.open("r+b") as file:
-        file.write(content)
-    time.sleep(_SETTLE)
-    subject.kill_worker()
-
-
-def truncate_weights(subject: Subject) -> None:
-    os.truncate(subject.model / "model.safetensors", 4096)
-    time.sleep(_SETTLE)
-    subject.kill_worker()
-
-
-def remove_model(subject: Subject) -> None:
-    shutil.rmtree(subject.model)
-    time.sleep(_SETTLE)
-    subject.kill_worker()
-
-
-def wait(subject: Subject) -> None:
-    """Do nothing: the culprit alone causes the fault."""
-    time.sleep(2 * _SETTLE)
 
 
 HASTY = ("--worker-timeout", "3")
@@ -263,13 +191,13 @@ def run(fault: Fault, clients: int) -> Row:
         before, culprit = subject.metrics(), None
         with Watch(subject, before) as watch:
             load.start()
-            time.sleep(_SETTLE)
+            time.sleep(SETTLE_SECONDS)
             began = time.monotonic()
             if fault.culprit is not None:
                 culprit = load.ask_apart(fault.culprit)
             fault.act(subject)
             ready = settle(fault, subject, watch, before[_RESTARTS], began)
-            time.sleep(_SETTLE)
+            time.sleep(SETTLE_SECONDS)
             load.stop()
         lives = fault.expected.exit_status is None
         problems = load.ask_once_more() if lives else []
@@ -309,7 +237,7 @@ def settle(fault: Fault, subject: Subject, watch: Watch, restarts: float, began:
         restarts += expected.num_restarts
         wait_for(lambda: subject.metrics()[_RESTARTS] >= restarts, f"{expected.num_restarts} workers are started again")
         wait_for(subject.is_ready, "the server is ready again")
-        time.sleep(_SETTLE)
+        time.sleep(SETTLE_SECONDS)
         return f"{watch.last_unready - began:.2f} s" if watch.last_unready else "always ready"
     status = subject.process.wait(PATIENCE)
     ended = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Rules of the source: libraries that each part may know, no state of the process, short files that say what they do."""
+"""Rules of the source: libraries that each part may know, no process state, short files that say what they do."""
 
 import ast
 import re
@@ -205,7 +205,7 @@ def test_every_file_opens_with_what_it_does() -> None:
 
 def test_files_and_functions_stay_short() -> None:
     long = []
-    for path in python_files("model", "server", "clients"):
+    for path in python_files("model", "server", "clients", "tests", "benchmarks", "deploy"):
         name = path.relative_to(ROOT)
         lines = len(path.read_text(encoding="utf-8").splitlines())
         if lines > MAX_FILE_LINES:

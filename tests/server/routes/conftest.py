@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, site
+from tests.server.serving import Site, build_site, site
 from tests.tiny import make_variant
 
 FAMILIES = ("llama-gqa", "bert", "bart")
@@ -22,3 +22,26 @@ async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], t
     engine = engines[getattr(request, "param", "llama-gqa")]
     async with site(tmp_path, engine, config=engine.model_config) as built:
         yield built
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+    """Each family's application and engine, made when they are first asked for."""
+
+    class Made(dict[str, Site]):
+        def __missing__(self, name: str) -> Site:
+            folder = tmp_path_factory.mktemp(name)
+            engine = InlineEngine(folder=make_variant(name, folder / "model"))
+            self[name] = build_site(folder, engine, config=engine.model_config)
+            return self[name]
+
+    return Made()
+
+
+@pytest.fixture
+def family(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
+    return sites[request.param]
+
+
+def every_family(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("family", names, indirect=True)

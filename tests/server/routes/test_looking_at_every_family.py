@@ -20,37 +20,15 @@ from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, build_site
-from tests.tiny import ENCODERS, make_variant
+from tests.server.routes.conftest import every_family
+from tests.server.serving import Site
+from tests.tiny import ENCODERS
 
 GENERATING = tuple(name for name in ROWS if name not in ENCODERS)
 LENGTH = 20
 """Tokens: longer than the windows."""
 POINTS = ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern", "z", "result")
 """Points of an attention from which its steps are read."""
-
-
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
-    """Each family's application and engine, made when they are first asked for."""
-
-    class Made(dict[str, Site]):
-        def __missing__(self, name: str) -> Site:
-            folder = tmp_path_factory.mktemp(name)
-            engine = InlineEngine(folder=make_variant(name, folder / "model"))
-            self[name] = build_site(folder, engine, config=engine.model_config)
-            return self[name]
-
-    return Made()
-
-
-@pytest.fixture
-def at(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
-    return sites[request.param]
-
-
-def every(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("at", names, indirect=True)
 
 
 def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
@@ -70,18 +48,18 @@ def parts(config: ModelConfig) -> tuple[Part, ...]:
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
 
 
-def exactly(at: Site, body: dict[str, Any]) -> tuple[reference.Trace, Weights]:
+def exactly(family: Site, body: dict[str, Any]) -> tuple[reference.Trace, Weights]:
     """Return the pass over these inputs by the formulas, in float64, and the network's weights."""
-    assert isinstance(at.engine, InlineEngine)
-    config = at.context.config
-    weights = load_weights(at.engine.folder, config, torch.float64)
+    assert isinstance(family.engine, InlineEngine)
+    config = family.context.config
+    weights = load_weights(family.engine.folder, config, torch.float64)
     if config.kind == "encoder-decoder":
         return reference.run(config, weights, body["decoder_input"], body["input"]), weights
     return reference.run(config, weights, body["input"]), weights
 
 
-async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
-    answer = await at.post(f"/v1/{route}", body)
+async def ask(family: Site, route: str, **body: Any) -> dict[str, Any]:
+    answer = await family.post(f"/v1/{route}", body)
     assert answer.status_code == 200, answer.text
     (entry,) = answer.json()["data"]
     return dict(entry)
@@ -91,15 +69,15 @@ def array(entry: dict[str, Any], name: str) -> Any:
     return np.array(entry["arrays"][name]["data"], float)
 
 
-@every(*ROWS)
-async def test_the_steps_of_a_head_are_those_of_the_formulas(at: Site) -> None:
-    body = reading(at.context.config)
-    trace, weights = exactly(at, body)
-    for part in parts(at.context.config):
+@every_family(*ROWS)
+async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> None:
+    body = reading(family.context.config)
+    trace, weights = exactly(family, body)
+    for part in parts(family.context.config):
         own = Contributions(trace, weights, part)
         for layer, query in ((0, -1), (own.config.num_layers - 1, random.randrange(LENGTH - 3))):
             head = random.randrange(own.config.num_heads)
-            entry = await ask(at, "explain", **body, part=part, layer=layer, head=head, query_position=query)
+            entry = await ask(family, "explain", **body, part=part, layer=layer, head=head, query_position=query)
             expected = steps(own, layer, head, query)
             assert entry["arrays"].keys() == expected.keys()
             for name, numbers in expected.items():
@@ -135,24 +113,24 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
     return found if bias is None else {**found, "output_bias": bias.numpy()}
 
 
-@every("llama-gqa", "t5", "mpnet")
-async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -> None:
-    body = {**reading(at.context.config), "layer": 0, "head": 1}
+@every_family("llama-gqa", "t5", "mpnet")
+async def test_an_intervention_shows_in_the_one_step_that_it_changes(family: Site) -> None:
+    body = {**reading(family.context.config), "layer": 0, "head": 1}
     softened = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0.5}
     silenced = {"point": "attn.hook_z", "layer": 0, "head": 1, "op": "zero"}
     for change, step in ((softened, "scores"), (silenced, "z")):
-        differences = (await ask(at, "explain", **body, interventions=[change]))["differences"]
+        differences = (await ask(family, "explain", **body, interventions=[change]))["differences"]
         assert {name for name, far in differences.items() if far > 1e-4} == {step}
 
 
-@every("llama-gqa", "mistral", "t5", "mpnet")
-async def test_temperature_zero_empties_keys_and_masks_none(at: Site) -> None:
+@every_family("llama-gqa", "mistral", "t5", "mpnet")
+async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> None:
     """Check that all but one score is minus infinity then, as if those keys were masked; what leads to the scores is
     not.
     """
     cold = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0}
-    body = {**reading(at.context.config), "layer": 0, "head": 1, "query_position": 8}
-    plain, changed = await ask(at, "explain", **body), await ask(at, "explain", **body, interventions=[cold])
+    body = {**reading(family.context.config), "layer": 0, "head": 1, "query_position": 8}
+    plain, changed = await ask(family, "explain", **body), await ask(family, "explain", **body, interventions=[cold])
     for name in plain["arrays"].keys() & {"dots", "scaled", "position_bias"}:
         assert np.allclose(array(changed, name), array(plain, name), atol=1e-5)
     largest = int(array(plain, "weights").argmax())
@@ -161,15 +139,15 @@ async def test_temperature_zero_empties_keys_and_masks_none(at: Site) -> None:
     assert max(changed["differences"].values()) < 2e-4
 
 
-@every(*GENERATING)
-async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
-    config = at.context.config
+@every_family(*GENERATING)
+async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
+    config = family.context.config
     body = {**reading(config), "target": random.randrange(config.vocab_size)}
     versus = random.randrange(config.vocab_size)
     for part in parts(config):
         if part == "encoder":
             continue
-        entry = await ask(at, "contributions", **body, part=part, versus=versus, query_positions=[5, -1])
+        entry = await ask(family, "contributions", **body, part=part, versus=versus, query_positions=[5, -1])
         assert entry["difference"] < 2e-4
         components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
         assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
@@ -182,18 +160,18 @@ async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
             )
 
 
-@every(*ROWS)
-async def test_what_each_key_adds_is_what_the_formulas_say(at: Site) -> None:
+@every_family(*ROWS)
+async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None:
     """Compare every query, key and head of every layer: the length of pattern * v W_O, and its product with the
     logit.
     """
-    config = at.context.config
+    config = family.context.config
     body = reading(config)
-    trace, weights = exactly(at, body)
+    trace, weights = exactly(family, body)
     for part in parts(config):
         tokens = random.sample(range(config.vocab_size), 2) if config.has_head and part != "encoder" else []
         asked = dict(zip(("target", "versus"), tokens, strict=False))
-        entry = await ask(at, "contributions", **body, part=part, query_positions="all", **asked)
+        entry = await ask(family, "contributions", **body, part=part, query_positions="all", **asked)
         expected = Contributions(trace, weights, part)
         for layer in entry["layers"]:
             norms = expected.vectors(layer).norm(dim=-1).numpy()
@@ -204,14 +182,14 @@ async def test_what_each_key_adds_is_what_the_formulas_say(at: Site) -> None:
                 assert np.allclose(array(entry, "attributions")[layer], target - versus, rtol=1e-3, atol=1e-4)
 
 
-@every(*GENERATING)
-async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(at: Site) -> None:
-    config = at.context.config
+@every_family(*GENERATING)
+async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: Site) -> None:
+    config = family.context.config
     body = reading(config)
-    lens = await ask(at, "lens", **body, top_k=6, positions=[3, -1])
+    lens = await ask(family, "lens", **body, top_k=6, positions=[3, -1])
     assert lens["layers"] == list(range(config.num_layers + 1))
     for column, position in enumerate((3, -1)):
-        said = await ask(at, "next", **body, position=position, num_tokens=6)
+        said = await ask(family, "next", **body, position=position, num_tokens=6)
         tokens = said["temperatures"][0]["tokens"]
         assert array(lens, "ids")[-1, column].tolist() == [token["token_id"] for token in tokens]
         expected = [token["probability"] for token in tokens]
@@ -221,112 +199,34 @@ async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(at: Site
         )
 
 
-@every("bert", "mpnet", "modernbert")
-async def test_an_encoder_says_why_it_predicts_nothing(at: Site) -> None:
-    body = reading(at.context.config)
+@every_family("bert", "mpnet", "modernbert")
+async def test_an_encoder_says_why_it_predicts_nothing(family: Site) -> None:
+    body = reading(family.context.config)
     for route in ("next", "lens"):
-        assert "encoder" in (await at.error(f"/v1/{route}", body, 400))["message"]
-    assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
+        assert "encoder" in (await family.error(f"/v1/{route}", body, 400))["message"]
+    assert (await family.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 
-def measured(patterns: Any) -> dict[str, Any]:
-    """Return the measures [layer, head] of patterns [layer, head, query, key] that do not depend on the tokens."""
-    n = patterns.shape[-1]
-    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
-    safe = np.where(patterns > 0, patterns, 1)
-    return {
-        "previous_token": np.diagonal(patterns, -1, 2, 3).mean(-1),
-        "self": np.diagonal(patterns, 0, 2, 3).mean(-1),
-        "first_token": patterns[..., 1:, 0].mean(-1),
-        "entropy": -(patterns * np.log(safe)).sum(-1).mean(-1),
-        "mean_distance": (patterns * distance).sum(-1).mean(-1),
-    }
-
-
-def induction(patterns: Any, tokens: list[int]) -> Any:
-    """Return, as [layer, head], the weight on what followed earlier copies of a token, mean over the queries that
-    have some.
-    """
-    found = []
-    for query, token in enumerate(tokens):
-        followers = [key + 1 for key in range(query) if tokens[key] == token]
-        if followers:
-            found.append(patterns[:, :, query, followers].sum(-1))
-    return np.mean(found, axis=0)
-
-
-def assert_measures(entry: dict[str, Any], expected: dict[str, Any]) -> None:
-    scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
-    assert scores.keys() == expected.keys()
-    for name, numbers in expected.items():
-        assert np.allclose(scores[name], numbers, atol=1e-4), name
-
-
-async def patterns_of(at: Site, body: dict[str, Any], part: Part) -> Any:
-    answer = await at.post("/v1/attention", {**body, "part": part})
-    return np.array(answer.json()["data"][0]["attention"])
-
-
-@every(*ROWS)
-async def test_scores_of_heads_are_those_of_their_patterns(at: Site) -> None:
-    config = at.context.config
+@every_family(*ROWS)
+async def test_a_trajectory_ends_where_the_last_block_does(family: Site) -> None:
+    config = family.context.config
     body = reading(config)
     for part in parts(config):
         if part == "cross":
             continue
-        patterns = await patterns_of(at, body, part)
-        tokens = body["decoder_input" if part == "decoder" and "decoder_input" in body else "input"]
-        expected = {**measured(patterns), "induction": induction(patterns, tokens)}
-        assert_measures(await ask(at, "heads", **body, part=part), expected)
-        rolled = await ask(at, "rollout", **body, part=part)
-        mixed = np.eye(len(tokens))
-        for pattern in patterns.mean(1):
-            mixed = (pattern + np.eye(len(tokens))) / 2 @ mixed
-        assert np.allclose(array(rolled, "rollout")[0], mixed, atol=1e-5)
-
-
-@every(*ROWS)
-async def test_a_trajectory_ends_where_the_last_block_does(at: Site) -> None:
-    config = at.context.config
-    body = reading(config)
-    for part in parts(config):
-        if part == "cross":
-            continue
-        entry = await ask(at, "trajectory", **body, part=part, positions=[2, -1], compare_positions=[2])
+        entry = await ask(family, "trajectory", **body, part=part, positions=[2, -1], compare_positions=[2])
         name = f"{part}.hook_resid_post" if config.kind == "encoder-decoder" else "hook_resid_post"
-        traced = await at.post("/v1/trace", {**body, "points": [name], "positions": [2, -1], "layers": -1})
+        traced = await family.post("/v1/trace", {**body, "points": [name], "positions": [2, -1], "layers": -1})
         (point,) = traced.json()["data"][0]["points"].values()
         assert np.allclose(array(entry, "norms")[:, -1], np.linalg.norm(point["data"], axis=-1), rtol=1e-4)
         assert np.allclose(array(entry, "cosine_to_others")[0, :, 0], 1, atol=1e-5)
-
-
-@every(*ROWS)
-async def test_random_tokens_written_twice_show_induction(at: Site) -> None:
-    """Compare with TransformerLens's score: the mean of the diagonal that is one key less than the first copy back."""
-    config, half = at.context.config, 5
-    for part in parts(config):
-        if part == "cross":
-            continue
-        entry = await ask(at, "heads", part=part, repeat_length=half, num_sequences=2, seed=random.randrange(2**31))
-        assert (entry["repeat_length"], entry["num_sequences"]) == (half, 2)
-        scores = []
-        for read in at.engine.submitted[-2:]:
-            tokens = read.encoder_token_ids if part == "encoder" and config.encoder else read.prompt_token_ids
-            assert tokens[-half:] == tokens[-2 * half : -half]
-            body = {"input": list(read.prompt_token_ids)}
-            if config.encoder:
-                body = {"input": list(read.encoder_token_ids), "decoder_input": list(read.prompt_token_ids) or [0]}
-            patterns = await patterns_of(at, body, part)
-            diagonal = np.diagonal(patterns, 1 - half, 2, 3).mean(-1)
-            scores.append({**measured(patterns), "induction": diagonal})
-        assert_measures(entry, {name: np.mean([each[name] for each in scores], axis=0) for name in scores[0]})
 
 
 OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", "value": 3e38}
 """Intervention that makes the residual stream of one position infinite from then on, and what is made of it NaN."""
 
 
-@every("llama-gqa")
+@every_family("llama-gqa")
 @pytest.mark.parametrize(
     ("route", "fields", "says"),
     [
@@ -338,19 +238,19 @@ OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", 
     ],
 )
 async def test_what_cannot_be_made_of_an_overflow_is_refused(
-    at: Site, route: str, fields: dict[str, Any], says: str
+    family: Site, route: str, fields: dict[str, Any], says: str
 ) -> None:
     """Check against the old failure: NaN was ranked first by the lens, called constant by the geometry, and let
     nothing flow.
     """
-    body = {"input": ids(at.context.config, 6), **fields}
-    error = await at.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)
+    body = {"input": ids(family.context.config, 6), **fields}
+    error = await family.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)
     assert (error["param"], error["code"]) == ("interventions", "not_finite")
     assert says in error["message"]
-    assert (await at.post(f"/v1/{route}", body)).status_code == 200
+    assert (await family.post(f"/v1/{route}", body)).status_code == 200
 
 
-@every("llama-gqa")
+@every_family("llama-gqa")
 @pytest.mark.parametrize(
     ("route", "fields"),
     [
@@ -360,9 +260,9 @@ async def test_what_cannot_be_made_of_an_overflow_is_refused(
         ("contributions", {"target": 5, "query_positions": "all"}),
     ],
 )
-async def test_numbers_that_overflowed_are_null(at: Site, route: str, fields: dict[str, Any]) -> None:
-    body = {"input": ids(at.context.config, 6), **fields, "interventions": [OVERFLOW]}
-    answer = await at.post(f"/v1/{route}", body)
+async def test_numbers_that_overflowed_are_null(family: Site, route: str, fields: dict[str, Any]) -> None:
+    body = {"input": ids(family.context.config, 6), **fields, "interventions": [OVERFLOW]}
+    answer = await family.post(f"/v1/{route}", body)
     assert answer.status_code == 200
     told = json.loads(answer.content, parse_constant=pytest.fail)["data"][0]  # NaN is no JSON
     assert any("null" in json.dumps(each["data"]) for each in told["arrays"].values())

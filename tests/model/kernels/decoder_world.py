@@ -1,0 +1,244 @@
+"""A network and a step of several sequences, for the decoder's kernel, and the formulas."""
+
+import itertools
+import math
+import random
+import secrets
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.kernels import attention, rows
+from model.kernels.attention import AttentionItems, VisibleKeys
+from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.int8 import Int8BlockedWeight
+from model.kernels.products import DOT, WIDEN, BlockedWeight
+
+Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
+
+EPS = 1e-5
+
+POSITIONS = 400
+
+
+@dataclass
+class World:
+    """A network and a step of several sequences."""
+
+    kind: Kind
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+
+    def __post_init__(self) -> None:
+        print(self)
+        rng = self.rng = random.Random(self.seed)
+        torch.manual_seed(self.seed)
+        low = self.kind in ("bfloat16", "dot", "int8 bfloat16") or (self.kind == "mixed" and rng.random() < 0.5)
+        self.dtype = torch.bfloat16 if low else torch.float32
+        self.num_key_heads, self.group = rng.choice([1, 2, 3]), rng.choice([1, 2, 3])
+        self.num_heads, self.dim = self.num_key_heads * self.group, rng.choice([8, 16, 20, 32, 64])
+        self.width, self.inside = rng.choice([40, 64, 77, 130, 200, 333]), rng.choice([24, 64, 100, 231])
+        self.norm_dtype = rng.choice([self.dtype, torch.float32])
+        self.softcap = rng.choice([None, 2.0])
+        self.windows = [math.inf, *rng.sample([1, 7, 40], rng.choice([0, 1, 2]))]
+        self.head_norm = rng.choice([None, "head", "full"])
+        self.layers = [self._layer() for _ in range(rng.randint(1, 3))]
+        self.final_norm = self._norm(self.width) if rng.random() < 0.8 else None
+        self._draw_rows()
+        self.x = torch.randn(self.num_rows, self.width).to(self.dtype)
+
+    def _norm(self, width: int) -> Tensor:
+        return (1 + torch.randn(width) / 3).to(self.norm_dtype)
+
+    def _product(self, inputs: int, outputs: int) -> Product:
+        weight = torch.randn(outputs, inputs) / inputs**0.5
+        bias = torch.randn(outputs).to(self.dtype) if self.rng.random() < 0.5 else None
+        kinds = ["bfloat16", "dot", "int8"] if self.dtype == torch.bfloat16 else ["float32", "narrow", "int8"]
+        kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
+        if kind.startswith("int8"):
+            scales = weight.abs().amax(1) / 127
+            values = (weight / scales[:, None]).round().to(torch.int8)
+            return Product(Int8BlockedWeight(values, scales, self.dtype), bias)
+        dtype = torch.float32 if kind == "float32" else torch.bfloat16
+        return Product(BlockedWeight(weight.to(dtype), DOT if kind == "dot" else WIDEN, self.dtype), bias)
+
+    def _layer(self) -> DecoderLayer:
+        heads, key_heads, dim = self.num_heads, self.num_key_heads, self.dim
+        cos, sin = torch.randn(2, POSITIONS, self.rng.choice([dim, dim // 4 * 2]))
+        return DecoderLayer(
+            qkv=self._product(self.width, (heads + 2 * key_heads) * dim),
+            out=self._product(heads * dim, self.width),
+            gate_up=self._product(self.width, 2 * self.inside),
+            down=self._product(self.inside, self.width),
+            before_attention=self._norm(self.width),
+            before_mlp=self._norm(self.width),
+            q_norm={None: None, "head": self._norm(dim), "full": self._norm(heads * dim)}[self.head_norm],
+            k_norm={None: None, "head": self._norm(dim), "full": self._norm(key_heads * dim)}[self.head_norm],
+            rotary_tables=(cos, sin) if self.rng.random() < 0.8 else None,
+            key_range=self.rng.randrange(len(self.windows)),
+        )
+
+    def _draw_rows(self) -> None:
+        rng, size = self.rng, self.rng.choice([3, 8, 16, 32])
+        self.size, self.num_rows = size, rng.choice([1, 1, 2, 5, 8, 16, 33, rng.randint(1, 33)])
+        counts: list[int] = []
+        while sum(counts) < self.num_rows:
+            counts.append(min(rng.choice([1, 1, 1, rng.randint(2, 20)]), self.num_rows - sum(counts)))
+        self.counts, self.starts = counts, [rng.choice([0, rng.randint(1, 90)]) for _ in counts]
+        lengths = [start + count for start, count in zip(self.starts, counts, strict=True)]
+        needed = [-(-length // size) for length in lengths]
+        self.num_blocks = sum(needed) + 3
+        blocks = rng.sample(range(self.num_blocks), sum(needed))
+        tables = [[blocks.pop() for _ in range(count)] for count in needed]
+        self.tables = np.zeros((len(counts), max(map(len, tables))), np.int32)
+        for n, table in enumerate(tables):
+            self.tables[n, : len(table)] = table
+        self.owners = np.repeat(np.arange(len(counts)), counts)
+        self.positions = np.concatenate([np.arange(s, n) for s, n in zip(self.starts, lengths, strict=True)])
+        self.slots = self.tables[self.owners, self.positions // size].astype(np.int64) * size + self.positions % size
+        self.key_ranges = [
+            VisibleKeys(
+                self.tables,
+                self.positions,
+                np.maximum(self.positions - (window - 1), 0).astype(np.int64),
+                self.positions + 1,
+                size,
+            )
+            for window in self.windows
+        ]
+        items, first = [], 0
+        for sequence, count in enumerate(counts):
+            for row in range(first, first + count, 8):
+                num = min(8, first + count - row)
+                heads = 1 if num > 1 else rng.choice([1, self.num_key_heads])
+                items += [(sequence, row, num, head, heads) for head in range(0, self.num_key_heads, heads)]
+            first += count
+        rng.shuffle(items)
+        self.items = AttentionItems(np.array(items, np.int32))
+        alone = np.repeat(np.array(counts) == 1, counts)
+        self.rows = DecoderRows(self.key_ranges, self.items, self.slots, alone, self.num_key_heads)
+        shape = (self.num_blocks, self.num_key_heads)
+        self.caches = []
+        for _ in self.layers:
+            keys = torch.full((*shape, self.dim, size), math.nan, dtype=self.dtype)
+            values = torch.full((*shape, size, self.dim), math.nan, dtype=self.dtype)
+            for own, start in zip(self.tables, self.starts, strict=True):
+                positions = np.arange(start)
+                at, places = own[positions // size], positions % size
+                keys[at, :, :, places] = torch.randn(start, *keys.shape[1:3]).to(self.dtype)
+                values[at, :, places] = torch.randn(start, *keys.shape[1:3]).to(self.dtype)
+            self.caches.append((keys, values))
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.dim)
+
+    def copied_caches(self) -> list[tuple[Tensor, Tensor]]:
+        return [(keys.clone(), values.clone()) for keys, values in self.caches]
+
+    def decoder(self) -> Decoder:
+        return Decoder(
+            self.layers,
+            self.final_norm,
+            dtype=self.dtype,
+            num_heads=self.num_heads,
+            num_key_heads=self.num_key_heads,
+            head_dim=self.dim,
+            eps=EPS,
+            scale=self.scale,
+            softcap=self.softcap,
+        )
+
+    def run(self, pieces: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
+        """Return the residual stream, the result, the queries of each layer, and all caches."""
+        x, caches, decoder = self.x.clone(), self.copied_caches(), self.decoder()
+        queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(len(self.layers))}
+        out, bounds = x, (0, *pieces, len(self.layers))
+        for first, end in itertools.pairwise(bounds):
+            out = decoder.run(x, self.rows, LayerCaches(caches), first_layer=first, end_layer=end, queries=queries)
+        return x, out, *queries.values(), *(each for cache in caches for each in cache)
+
+    def run_one_by_one(self) -> tuple[Tensor, ...]:
+        """Return the same, computed by the kernels of the single steps."""
+        x, caches, queries = self.x.clone(), self.copied_caches(), []
+        heads, key_heads = self.num_heads * self.dim, self.num_key_heads * self.dim
+        for layer, (keys, values) in zip(self.layers, caches, strict=True):
+            qkv = _multiply(layer.qkv, rows.rms_norm(x, layer.before_attention, EPS))
+            for norm, part in ((layer.q_norm, qkv[:, :heads]), (layer.k_norm, qkv[:, heads : heads + key_heads])):
+                if norm is not None:
+                    part.copy_(rows.rms_norm(part.reshape(-1, len(norm)).contiguous(), norm, EPS).view(part.shape))
+            qkv, at = qkv.view(self.num_rows, -1, self.dim), torch.from_numpy(self.positions)
+            rotary_tables = (
+                None if layer.rotary_tables is None else (layer.rotary_tables[0][at], layer.rotary_tables[1][at])
+            )
+            q = rows.rotate_and_store(qkv, rotary_tables, torch.from_numpy(self.slots), keys, values)
+            mixed = torch.empty(q.shape, dtype=self.dtype)
+            attention.attend(
+                *(q, keys, values, self.key_ranges[layer.key_range], self.items),
+                scale=self.scale,
+                softcap=self.softcap,
+                out=mixed,
+            )
+            x = x + _multiply(layer.out, mixed.flatten(1))
+            gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
+            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu"))
+            queries.append(q)
+        out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
+        return x, out, *queries, *(each for cache in caches for each in cache)
+
+    def run_in_float64(self) -> Tensor:
+        """Return the residual stream after all blocks, by the formulas."""
+        x, widths = self.x.double(), [self.num_heads, self.num_key_heads, self.num_key_heads]
+        for layer, (keys, values) in zip(self.layers, self.caches, strict=True):
+            qkv = _exactly(layer.qkv, _normal(x, layer.before_attention)).view(self.num_rows, -1, self.dim)
+            q, k, v = torch.split(qkv, widths, 1)
+            q, k = (
+                part if norm is None else _normal(part.reshape(-1, len(norm)), norm).view(part.shape)
+                for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
+            )
+            if layer.rotary_tables is not None:
+                at = torch.from_numpy(self.positions)
+                cos, sin = (table[at][:, None].double() for table in layer.rotary_tables)
+                q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            mixed, key_range = torch.empty_like(q), self.key_ranges[layer.key_range]
+            for sequence, start in enumerate(self.starts):
+                own, blocks = np.flatnonzero(self.owners == sequence), self.tables[sequence]
+                cached = keys[blocks].permute(0, 3, 1, 2).flatten(0, 1)[:start].double()  # [position, K, D]
+                weighted = values[blocks].transpose(1, 2).flatten(0, 1)[:start].double()
+                cached, weighted = torch.cat([cached, k[own]]), torch.cat([weighted, v[own]])
+                scores = torch.einsum("qhd,khd->hqk", q[own], cached.repeat_interleave(self.group, 1)) * self.scale
+                if self.softcap is not None:
+                    scores = self.softcap * (scores / self.softcap).tanh()
+                numbers = np.arange(len(cached))
+                unseen = (numbers < key_range.first[own][:, None]) | (numbers >= key_range.last[own][:, None])
+                scores = scores.masked_fill(torch.from_numpy(unseen), -math.inf).softmax(2)
+                mixed[own] = torch.einsum("hqk,khd->qhd", scores, weighted.repeat_interleave(self.group, 1))
+            x = x + _exactly(layer.out, mixed.flatten(1))
+            gate, up = _exactly(layer.gate_up, _normal(x, layer.before_mlp)).chunk(2, 1)
+            x = x + _exactly(layer.down, gate * gate.sigmoid() * up)
+        return x
+
+
+def _multiply(product: Product, x: Tensor) -> Tensor:
+    return product.weight.multiply(x, product.bias)
+
+
+def _exactly(product: Product, x: Tensor) -> Tensor:
+    if isinstance(product.weight, BlockedWeight):
+        weight = product.weight.to_dense().double()
+    else:
+        assert isinstance(product.weight, Int8BlockedWeight)
+        values, scales = product.weight.values_and_scales()
+        weight = values.double() * scales.double()[:, None]
+    return x @ weight.T + (0 if product.bias is None else product.bias.double())
+
+
+def _normal(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    return torch.cat([turned * cos + turned.roll(cos.shape[-1] // 2, -1) * sin, rest], -1)

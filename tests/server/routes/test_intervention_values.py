@@ -1,0 +1,139 @@
+"""The numbers of interventions: lists, base64, masks, and their bounds."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
+from tests.server.routes.test_interventions import TRACE, numbers, sent
+from tests.server.serving import error_of, site, tiny_config
+
+
+async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
+    vector = [0.5 * i for i in range(8)]
+    half = np.array(vector, np.float16)
+    encoded = {"data": base64.b64encode(half.tobytes()).decode(), "shape": [8], "dtype": "float16"}
+    async with site(tmp_path) as at:
+        listed, decoded = await sent(
+            at,
+            {"point": "resid_post.0", "op": "add", "value": vector, "positions": [1, 2]},
+            {"point": "resid_post.0", "op": "patch", "value": encoded},
+        )
+    assert (listed.op, decoded.op) == ("add", "set")
+    assert np.array_equal(numbers(listed), np.array(vector, np.float32))
+    assert np.array_equal(numbers(decoded), half.astype(np.float32))
+    assert decoded.positions is None  # one vector for every position, those of generated tokens too
+
+
+SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
+
+
+@pytest.mark.parametrize("point", ["attn.hook_attn_scores", "hook_attn_scores", "attn_scores"])
+@pytest.mark.parametrize("is_encoded", [False, True])
+async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, tmp_path: Path) -> None:
+    """Send minus infinity, which is null in lists, and was refused as a number that is not finite."""
+    scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
+    value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
+    if is_encoded:
+        data = base64.b64encode(scores.astype("<f4").tobytes()).decode()
+        value = {"data": data, "shape": [4, 4], "dtype": "float32"}
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {**SCORES, "point": point, "value": value})
+    np.testing.assert_array_equal(numbers(change), scores)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({**SCORES, "value": np.zeros((4, 4)).tolist()}, "query 0 does not see the key 1"),
+        ({**SCORES, "value": np.zeros((2, 4)).tolist(), "positions": [2, 1]}, "query 2 does not see the key 3"),
+        ({**SCORES, "point": "attn.hook_pattern", "value": np.full((4, 4), 0.25).tolist()}, "0 is accepted there"),
+        ({**SCORES, "op": "add", "value": np.ones((4, 4)).tolist()}, "minus infinity, is accepted there"),
+        ({**SCORES, "point": "attn.hook_pattern", "value": [[None] * 4] * 4}, "is no array"),
+        ({**SCORES, "op": "scale", "value": [None]}, "is no array"),
+        ({**SCORES, "value": [None, "1"]}, "is no array"),
+    ],
+)
+async def test_numbers_that_the_mask_would_drop_are_refused_by_their_place(
+    item: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
+        assert (error["param"], at.engine.submitted) == ("interventions", [])
+        assert said in error["message"]
+
+
+@pytest.mark.parametrize("value", [1.0, [[1.0]], [1.0, 0.0, 0.0, 0.0], [[1.0], [2.0], [0.5], [0.0]]])
+async def test_numbers_that_are_the_same_for_all_queries_or_keys_are_meant_for_those_that_see_each_other(
+    value: Any, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        assert len(await sent(at, {**SCORES, "op": "add", "value": value})) == 1
+
+
+async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> None:
+    config = replace(tiny_config(), vocab_size=MAX_LIST_NUMBERS)
+    async with site(tmp_path, config=config) as at:
+        (change,) = await sent(at, {"op": "add", "value": [1.0] * MAX_LIST_NUMBERS, "point": "logits"})
+        assert numbers(change).shape == (MAX_LIST_NUMBERS,)
+
+
+async def test_a_list_of_too_many_numbers_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """Put broken JSON at the list's end: parsed first, that would be what the error reports."""
+    text = '{"input": "say \\"value\\": [1, 2]", "interventions": [{"value" : [[' + "0," * 20000 + "0]], broken"
+    async with site(tmp_path) as at:
+        answer = await at.http.post("/v1/trace", content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert error_of(answer)["message"].startswith("interventions.value: a list of more than 16384 numbers")
+
+
+@pytest.mark.parametrize("before", ['"value", "x": [', '["value", "b"], "x": [', '[1, "\\"value\\": ["], "x": ['])
+def test_other_long_lists_are_no_values(before: str) -> None:
+    check_value_lists(b'{"input": ' + before.encode() + b"1," * 20000 + b"1]}")
+
+
+async def test_base64_of_several_pieces_arrives_whole(tmp_path: Path) -> None:
+    wide = np.arange(1 << 18, dtype=np.float32)
+    value = {"data": base64.b64encode(wide.tobytes()).decode(), "shape": [1 << 18]}
+    async with site(tmp_path, config=replace(tiny_config(), vocab_size=1 << 18)) as at:
+        (change,) = await sent(at, {"point": "logits", "op": "add", "value": value})
+    assert np.array_equal(numbers(change), wide)
+
+
+async def test_numbers_for_each_position_stay_with_the_inputs_own(tmp_path: Path) -> None:
+    rows = [[float(i)] * 8 for i in range(4)]
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {"point": "resid_post.0", "op": "patch", "value": rows}, route="/v1/completions")
+    assert change.positions == (0, 1, 2, 3)
+
+
+async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("server.routes.inspect.interventions.MAX_VALUE_BYTES", 100)
+    item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
+    assert error["code"] == "values_too_large"
+
+
+async def test_values_count_against_the_budget_of_captures_while_the_request_runs(tmp_path: Path) -> None:
+    item = {"point": "resid_post.0", "op": "add", "value": [1.0] * 8}
+    async with site(tmp_path) as at:
+        await sent(at, item)
+        await sent(at, item, route="/v1/completions")
+        traced, generated = at.engine.submitted
+    assert traced.capture_bytes == tiny_config().vocab_size * 4 + 8 * 4
+    assert generated.capture_bytes == 8 * 4
+
+
+async def test_values_of_all_choices_are_413_when_they_never_fit(tmp_path: Path) -> None:
+    value = {"point": "resid_pre.0", "op": "add", "value": [1.0] * 8}
+    prompt = {"prompt": "abcd", "max_tokens": 2, "interventions": [value]}
+    async with site(tmp_path, max_capture_bytes=32 * 5) as at:
+        error = await at.error("/v1/completions", {**prompt, "n": 6, "temperature": 1.0}, 413)
+        assert at.engine.submitted == []
+        assert (await at.post("/v1/completions", {**prompt, "n": 5, "temperature": 1.0})).status_code == 200
+    assert error["code"] == "capture_too_large"
