@@ -69,16 +69,17 @@ def running(
     *,
     environment: Mapping[str, str] | None = None,
     log_file: Path | None = None,
+    folder: Path = ROOT,
 ) -> Iterator[Server]:
-    """Run any server that `command` starts on `port` of the loopback interface and that answers 200 at `ready_path`
-    once it is ready; it is ended with all its children afterwards. `environment` is added to ours.
+    """Run any server that `command`, in `folder`, starts on `port` of the loopback interface and that answers 200 at
+    `ready_path` once it is ready; it is ended with all its children afterwards. `environment` is added to ours.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
     with TemporaryFile() if log_file is None else log_file.open("w+b") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **(environment or {})}
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(environment or {})}
         )
         try:
             server = Server(LOOPBACK, port, process.pid)
