@@ -1,8 +1,10 @@
 """Python client of the Lightwell inference server: text, embeddings, and every step of the model in between."""
 
-from lightwell_client._async_client import AsyncClient, AsyncStream
+from lightwell_client._async_client import AsyncClient
+from lightwell_client._async_connection import AsyncStream
 from lightwell_client._attention import AttentionResult
-from lightwell_client._client import Client, Stream
+from lightwell_client._client import Client
+from lightwell_client._connection import Stream
 from lightwell_client._embeddings import Embedding, Embeddings
 from lightwell_client._exceptions import (
     ApiError,
