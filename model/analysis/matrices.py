@@ -93,7 +93,7 @@ def _prefix(config: ModelConfig, stack: Stack, short: str) -> str:
 def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
     """Return the short names of one stack's matrices."""
     own = stack_config(config, stack)
-    has_table = stack == "encoder" or config.encoder is None  # told once
+    has_table = stack == "encoder" or config.encoder is None  # listed once
     attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
     there = {
         "embed.W_E": has_table,

@@ -217,7 +217,7 @@ def _shards(index: Path) -> list[Path]:
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
-    # A name is a file beside the index: a path could reach anywhere.
+    # A name is a file next to the index: a path could reach anywhere.
     paths = [index.parent / str(name) for name in files if Path(str(name)).name == name]
     missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
     if missing:

@@ -147,7 +147,7 @@ def version_4_names(config: ModelConfig, stack: Stack) -> dict[str, str]:
         names |= {"ln1.hook_in": "hook_resid_pre"}
         if not own.parallel_blocks and not own.cross_attention:
             names |= {"ln2.hook_in": "hook_resid_mid"}
-    if own.norm_placement == "output":  # ours have one norm a sublayer, whichever side of it it stands
+    if own.norm_placement == "output":  # ours have one norm a sublayer, whichever side of it the norm is on
         names |= {f"ln{n}_post.{name}": f"ln{n}.{name}" for n in (1, 2) for name in OF_A_NORM}
     return names
 

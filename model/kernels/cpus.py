@@ -26,7 +26,7 @@ class CpuRow:
 
 
 TABLE = (
-    # Two multiplications a lane in the time of one. Models as Linux tells the generations apart.
+    # Two multiplications a lane in the time of one. Models as Linux distinguishes the generations.
     CpuRow("AMD Zen 4", "AuthenticAMD", 25, (*range(0x10, 0x20), *range(0x60, 0xB0)), ("avx512_bf16",)),
     CpuRow("AMD Zen 5", "AuthenticAMD", 26, (*range(0x30), *range(0x40, 0x50), *range(0x60, 0x80)), ("avx512_bf16",)),
     # VDPBF16PS at about half of float32's rate; tiles (AMX), where the hypervisor lets them be seen, at many times it.

@@ -233,7 +233,7 @@ def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange
     key_heads = cache.keys.shape[1]
     keys = cache.keys.transpose(0, 1)[:, key_range.tables]  # [K, R, J, D, B]
     values = cache.values.transpose(0, 1)[:, key_range.tables].flatten(2, 3)  # [K, R, S, D]
-    # What nobody put there, or another sequence did, may be no number, and a weight of 0 does not take that away.
+    # Unused memory, or another sequence's, may be NaN, and a weight of 0 does not remove that.
     values = values.masked_fill_(key_range.unseen[:, :, None], 0)
     queries = q.to(keys.dtype).view(num_rows, key_heads, -1, dim).transpose(0, 1)  # [K, R, G, D]
     dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [K, R, G, S]

@@ -160,7 +160,7 @@ def load_leading(
     """Run `load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others report their own
     errors.
     """
-    shares_of(config, group)  # raises before anybody reads a weight
+    shares_of(config, group)  # raises before any rank reads a weight
     send(Load(folder, dtype, max_model_len, batch_invariant, kernels))
     own = load_model(
         folder,

@@ -94,7 +94,7 @@ class Shares:
     def of_point(self, point: str) -> Share | None:
         """Return the share of a point's second axis, if each rank has some of it, or None if every rank has it all."""
         axis = BY_NAME[point].axes[1]
-        if point.endswith("hook_result"):  # made whole before anybody looks
+        if point.endswith("hook_result"):  # made whole before the hooks see it
             return None
         return {"head": self.heads, "kv_head": self.kv_heads, "d_mlp": self.neurons}.get(axis)
 

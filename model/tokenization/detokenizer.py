@@ -89,7 +89,7 @@ class _WindowStream:
     def push(self, token_id: int, token: str) -> str:
         self._pending.append(token_id)
         if self._byte_fallback and fallback_byte(token) is not None:
-            # A run of byte tokens is text or U+FFFD as a whole, which only its end tells.
+            # A run of byte tokens is text or U+FFFD as a whole, which only its end decides.
             return ""
         return self._take()
 

@@ -92,7 +92,9 @@ class TemplateClient:
         self._send(source + variables)
         if self._poll.poll(_MOMENT):
             return self._receive()
-        return await asyncio.shield(asyncio.to_thread(self._receive))  # which frees the lock, whoever waits no longer
+        return await asyncio.shield(
+            asyncio.to_thread(self._receive)
+        )  # which frees the lock, even if the caller is cancelled
 
     def _send(self, question: bytes) -> None:
         try:

@@ -139,7 +139,7 @@ def main(max_seconds: float, max_memory: int, max_characters: int) -> None:
     with contextlib.suppress(OSError):  # where the machine's memory ends, this process goes before a worker does
         Path("/proc/self/oom_score_adj").write_text("1000")
     for limit, most in ((resource.RLIMIT_DATA, max_memory), (resource.RLIMIT_NOFILE, 0)):
-        with contextlib.suppress(ValueError, OSError):  # a lower one stands already, or the system has none
+        with contextlib.suppress(ValueError, OSError):  # a lower limit is set already, or the system has none
             resource.setrlimit(limit, (most, most))
     gc.freeze()
     for source in questions:

@@ -152,7 +152,7 @@ class Tokenizer:
             return tuple(self.byte_level_bytes(token))
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
             return (byte,)
-        # Decoded twice in a row the token stands once at the start of the text, and once inside it.
+        # Decoded twice in a row, the token is once at the start of the text, and once inside it.
         twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
         return tuple(twice.removeprefix(self._token_string(token_id)).encode())
 

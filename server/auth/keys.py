@@ -149,7 +149,7 @@ class Keyring:
         try:
             found = _signature(os.stat(self._file))
         except OSError:
-            found = ()  # told once, as any other change for the worse
+            found = ()  # logged once, as any other change for the worse
         if found == self._signature:
             return
         self._signature = found

@@ -107,7 +107,7 @@ def visible_cards() -> int:
     does (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
     """
     try:
-        # -P: what lies in the folder that the server was started in is nobody's torch
+        # -P: a torch.py in the folder that the server was started in is not torch
         command = [sys.executable, "-P", "-c", _COUNT_CARDS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
         return int(answer.stdout.split()[-1])
@@ -144,7 +144,7 @@ def _neighbourhood(core: int) -> tuple[int, int, int]:
 def _read_int(path: Path) -> int:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # a kernel that does not tell: then by their numbers
+    except (OSError, ValueError):  # a kernel without this file: then by their numbers
         return 0
 
 

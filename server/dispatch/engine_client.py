@@ -177,7 +177,7 @@ class EngineClient:
             )
             self._pool.send(worker, *messages.new_request(request))
         except BaseException:
-            handle.close()  # what was not sent holds no place, and is nobody's request
+            handle.close()  # a request that was not sent holds no place
             raise
         if record is not None:
             record.count_prompt(cost.num_read)
@@ -251,7 +251,9 @@ class EngineClient:
         infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large
         rooms = [each.memory_room for each in infos if each.memory_room is not None]
         self.admission.note_memory(min(rooms, default=None))
-        has_cache = info.num_blocks > 2  # an encoder has one block beside the null block, and keeps nothing in it
+        has_cache = (
+            info.num_blocks > 2
+        )  # an encoder has one block in addition to the null block, and keeps nothing in it
         num_blocks = sum(each.num_blocks - 1 for each in infos) if has_cache else 1
         self.admission.note_cache(num_blocks, info.block_size)
         reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes else 0

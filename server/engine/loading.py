@@ -71,7 +71,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         )
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
     cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
-    Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
+    Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
     if ranks is not None:

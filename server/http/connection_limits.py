@@ -155,7 +155,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused and not self.cycle.response_complete:
-            self._came += len(body)  # what nobody wants any more earns no more time
+            self._came += len(body)  # a body that is no longer wanted earns no more time
         super().on_body(body)
 
     def on_message_complete(self) -> None:

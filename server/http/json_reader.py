@@ -91,7 +91,7 @@ class JsonReader:
         bounds = _NumberRange()
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
-            if scalars:  # of which each is whole, as a comma stands behind it
+            if scalars:  # each of them is complete, as a comma follows it
                 piece = self._parsed(scalars)
                 self._at += len(comma)
             else:

@@ -81,7 +81,7 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        if is_gone and not running.uncancel():  # nobody else cancelled it too
+        if is_gone and not running.uncancel():  # nothing else cancelled it too
             raise ClientGone from None
         raise
     finally:

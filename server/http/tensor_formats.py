@@ -53,7 +53,7 @@ def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> 
     best, best_quality = None, 0.0
     for candidate in offered:
         matching = [(specific, quality) for kind, specific, quality in wishes if _matches(kind, candidate.value)]
-        quality = max(matching)[1] if matching else 0.0  # the most specific wish decides
+        quality = max(matching)[1] if matching else 0.0  # the most specific type decides
         if quality > best_quality:
             best, best_quality = candidate, quality
     if best is None:

@@ -159,7 +159,7 @@ def _write(descriptor: int, data: bytes) -> bool:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # somebody who shares it made it so
+        except BlockingIOError:  # another process that shares it made it non-blocking
             room = select.poll()
             room.register(descriptor, select.POLLOUT)
             room.poll()

@@ -164,7 +164,7 @@ def _of_this_process() -> Iterable[Metric]:
 
 def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
     """Describe the KV cache of all workers that have one now, in labels, as vLLM's: it never changes while it is."""
-    num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first holds nobody's tokens
+    num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first, the null block, holds no tokens
     yield gauge(
         "cache_config_info",
         "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",

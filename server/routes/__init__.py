@@ -99,6 +99,6 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *running.routes,  # first: these have the most to do
         *looking.routes,
         *open_to_all.routes,
-        *api.routes,  # behind the others: its path of one model would take those of that model's weights
+        *api.routes,  # after the others: its path of one model would take those of that model's weights
         *operators.routes,
     ]

@@ -78,7 +78,9 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             scope = self._as_get(scope)
             known = None
-            if scope["method"] in (self.methods or ()):  # or 405 comes first: it tells what the API's description tells
+            if scope["method"] in (
+                self.methods or ()
+            ):  # or 405 comes first: it reveals no more than the API's description
                 known = check_key(Headers(scope=scope).get("authorization"), keys)
             if known is None:
                 await super().handle(scope, receive, send)

@@ -186,7 +186,7 @@ async def _encode_many(context: AppContext, texts: list[str], add_special_tokens
 
 def _encoded(text: str, encoding: Encoding) -> Prompt:
     offsets = tuple(encoding.offsets)
-    added = (0, 0)  # the span of a token that stands for no character
+    added = (0, 0)  # the span of a token that is no part of the text
     num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != added), 0)
     return Prompt(tuple(encoding.ids), text, offsets, num_ending)
 
@@ -249,7 +249,7 @@ def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
     num_kept = limit if num_tokens == -1 else num_tokens
     if num_kept is None or len(prompt.ids) <= num_kept:
         return prompt
-    added = (0, 0)  # the span of a token that stands for no character
+    added = (0, 0)  # the span of a token that is no part of the text
     num_beginning = next((i for i, span in enumerate(prompt.offsets or ()) if span != added), 0)
     num_beginning = num_beginning if num_beginning + prompt.num_ending <= num_kept else 0
     begin = len(prompt.ids) - (num_kept - num_beginning)

@@ -135,7 +135,7 @@ class RequestModel(BaseModel):
         refused = cls.REFUSED.get(name)
         if refused is not None and not refused.asks_for_nothing(value):
             raise wrong(name, f"not supported: {refused.why}; leave it out")
-        return refused is None and name not in cls.IGNORED  # then it is a name that nobody knows
+        return refused is None and name not in cls.IGNORED  # then the name is unknown
 
 
 class AnswerModel(BaseModel):

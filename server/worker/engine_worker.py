@@ -93,7 +93,7 @@ class EngineWorker:
         try:
             run_engine(self._engine, self._link)
         except ConnectionError:
-            self.leave()  # the API process is gone, and with it everyone who waits
+            self.leave()  # the API process is gone, and with it every client
         except BaseException:
             logger.exception("worker %d ends: its engine failed", worker_id)
             logging.shutdown()

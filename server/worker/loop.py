@@ -53,7 +53,7 @@ class EngineLike(Protocol):
 
 def run_engine(engine: EngineLike, link: WorkerLink) -> None:
     """Run the loop. It ends by an exception only: ConnectionError when the link ends, or what the engine raised."""
-    engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
+    engine.call_when_ready(link.wake)  # an answer that needs no step must not wait for one
     engine.watch_aborts(lambda: _new_aborts(link))
     engine.call_when_short(lambda: link.flush(_LAST_WORDS))
     watch = StepWatch()
@@ -76,7 +76,7 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
         step = replace(step, outputs=(*taken.failures, *step.outputs))
         message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
         link.send(messages.encode(message), buffers)
-        del step, message, buffers, taken  # or the next step would have this one's answers beside its own
+        del step, message, buffers, taken  # or the next step would hold this one's answers in addition to its own
 
 
 def _check(engine: EngineLike, link: WorkerLink) -> None:

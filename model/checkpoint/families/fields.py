@@ -87,7 +87,7 @@ class Fields:
         value = default if value is None else value
         if value is None or value <= 0:
             raise self.refuse(name, "a positive integer is expected")
-        # What is built of a size, before a tensor of the files tells it wrong, must not fill the memory.
+        # What is built of a size, before a tensor of the files shows that it is wrong, must not fill the memory.
         most = _MOST_LAYERS if "layer" in name else _MOST_POSITIONS if "position" in name else _MOST
         if value > most:
             raise self.refuse(name, f"at most {most} is accepted")

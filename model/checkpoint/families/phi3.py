@@ -39,7 +39,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         attention_bias=False,
         attention_out_bias=False,
         mlp_bias=False,
-        # The length before stretching stands beside the parameters, and wins over what they say.
+        # The length before stretching is next to the parameters, and wins over what they say.
         rope=read_rope(
             hf,
             heads.head_dim,

@@ -69,7 +69,7 @@ _TABLE = WeightMap(
 def _read(hf: Fields, common: Common) -> ModelConfig:
     activation, gated_mlp = _mlp(hf)
     # The first T5 ties its head to the token table and scales what it is given. Configs of transformers 5 say "tied"
-    # always, and tell the two apart by scale_decoder_outputs: an unscaled head is tied where the files have none.
+    # always, and distinguish the two by scale_decoder_outputs: an unscaled head is tied where the files have none.
     scaled = hf.flag("scale_decoder_outputs", hf.flag("tie_word_embeddings", True))
     width, num_heads = hf.size("d_model", 512), hf.size("num_heads", 8)
     num_layers = hf.size("num_layers", 6)

@@ -310,7 +310,7 @@ def why_not(numbers: torch.Tensor, name: str, dtype: torch.dtype) -> str | None:
         return None
     least, most = _RANGES[dtype]
     low, high = (float(bound) for bound in torch.aminmax(numbers))
-    if least <= low and high <= most:  # nearly always, and one pass tells
+    if least <= low and high <= most:  # nearly always, and one pass shows it
         return None
     if dtype == torch.float16:
         lost = numbers.isfinite() & numbers.half().isinf()

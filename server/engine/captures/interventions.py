@@ -154,7 +154,7 @@ class _Edit:
         """Return whether it changes any of the positions start .. end - 1."""
         if self.positions is None:
             return True
-        if not (self._first < end and start <= self._last):  # most steps are far behind: they must cost nothing
+        if not (self._first < end and start <= self._last):  # most steps are far past it: they must cost nothing
             return False
         first, last = np.searchsorted(self.positions, (start, end))
         return bool(first < last)

@@ -201,7 +201,7 @@ class DecodeGraphs:
 
     def _captured(self, step: Callable[[], DecodePass]) -> Callable[[], DecodePass]:
         """Return the step as a graph on a GPU; on other devices, return the step itself."""
-        self._packed.zero_()  # rows that are nobody's
+        self._packed.zero_()  # padding rows
         step()  # at the first call libraries set themselves up and code is compiled, which cannot be captured
         if self._pool is None:
             return step

@@ -86,7 +86,7 @@ class ModelRunner:
                 self._read(asking, hidden, captures, result, check)
                 self._sample(placed, hidden, passed, captures, result)
                 if passed is not None:
-                    passed.deliver()  # behind the sampling: the device had time for it meanwhile
+                    passed.deliver()  # after the sampling, during which the device could compute it
                     hooks = passed.hooks
                 result.attention_seconds += _seconds(hooks)
                 _take_rows(row_sinks, result)
@@ -200,7 +200,7 @@ class ModelRunner:
             window = Window(at.span, 0, start, end - start)
             reads = [read for sink in sinks for read in sink.hooks(window)]
             first = 0
-            if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
+            if found.prompt_logprobs is None:  # then only the rows between the first and the last that a hook reads
                 if not reads:
                     continue
                 first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)

@@ -217,7 +217,7 @@ class MemoryRetry:
         for uid in uids:
             self._blames.pop(uid, None)
             if uid in self._retrying:
-                # It never was tried without those set aside for it: nobody knows who was to blame.
+                # It was never tried without the requests that were requeued for it, so the cause is unknown.
                 self._retrying.remove(uid)
                 self._blames.clear()
 

@@ -23,7 +23,7 @@ def end_with_parent(parent: int) -> None:
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(0)  # it ended before the kernel was told
+        os._exit(0)  # it ended before this call
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def is_scores(config: ModelConfig, name: str) -> bool:
     """Return whether the name, in any spelling, means the scores of an attention."""
     try:
         return is_scores_point(read_name(config, name).point)
-    except UnknownPoint:  # `target_of` tells
+    except UnknownPoint:  # `target_of` reports it
         return False
 
 
@@ -218,7 +218,7 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
 def intervention(
     layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
 ) -> Intervention:
-    """Return the change of one layer, as the engine takes it. An array has been checked by `fitted`."""
+    """Return the change of one layer, as the engine takes it. An array has been checked by `check_fits`."""
     positions, numbers = place.positions, value if isinstance(value, float) else _array(value)
     if positions is None and not isinstance(value, float) and _tells_positions(value, place):
         positions = tuple(range(place.shape[place.row_axis]))

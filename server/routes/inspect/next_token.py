@@ -68,7 +68,7 @@ def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> 
         distribution(logits, temperature, top_k=top_k, top_p=body.top_p, min_p=body.min_p)
         for temperature in body.temperatures
     ]
-    # One order for all temperatures: they do not change who is likelier. The lower id comes first among equals.
+    # One order for all temperatures: they do not change which token is likelier. The lower id comes first among equals.
     order = np.argsort(-logits, kind="stable")[: body.num_tokens]
     names = context.tokenizer.token_strings(order.tolist())
     temperatures = [

@@ -116,7 +116,7 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
 
     if isinstance(body.input, str):
         return prepared(body.input)
-    if not body.input or not isinstance(body.input[0], str):  # of ids nobody looks at each: there may be a million
+    if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
         return body.input
     return [prepared(item) for item in body.input if isinstance(item, str)]
 

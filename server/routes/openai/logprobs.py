@@ -71,7 +71,7 @@ class LegacyLogprobs:
     def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
         strings = self._tokenizer.token_strings(token_ids)
         offsets = []
-        for token_id in token_ids:  # one within a character stands where that begins
+        for token_id in token_ids:  # a token within a character has the offset where that begins
             offsets.append(self._offset)
             self._offset += len(self._text.push(token_id))
         return {

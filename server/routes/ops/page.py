@@ -39,7 +39,7 @@ _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_PAGE_HEADERS = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}  # the rest is told with every answer
+_PAGE_HEADERS = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}  # every answer has the other headers
 # Swagger UI writes its styles into the document.
 _DOCS_HEADERS = {
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'"),
