@@ -222,7 +222,7 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:
                 break  # preempted for one before it, and so is all that follows
             num_tokens = len(seq.token_ids)
-            # A prompt's last token is no decode: it counts among the tokens that overtaking sequences may take together.
+            # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
             if num_tokens - seq.num_computed_tokens > 1 or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
             elif len(seq.block_table) * block_size >= num_tokens or self._grow(seq, num_tokens):
