@@ -16,7 +16,7 @@ from tests.client.answers import (
     fields_of,
 )
 from tests.client.conftest import Asker
-from tests.client.test_looks import NEXT
+from tests.client.test_inspection import NEXT
 from tests.client.wire_server import WireServer
 
 

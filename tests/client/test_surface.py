@@ -31,9 +31,9 @@ ASYNC_NAMES |= {"__aiter__": "__iter__", "__anext__": "__next__"}
 
 def surface(kind: type) -> dict[str, str]:
     """Return each method of `kind` with its signature, written as its synchronous twin would be."""
-    ours = [each for each in reversed(kind.__mro__) if each.__module__.startswith("lightwell_client")]
+    classes = [each for each in reversed(kind.__mro__) if each.__module__.startswith("lightwell_client")]
     methods = {
-        name: value for each in ours for name, value in vars(each).items() if callable(value) and is_public(name)
+        name: value for each in classes for name, value in vars(each).items() if callable(value) and is_public(name)
     }
     text = {name: str(inspect.signature(value)) for name, value in methods.items()}
     for theirs, ours in ASYNC_NAMES.items():

@@ -16,7 +16,7 @@ from model.hooks.point_names import points_of, stack_config, stacks, version_4_n
 from server.http.errors import BadRequest
 from server.routes.inspect.trace_plan import choose_points
 from server.schemas import TraceRequest
-from tests.client.test_looks import as_json, fields_of
+from tests.client.answers import as_json, fields_of
 from tests.server.serving import tiny_config
 
 GATED = replace(tiny_config(), gated_mlp=True)

@@ -13,7 +13,7 @@ from lightwell_client import (
 )
 from tests.client.answers import TOKENS, Arrays, as_json, as_safetensors, described, draw, fields_of
 from tests.client.conftest import Asker
-from tests.client.test_looks import ROLLOUT, ROLLOUT_ARRAYS
+from tests.client.test_inspection import ROLLOUT, ROLLOUT_ARRAYS
 from tests.client.wire_server import Reply, WireServer
 
 

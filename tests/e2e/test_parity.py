@@ -16,7 +16,7 @@ import torch
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from model.hooks.points import Point, Stack
-from tests import parity, tiny
+from tests import parity, parity_numbers, tiny
 from tests.server.running import ROOT
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_float32_over_http_is_within_its_bounds(checkpoint: Checkpoint) -> None:
 
 def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint) -> None:
     config, rng = checkpoint.config, random.Random(checkpoint.seed)
-    (prompt, *_) = parity.draw_prompts(config, checkpoint.seed)
+    (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     asked: dict[str, Any] = {"input": prompt.ids}
     if config.encoder is not None:
         asked = {"input": prompt.encoder_ids, "decoder_input": prompt.ids}
@@ -80,7 +80,7 @@ def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkp
     config = checkpoint.config
     if not config.has_head:
         return  # an encoder generates nothing
-    (prompt, *_) = parity.draw_prompts(config, checkpoint.seed)
+    (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
     server = checkpoint.asked.server
     choice = server.post("/v1/completions", {**body, "prompt": prompt.encoder_ids or prompt.ids}).json()["choices"][0]
