@@ -24,11 +24,10 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.weight_queries import WeightQueries
-from server.engine.failure import Failure, failure_of
 from server.engine.info import engine_info
 from server.engine.loading import load
 from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.outputs import EngineStats, RequestOutput, StepOutput
+from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.capture_budget import CaptureBudget

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from server.engine.failure import failure_of
 from server.engine.memory.memory_limit import give_back_memory
-from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
+from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput, failure_of
 from server.engine.request import EngineRequest
 from server.ipc import messages
 from server.ipc.link import WorkerLink

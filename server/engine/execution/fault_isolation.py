@@ -13,8 +13,8 @@ from typing import Protocol
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.execution.step_result import StepResult
-from server.engine.failure import Failure, failure_of
 from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.outputs import Failure, failure_of
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk, Sequence
 

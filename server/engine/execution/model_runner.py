@@ -24,8 +24,7 @@ from server.engine.captures.request_captures import HooksBuilder, RequestCapture
 from server.engine.captures.window import Window
 from server.engine.execution.cuda_graphs import DecodeGraphs, DecodePass
 from server.engine.execution.step_result import StepResult
-from server.engine.failure import Failure
-from server.engine.outputs import TokenLogprobs
+from server.engine.outputs import Failure, TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from server.engine.failure import Failure
-from server.engine.outputs import Array, TokenLogprobs
+from server.engine.outputs import Array, Failure, TokenLogprobs
 
 
 @dataclass(slots=True)

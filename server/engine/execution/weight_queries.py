@@ -17,8 +17,7 @@ from dataclasses import replace
 
 import torch
 
-from server.engine.failure import failure_of
-from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
+from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, failure_of
 from server.engine.request import EngineRequest, WeightsTask
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from server.engine.failure import Failure
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.outputs import FinishReason
+from server.engine.outputs import Failure, FinishReason
 from server.engine.request import EngineRequest
 
 _MOST_BLAMES = 2
