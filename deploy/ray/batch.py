@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--no-progress", action="store_true", help="show no progress bar")
     for name in (*_OF_THE_NUMBERS, *_OF_THE_RUN):
         setting = Settings.__dataclass_fields__[name]
-        kind = setting.metadata["kind"]
+        kind = setting.metadata["type"]
         shape: dict[str, Any] = {"action": "store_true"} if kind.is_flag else {"metavar": kind.metavar}
         add(flag_name(name), help="as of `lightwell serve`", **shape)
     return parser

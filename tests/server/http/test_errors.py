@@ -8,6 +8,7 @@ from httpx import ASGITransport, AsyncClient
 from starlette.exceptions import HTTPException
 
 from server.http import errors
+from server.http.error_handlers import install_error_handlers
 from server.http.errors import (
     ApiError,
     QueueFull,
@@ -15,7 +16,6 @@ from server.http.errors import (
     WorkerLost,
     error_body,
     error_json,
-    install_error_handlers,
 )
 
 STATUSES = {
