@@ -62,13 +62,13 @@ class Times:
     free: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     poll: list[float] = field(default_factory=list)
-    """How much earlier it may have been: time since the start of the last poll that did not show it."""
+    """Milliseconds by which it may have been earlier: the time since the start of the last poll that did not show it."""
     step: float = float("nan")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one poll saw. Times are seconds on one clock."""
+    """The state that one poll found. Times are seconds on one clock."""
 
     began: float
     ended: float

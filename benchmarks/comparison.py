@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.load import percentile
 
 OURS = "lightwell"
-"""What our engine is called, and how the names of its other configurations begin: those are not peers."""
+"""The name of our engine. Names of its other configurations begin with it; those are not peers."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 CLIENTS = 32
 DTYPES = ("float32", "bfloat16")
 QUANTIZED = {"": [], ", int8": ["--quantize", "int8"]}
-"""What quantization adds to a model's label, and the arguments of the server."""
+"""The suffix of a model's label for each quantization, and the server's arguments."""
 ASKED = {"float32": 1.10, "bfloat16": 1.03}
 """The cost that is aimed at: time with batch invariance over time without."""
 COMMON_IDS = 4000

@@ -26,12 +26,12 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Expected:
-    """What is promised of one fault. Without arguments: that no client notices it."""
+    """The promise for one fault. By default no client notices it."""
 
     allowed: frozenset[Outcome] = frozenset()
-    """What clients may see in addition to right answers."""
+    """Outcomes that clients may get in addition to right answers."""
     culprit: frozenset[Outcome] = frozenset()
-    """What the request that causes the fault must see."""
+    """Outcomes of which the request that causes the fault must get one."""
     stays_ready: bool = True
     """False if it must have been not ready for a time, with `worker_up` 0."""
     num_restarts: int = 0

@@ -27,7 +27,7 @@ _LONG = tuple(range(5, 485))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client saw."""
+    """The outcome of one request, as its client got it."""
 
     seen: str
     """A status, or how the connection ended."""

@@ -66,14 +66,14 @@ class Fault:
     expected: Expected
     questions: tuple[Question, ...] = EVERYTHING
     is_idle: bool = False
-    """Whether no client sends requests while it happens."""
+    """True if no client sends requests during the fault."""
     arguments: tuple[str, ...] = ()
     culprit: Question | None = None
     """The request that is sent once, in addition to the load."""
     room: int | None = None
     """Bytes that the worker may allocate beyond what it has when it is ready, or None for no limit."""
     is_disk_full: bool = False
-    """Whether the log goes to a disk without room."""
+    """True if the log is written to a full disk."""
 
     def start(self, folder: Path, port: int | None = None) -> AbstractContextManager[Subject]:
         return start(folder, self.arguments, room=self.room, is_disk_full=self.is_disk_full, port=port)

@@ -31,7 +31,7 @@ comes.
 
 @dataclass
 class Outcome:
-    """What a client saw of one request. Times are on CLOCK_MONOTONIC."""
+    """The outcome of one request, as its client got it. Times are on CLOCK_MONOTONIC."""
 
     request_id: str
     behaviour: Behaviour

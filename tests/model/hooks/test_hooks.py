@@ -110,7 +110,7 @@ def test_taking_out_a_heads_result_is_taking_out_its_z(model: Transformer) -> No
 
 def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Transformer) -> None:
     if model.config.norm_placement in ("sandwich", "output"):
-        pytest.skip("a norm stands between")
+        pytest.skip("a norm is in between")
     for name in attentions(model):
         each = sequence(model, 11)
         out = ("hook_attn_out" if name == "attn" else "hook_cross_attn_out", 0)
