@@ -62,7 +62,7 @@ class Times:
     free: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     poll: list[float] = field(default_factory=list)
-    """Milliseconds by which it may have been earlier: the time since the start of the last poll that did not show it."""
+    """Milliseconds by which it may have been earlier: since the start of the last poll that did not show it."""
     step: float = float("nan")
 
 
