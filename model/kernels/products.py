@@ -32,7 +32,7 @@ _FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
 """`Form` of `cpu/decoder.h`."""
 
 MOST_COLUMNS = 1 << 24
-"""Most columns that `find_largest` can tell apart."""
+"""Most columns that `find_largest` can distinguish."""
 
 _LARGE_PAGE = 2 << 20
 """Bytes of the system's large pages, in which few rows pass over weights a tenth to a fifth faster."""

@@ -25,7 +25,7 @@ int64.
 """
 
 _RADIX_BITS = 11
-"""Bits told apart in one round of the search for the edge of a nucleus: three rounds for float32."""
+"""Bits distinguished in one round of the search for the edge of a nucleus: three rounds for float32."""
 
 NUM_GROUPS = (1 << _RADIX_BITS) + 2
 """Groups of one round: one for each value of its bits, one for the tokens below and one for those above them all."""

@@ -21,7 +21,7 @@ class EditOptions(Protocol):
     """The parameters that edit logits. Values were validated where they came in."""
 
     def edits_logits(self, num_generated: int = 0) -> bool:
-        """Whether any of the others does so for the token after `num_generated`."""
+        """Return whether any of the others edits logits for the token after `num_generated`."""
         ...
 
     @property

@@ -52,7 +52,7 @@ class SamplerRow(NamedTuple):
     position: int
     """The position that the new token will have; with the seed, the key of its random number."""
     token_ids: Sequence[int] = ()
-    """The prompt and what was generated so far; read during the call only, so that nobody copies it."""
+    """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
     num_prompt_tokens: int = 0
 
 

@@ -62,7 +62,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """As `render`, for an event loop, which is held up for a few milliseconds at most."""
+        """Render as `render` does, for an event loop, which is held up for a few milliseconds at most."""
         texts = [*(text for row in messages for text in row.values()), *(arguments or {}).values()]
         num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
         if num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts):

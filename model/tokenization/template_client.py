@@ -47,7 +47,7 @@ class TemplateClient:
 
     @property
     def pid(self) -> int | None:
-        """The process, or None if none was started."""
+        """Return the process's id, or None if none was started."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ class TemplateClient:
         return self._receive()
 
     async def ask_async(self, source: bytes, variables: bytes) -> str:
-        """As `ask`; whatever takes more than a moment is waited for in a thread."""
+        """Ask as `ask` does; a thread waits for an answer that takes more than a moment."""
         if len(source) + len(variables) > _SHORT or not self._lock.acquire(blocking=False):
             return await asyncio.to_thread(self.ask, source, variables)
         self._send(source + variables)
@@ -135,5 +135,5 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
 
 @functools.cache
 def shared_client() -> TemplateClient:
-    """The process that all templates of this one share."""
+    """Return the client of the process that all templates of this process share."""
     return TemplateClient()

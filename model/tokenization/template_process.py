@@ -94,7 +94,9 @@ class _Renderer:
         self._template.render()  # reads the files of the time zone, and a codec, while files can be opened
 
     def answer(self, source: bytes, variables: bytes) -> bytes:
-        """One line with what is wrong, or null, and the bytes of the text; then the text. Null variables: no text."""
+        """Return one line with the error, or null, and the number of bytes of the text; then the text. For null
+        variables the text is empty.
+        """
         text, error = b"", None
         try:
             if source != self._source:

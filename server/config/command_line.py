@@ -73,7 +73,7 @@ def _help(name: str) -> str:
 
 
 def settings_table() -> str:
-    """The table of settings in docs/reference.md, in Markdown."""
+    """Return the table of settings in docs/reference.md, in Markdown."""
     lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
     for setting in dataclasses.fields(Settings):
         setting_type: SettingType = setting.metadata["type"]

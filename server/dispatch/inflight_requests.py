@@ -1,6 +1,6 @@
-"""The requests that workers have: each gets what its worker says of it, and ends once, whatever ends it.
+"""Follows the requests that workers have: each gets what its worker sends for it, and ends once, whatever ends it.
 
-Knows nothing of who may come in, and of where a request goes (`server.dispatch.engine_client`).
+It knows nothing of admission, or of where a request goes (`server.dispatch.engine_client`).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class InflightRequests:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of requests in flight."""
         return sum(len(worker.requests) for worker in self._workers)
 
     def begin(
@@ -114,7 +114,7 @@ class InflightRequests:
             handle.timer.cancel()
 
     def _abort(self, handle: RequestHandle) -> None:
-        """Free its place in the worker: nobody waits for it any more."""
+        """Free a request's place in its worker, because no reader waits for it any more."""
         worker = next((worker for worker in self._workers if handle.uid in worker.requests), None)
         if worker is not None:
             self._finish(worker, handle)

@@ -1,6 +1,6 @@
-"""What is known of an HTTP request while the model runs for it: until when, before whom, and whose it is.
+"""Holds what is known of an HTTP request while the model runs for it: its deadline, its priority, and its client.
 
-A route makes one (`server.routes.request_context`) and hands it to each call of the engine's client. Knows no HTTP.
+A route makes one (`server.routes.request_context`) and hands it to each call of the engine's client. It knows no HTTP.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ class RequestContext:
 
     @property
     def client(self) -> str:
-        """The name of its API key, or "" if it has none."""
+        """Return the name of its API key, or "" if it has none."""
         return "" if self.record is None else self.record.key or ""
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has given the engine something before: a drain lets it come to its end."""
+        """Return whether it has given the engine something before: a drain lets it finish."""
         return self.record is not None and self.record.engine_requests > 0
 
     def shorten(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""The workers' connections: who is connected, ready, silent or lost, and what each says last of itself.
+"""Keeps the workers' connections: which are connected, ready, silent or lost, and what each last reported.
 
-Keeps one `WorkerState` for each worker slot. Knows nothing of requests (`server.dispatch.engine_client`) and starts no
-process (`server.lifecycle.supervisor`).
+It keeps one `WorkerState` for each worker slot. It knows nothing of requests (`server.dispatch.engine_client`) and
+starts no process (`server.lifecycle.supervisor`).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Where workers find the API process: a Unix socket in a folder of its own, made anew should the folder vanish.
+"""The Unix socket where workers find the API process, in a folder of its own, made again should the folder vanish.
 
-Knows nothing of what workers say (`server.dispatch.worker_pool`) and starts none (`server.lifecycle.supervisor`).
+It knows nothing of what workers say (`server.dispatch.worker_pool`) and starts none (`server.lifecycle.supervisor`).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Requests while the engine has them: what each found, its clock, and the words it is told; and all of them together.
+"""Keeps the requests that have begun: what each has captured, its clock and its outputs.
 
-Knows what a step gave; decides nothing.
+It knows what a step returned; it decides nothing.
 """
 
 import logging
@@ -143,7 +143,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         return captures
 
     def withdraw(self, uid: int) -> EngineRequest:
-        """Take back a request that has told its client nothing yet; all it holds is free at once."""
+        """Take back a request for which no output was sent; all it holds is free at once."""
         seq = self.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
         named = {"request_id": seq.request.request_id}

@@ -206,7 +206,7 @@ class Engine:
         return state | {"capture_bytes": self.capture_bytes}
 
     def _expire(self) -> None:
-        """End whoever needs no step any more, and begin whoever has waited for memory long enough."""
+        """End the requests that need no further step, and begin those that have waited for memory long enough."""
         self._take_answers()
         self._take_turns()
         self._outputs += [self._active.end(seq.uid, "deadline") for seq in self._scheduler.expired(time.monotonic())]
@@ -222,7 +222,7 @@ class Engine:
                 self._outputs.append(output)
 
     def _take_turns(self) -> None:
-        """Begin or end those who waited for memory and whose turn it is."""
+        """Begin or end the requests that waited for memory and are next."""
         for turn in self._memory_retry.turns(time.monotonic(), self._is_anyone_gathering):
             if turn.ends is not None:
                 self._outputs.append(unbegun(turn.request, turn.ends, turn.error))
@@ -240,7 +240,7 @@ class Engine:
         return self._scheduler.schedule(capture_tokens, self._prompt_budget.tokens)
 
     def _cancellation_check(self, schedule: Schedule) -> CancellationCheck:
-        """What the network asks as it runs, whether the step is still wanted."""
+        """Return what the network asks, as it runs, whether the step is still wanted."""
         return CancellationCheck(
             schedule,
             self._new_aborts,
@@ -260,7 +260,7 @@ class Engine:
         self._count(steps_abandoned_total=1)
 
     def _commit(self, schedule: Schedule, result: StepResult, started: float) -> None:
-        """Book a step that ran, and note what each request is to be told. started: CLOCK_MONOTONIC seconds."""
+        """Commit a step that ran, and note each request's output. started: CLOCK_MONOTONIC seconds."""
         now = time.monotonic()
         self._must_complete = False
         short = {uid: failure for uid, failure in result.failures.items() if failure.reason == "memory"}
@@ -291,7 +291,7 @@ class Engine:
             self._note_seconds(time.monotonic() - started, schedule)
 
     def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput | None:
-        """What a request is to be told; its end when that cannot be put together. None when it waits to begin anew."""
+        """Return a request's output, or its end if the output cannot be made; None if it waits to begin again."""
         active = self._active[seq.uid]
         is_first = not active.has_answered
         try:
@@ -327,7 +327,7 @@ class Engine:
             self._outputs.append(unbegun(request, "memory", error))
 
     def _report(self, num_tokens: int = 0) -> StepOutput:
-        """Hand out all that is to be told. num_tokens: what the step computed."""
+        """Return all outputs that are due. num_tokens: the tokens that the step computed."""
         outputs, self._outputs = tuple(self._outputs), []
         return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
 

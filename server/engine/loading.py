@@ -23,7 +23,7 @@ from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks
 
 _CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
-"""Most rows of captures beside running text; `capture_budget` measures how many there are."""
+"""Most rows of captures in a step with running text; `capture_budget` measures how many there are."""
 
 
 class Loaded(NamedTuple):

@@ -92,7 +92,7 @@ class PointCapture:
 
     @property
     def is_along_decoder(self) -> bool:
-        """Whether its rows are the decoder's positions; if not, they are the encoder's."""
+        """Return whether its rows are the decoder's positions; if not, they are the encoder's."""
         return self.stack == "decoder" and not reads_encoder(BY_NAME[self.point])
 
 

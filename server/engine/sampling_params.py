@@ -46,9 +46,10 @@ class SamplingParams:
         return frozenset(eos) | frozenset(self.stop_token_ids)
 
     def edits_logits(self, num_generated: int = 0) -> bool:
-        """Whether logits are changed before the token after `num_generated` is chosen: by penalties, biases or bans.
+        """Return whether logits are changed before the token after `num_generated` is chosen: by penalties, biases or
+        bans.
 
-        No other place asks which parameters do that. What is false for the first token stays so.
+        No other place asks which parameters do that. What is false for the first token remains false.
         """
         return bool(
             self.repetition_penalty != 1.0
@@ -60,5 +61,5 @@ class SamplingParams:
 
     @property
     def takes_largest_logit(self) -> bool:
-        """Whether every token is that of the largest logit as it came, and nothing else is reported of it."""
+        """Return whether every token is that of the largest unedited logit, and nothing else is reported of it."""
         return not self.temperature and not self.edits_logits() and self.logprobs is None

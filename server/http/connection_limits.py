@@ -92,7 +92,9 @@ class CountedHttpProtocol(HttpProtocol):
             self.cycle.keep_alive = False
 
     def _take_spare_end(self) -> bool:
-        """Whether this is a spare connection whose request is not known yet; if so, cancel the end of its time."""
+        """Return whether this is a spare connection whose request is not known yet; if so, cancel the end of its
+        time.
+        """
         if self._spare_end is None:
             return False
         self._spare_end.cancel()
@@ -237,6 +239,6 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
 
 def http_protocol(limits: ConnectionLimits, events: ConnectionEvents) -> Callable[..., HttpProtocol]:
-    """The protocol of a server with these limits; `events` are called when one is met."""
+    """Return the protocol of a server with these limits; `events` are called when one is reached."""
     is_watched = limits.send_timeout or limits.receive_timeout
     return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, events=events)

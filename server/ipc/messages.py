@@ -40,7 +40,7 @@ class WireArray(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WireIntervention(msgspec.Struct, array_like=True, frozen=True):
-    """An `Intervention` whose array, if it has one, travels beside the message."""
+    """An `Intervention` whose array, if it has one, travels next to the message."""
 
     stack: Stack
     layer: int | None
@@ -59,7 +59,7 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     arrival_time: float
     deadline: float | None
     task_name: str
-    """The task's class: msgpack does not tell dataclasses apart."""
+    """The task's class: msgpack does not distinguish dataclasses."""
     task: msgspec.Raw
     encoder_token_ids: tuple[int, ...] = ()
     interventions: tuple[WireIntervention, ...] = ()
@@ -210,7 +210,7 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
 
 
 def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequest:
-    """The inverse of `new_request`. Raises MessageError for a task that makes no sense, or a buffer that is missing."""
+    """Return the inverse of `new_request`. Raises MessageError for a malformed task, or a buffer that is missing."""
     return EngineRequest(
         uid=message.uid,
         prompt_token_ids=message.prompt_token_ids,

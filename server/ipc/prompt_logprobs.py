@@ -1,4 +1,5 @@
-"""The log-probabilities of a prompt's tokens, which travel beside the message and are read when they are asked for.
+"""Carries the log-probabilities of a prompt's tokens, which travel next to the message and are read when they are asked
+for.
 
 The message itself is read at once and holds up the event loop; a long prompt's log-probabilities would do so for tens
 of milliseconds.
@@ -31,7 +32,7 @@ class WireLogprobs(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def end(self) -> int:
-        """The number of the first buffer after them."""
+        """Return the number of the first buffer after them."""
         return self.buffer - (-self.length // LOGPROBS_PIECE)
 
 

@@ -79,7 +79,7 @@ def accept(context: AppContext, body: RunFields) -> None:
 
 
 def current_request() -> RequestContext:
-    """The context of the HTTP request that the running task belongs to, or a new one if it belongs to none."""
+    """Return the context of the HTTP request that the running task belongs to, or a new one if it belongs to none."""
     return _current.get() or RequestContext()
 
 

@@ -100,7 +100,7 @@ class EngineWorker:
             os._exit(1)
 
     def leave(self) -> None:
-        """End this process, as the link is gone. If the API process was killed, nobody else removes its socket."""
+        """End this process, as the link is gone. If the API process was killed, this process removes its socket."""
         if not is_listened_to(self.socket_path):
             shutil.rmtree(os.path.dirname(self.socket_path), ignore_errors=True)
         os._exit(0)

@@ -245,7 +245,7 @@ class Client(Connection):
     def _look(
         self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
     ) -> L | list[L]:
-        """The result of one input, or those of several."""
+        """Return the result of one input, or those of several."""
         call = inspection.call(self._config.model, options, input=input, **fields)
         return _calls.one_or_all(input, self._send(call))
 

@@ -1,6 +1,6 @@
-"""The methods that look inside as Calls: where each asks, what it takes and what it answers.
+"""Turns the methods that look inside into Calls: the route, the options and the result of each.
 
-They ask for safetensors: exact, and a fraction of JSON's size. Each is declared beside its result.
+They ask for safetensors: exact, and a fraction of JSON's size. Each is declared next to its result.
 """
 
 from __future__ import annotations

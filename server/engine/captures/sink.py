@@ -30,12 +30,12 @@ class Sink(ABC):
     stage: Stage
     """The part of a step in which its numbers come."""
     problem: str | None = None
-    """What was found and cannot be told in the type asked for."""
+    """What was captured and cannot be represented in the type asked for, or None."""
 
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """The memory it holds, in bytes."""
+        """Return the memory it holds, in bytes."""
 
     @abstractmethod
     def hooks(self, window: Window) -> Sequence[Read | AttentionTap]:

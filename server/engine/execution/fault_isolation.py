@@ -150,7 +150,7 @@ class _Isolation:
         return failure
 
     def _clean_up(self, uids: Iterable[int], failure: Failure) -> None:
-        """Let go of what a failed pass has left behind."""
+        """Release what a failed pass has left."""
         self.take_back(uids)
         if failure.reason == "memory":
             give_back_memory()

@@ -1,4 +1,4 @@
-"""Chooses what computes, before a network is built, and tells what that came to."""
+"""Chooses what computes, before a network is built, and reports the choice."""
 
 import logging
 

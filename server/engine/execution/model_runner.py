@@ -147,7 +147,7 @@ class ModelRunner:
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
     def _place(self, chunks: ReadOnlySequence[Chunk], check: Check) -> tuple[Batch, list[_Placed]]:
-        """The chunks as a batch, those that need most layers first, and where each lies in it."""
+        """Return the chunks as a batch, those that need most layers first, and the place of each in it."""
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         return batch, [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]

@@ -1,20 +1,22 @@
-"""Who is tried again when memory is short: nobody is told so because of what others held at that moment.
+"""Decides which requests are tried again when memory is short, so that none fails because of what others held at that
+moment.
 
-A request either gathers (a look, or text with its prompt's attention: bytes that grow until its answer goes out at
-once) or holds nothing to speak of. What gathers has told its client nothing yet, so it can give back all it holds and
-begin anew.
+A request either gathers (a capture, or text with its prompt's attention: bytes that grow until its answer goes out at
+once) or holds next to nothing. For a request that gathers no output was sent yet, so it can give back all it holds and
+begin again.
 
-- Who gathers and finds no memory is set aside, and begins anew when nobody else gathers. Without memory then, it ends.
-- Who holds nothing and finds no memory is tried again in the next step; all who gather are set aside for it. Without
-  memory then, it ends, and they begin anew as if nothing had been.
-- Who was set aside twice ends: its second try was beside those alone who hold nothing.
-- While somebody is set aside, or has its second try, whoever comes and gathers waits behind it, or its turn might never
-  come.
+- A request that gathers and finds no memory is requeued, and begins again when no other request gathers. If there is no
+  memory then, it ends.
+- A request that holds nothing and finds no memory is tried again in the next step; all that gather are requeued for it.
+  If there is no memory then, it ends, and they begin again as if nothing had happened.
+- A request that was requeued twice ends: its second try was next to requests that hold nothing.
+- While a request is requeued, or has its second try, a new one that gathers waits behind it; otherwise its turn might
+  never come.
 
-So nobody is tried more than twice for its own sake.
+So no request is tried more than twice for its own sake.
 
-The engine tells what happened and does as it is told: it withdraws, begins and ends requests. Knows requests by name
-and order; no bytes, no tensor. Standard library only.
+The engine reports what happened and follows the decision: it withdraws, begins and ends requests. This module knows
+requests by uid and order; it knows no bytes and no tensor. It needs the standard library only.
 """
 
 from collections import Counter, deque
@@ -39,7 +41,8 @@ class RetryDecision:
     requeued: frozenset[int]
     """They are to be withdrawn and added to those that wait."""
     is_hopeless: bool = False
-    """Somebody ends for whom nobody could have made room: the next ones fare no better, unless the network still runs.
+    """Whether a request ends for which no other could have made room: the next ones fare no better, unless the
+    network still runs.
     """
 
 
@@ -100,12 +103,14 @@ class MemoryRetry:
         self._let_answers_go = let_answers_go
 
     def free_memory(self) -> None:
-        """Give back to the system all that can be: answers that were told, and what steps have freed."""
+        """Give back to the system all that can be: answers that were sent, and what steps have freed."""
         self._let_answers_go()
         give_back_memory()
 
     def reserve(self) -> AbstractContextManager[None]:
-        """Return the context for a step: if somebody is tried again in it, it may take what is kept back for that."""
+        """Return the context for a step: if a request is tried again in it, the step may use the memory kept for
+        that.
+        """
         return reserve() if self.is_trying else nullcontext()
 
     def run_with_reserve(self, check: Callable[[], None]) -> None:
@@ -115,14 +120,16 @@ class MemoryRetry:
             check()
 
     def wait_behind(self, request: EngineRequest) -> bool:
-        """A request that gathers has just come. Returns whether it waits here behind others, and must hold nothing."""
+        """Queue a new request that gathers if others wait. Returns whether it waits here; it must then hold nothing."""
         if not self.is_memory_short:
             return False
         self.add(request, is_to_blame=False)
         return True
 
     def wait_again(self, request: EngineRequest) -> bool:
-        """A request found no memory to begin, and holds nothing. Returns whether it waits here; if not, it ends."""
+        """Requeue a request that found no memory to begin, and holds nothing. Returns whether it waits here; if not,
+        it ends.
+        """
         self.free_memory()
         if self.is_last_try(request.uid):
             return False
@@ -130,8 +137,8 @@ class MemoryRetry:
         return True
 
     def should_withdraw(self, uid: int, failure: Failure, *, is_gathering: bool) -> bool:
-        """The answer of a begun request could not be put together. Returns whether it is to be withdrawn and added to
-        those that wait; if not, it ends.
+        """Return whether a begun request, whose answer could not be put together, is to be withdrawn and requeued;
+        if not, it ends.
         """
         return failure.reason == "memory" and is_gathering and not self.is_last_try(uid)
 
@@ -143,8 +150,8 @@ class MemoryRetry:
         *,
         others_gather: bool = False,
     ) -> RetryDecision:
-        """After a step over `scheduled`, in which `short` found no memory alone and `holders` gather still. Others
-        gather outside the steps, or do not.
+        """Decide after a step over `scheduled`, in which `short` found no memory alone and `holders` still gather.
+        `others_gather` says whether requests outside the steps gather too.
         """
         tried = self._retrying.intersection(scheduled)
         self._retrying -= tried
@@ -166,8 +173,8 @@ class MemoryRetry:
             self._blames[request.uid] += 1
 
     def turns(self, now: float, is_anyone_gathering: Callable[[], bool]) -> Iterator[Turn]:
-        """Before a step: take out, one by one, those that begin now and those that end instead. Each is to be done
-        before the next one is asked for. now: CLOCK_MONOTONIC seconds.
+        """Remove and yield, before a step, the requests that begin now and those that end instead. Each is to be
+        done before the next one is asked for. now: CLOCK_MONOTONIC seconds.
         """
         if self.is_trying:
             self.free_memory()

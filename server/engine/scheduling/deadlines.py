@@ -21,7 +21,7 @@ class Deadlines:
 
     @property
     def next(self) -> float | None:
-        """The earliest deadline (CLOCK_MONOTONIC seconds), or None if there is none."""
+        """Return the earliest deadline (CLOCK_MONOTONIC seconds), or None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, seq: Sequence) -> None:

@@ -26,7 +26,7 @@ class Schedule:
 
     @property
     def work(self) -> StepWork:
-        """How much of it is text, and how much captures."""
+        """Return how much of it is text, and how much captures."""
         if self.num_tokens == self.num_decodes:
             return StepWork(self.num_tokens, 0, only_decodes=True)
         num_captures = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_captures)
