@@ -1,4 +1,4 @@
-"""What each word, through each head, adds to the stream and to a logit. Knows arrays; no model, no engine, no torch.
+"""What each word, through each head, adds to the stream and to a logit. It knows arrays; no model, no engine, no torch.
 
 Attention at query i adds sum_h sum_j A[h, i, j] v[j] W_O^h + b_O to the stream (Elhage et al. 2021, "A mathematical
 framework for transformer circuits"). A[h, i, j] >= 0 is a number, so the length of each term and its product with a

@@ -2,7 +2,7 @@
 
 Renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
 variables. A template that would hang or fill memory is stopped by the bounds of the process that runs it
-(`model.tokenization.template_process`). Knows one template; refuses to know requests, roles and torch.
+(`model.tokenization.template_process`). It knows one template; it knows no requests, roles and torch.
 """
 
 import asyncio

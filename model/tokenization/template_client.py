@@ -1,5 +1,5 @@
 """The parent's end of the process that renders chat templates (`model.tokenization.template_process`): starts it, asks
-it, and starts another one when a template has ended it. Knows no jinja, and no conversation.
+it, and starts another one when a template has ended it. It knows no jinja, and no conversation.
 """
 
 import asyncio

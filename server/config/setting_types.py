@@ -1,4 +1,4 @@
-"""The types of values that settings have: how each is read from text, and what is accepted. Knows no setting."""
+"""The types of values that settings have: how each is read from text, and what is accepted. It knows no setting."""
 
 import re
 from collections.abc import Callable, Sequence

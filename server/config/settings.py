@@ -1,7 +1,7 @@
 """Every setting of the server, once: its type, default and help, and which settings contradict each other.
 
 A flag wins over its `LIGHTWELL_*` variable, the variable over the default. `server.config.command_line` makes flags,
-`--help` and the reference's table of them. Knows neither torch, nor the model's own limits, nor how a setting is used.
+`--help` and the reference's table of them. It knows no torch, no limits of the model, and no use of a setting.
 """
 
 import dataclasses

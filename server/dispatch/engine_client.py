@@ -1,7 +1,7 @@
 """The engine as the API process sees it: submit a request, read its outputs, ask how the workers are.
 
 Admits each request and sends it to a worker; what follows is in `server.dispatch.inflight_requests`, and how the
-workers are in `server.dispatch.worker_pool`. Starts no process (`server.lifecycle.supervisor`) and knows nothing of
+workers are in `server.dispatch.worker_pool`. It starts no process (`server.lifecycle.supervisor`) and knows nothing of
 routes. All of it runs in one event loop.
 """
 

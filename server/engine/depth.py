@@ -1,6 +1,6 @@
 """How deep a request runs the network: blocks of each of its stacks.
 
-Knows numbers and the names of points; knows no task and no tensor. Standard library only.
+It knows numbers and the names of points; no task and no tensor. It needs the standard library only.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Loads a model folder for an engine: threads, device, dtype, the network, its cache, and one step to warm them up.
 
-Resolves what a configuration leaves open, once. Knows no requests.
+It resolves what a configuration leaves open, once. It knows no requests.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """uvicorn's HTTP parser with a bound on the head of a request, and errors in the one shape from the very first byte.
 
 It overrides and reads what uvicorn keeps to itself, so pyproject.toml names one version of it; tests/server/http must
-pass before another is named. Knows nothing of routes and of what is answered.
+pass before another is named. It knows nothing of routes and of what is answered.
 """
 
 import logging

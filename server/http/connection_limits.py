@@ -1,6 +1,6 @@
 """Ends connections of clients that do not send their requests, do not read their answers, or are too many.
 
-Knows nothing of routes and of what is answered. What any connection may send is in `server.http.connection`.
+It knows nothing of routes and of what is answered. What any connection may send is in `server.http.connection`.
 """
 
 import asyncio

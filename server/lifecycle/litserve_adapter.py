@@ -23,8 +23,8 @@ takes 2 ms per step and could give 15,000 tokens/s.
 - Its FastAPI application and routes: a spec's endpoints take neither tags nor media types, and what guards them guards
   /health too. `server.routes` has its own.
 
-Knows neither routes nor the engine: it is handed a `Worker`, and imports nothing of ours. Of LitServe's attributes it
-sets `workers_setup_status`, `_transport` and `litapi_request_queues`, which a start of a worker reads. litserve is
+It knows neither routes nor the engine: it is handed a `Worker`, and imports nothing of ours. Of LitServe's attributes
+it sets `workers_setup_status`, `_transport` and `litapi_request_queues`, which a start of a worker reads. litserve is
 pinned, and tests/server/lifecycle/test_litserve_adapter.py holds what is relied on.
 """
 

@@ -3,7 +3,7 @@
     this process    uvicorn in the main thread, the engine client, the supervisor; no torch
     worker i        started by `WorkerLauncher`; `EngineWorker.setup`, then `EngineWorker.run`
 
-Knows nothing of routes: the application is handed in.
+It knows nothing of routes: the application is handed in.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""One log line per HTTP request: its id, route, status, what it cost, how it ended. Never what was asked or answered.
+"""Writes one log line per HTTP request: its id, route, status, cost and end, never what was asked or answered.
 
-Pure ASGI, so that `receive` stays the server's own. Knows nothing of what a route does: whoever runs a model on
-behalf of the request notes what it cost in its `RequestRecord`.
+It is pure ASGI, so that `receive` stays the server's own. It knows nothing of what a route does: the code that runs a
+model for the request notes the cost in its `RequestRecord`.
 """
 
 import logging

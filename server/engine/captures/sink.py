@@ -1,6 +1,6 @@
 """What every sink has: a place where some numbers of an answer gather while a request runs.
 
-Knows neither requests nor what the numbers mean.
+It knows neither requests nor what the numbers mean.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""When the next sequence's time is over. Knows times and names; never reads a clock. Standard library only."""
+"""Keeps the deadlines of sequences. It knows times and uids, reads no clock, and needs the standard library only."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush

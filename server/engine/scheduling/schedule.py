@@ -1,6 +1,6 @@
 """What one step computes: a plan while the scheduler fills it, and the schedule that it becomes.
 
-Keeps account of tokens; decides nothing, and knows neither queues nor blocks. Standard library only.
+It counts tokens; it decides nothing, knows neither queues nor blocks, and needs the standard library only.
 """
 
 from collections.abc import Collection
