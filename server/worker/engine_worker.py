@@ -1,7 +1,7 @@
 """Runs a worker process: makes the engine and the link to the API process, and then runs the loop.
 
 The API process imports this module too, so torch and the engine are imported in `setup` alone, by name. It knows
-nothing of how requests run (`server.worker.loop`), nor of what starts the process (`server.lifecycle.litserve_adapter`).
+nothing of how requests run (`server.worker.loop`), nor of what starts it (`server.lifecycle.litserve_adapter`).
 """
 
 import gc
