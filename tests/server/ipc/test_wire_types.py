@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server.engine import outputs, request
-from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, Failure, RequestOutput, StepOutput, Timing, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -34,7 +34,7 @@ from server.ipc import messages
 
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
-HEADERS_ALONE += [EngineInfo, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask]
+HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask]
 
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold
