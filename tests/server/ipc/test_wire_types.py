@@ -14,7 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server.engine import outputs, request
-from server.engine.outputs import Array, EngineInfo, EngineStats, Failure, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.outputs import (
+    Array,
+    EngineInfo,
+    EngineStats,
+    Failure,
+    RequestOutput,
+    StepOutput,
+    Timing,
+    TokenLogprobs,
+)
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
