@@ -3,7 +3,7 @@
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.depth import Stacks
+from server.engine.base_task import Stacks
 from server.engine.execution.kernel_choice import kernels_in_use
 from server.engine.outputs import EngineInfo
 

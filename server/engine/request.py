@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
-from server.engine.depth import BEFORE_OUTPUT, Depth, Depths, Stacks
+from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
 from server.engine.outputs import Array
 from server.engine.sampling_params import SamplingParams
 
@@ -94,33 +94,6 @@ class PointCapture:
     def is_along_decoder(self) -> bool:
         """Return whether its rows are the decoder's positions; if not, they are the encoder's."""
         return self.stack == "decoder" and not reads_encoder(BY_NAME[self.point])
-
-
-class BaseTask:
-    """What a task declares about itself. The defaults serve a task that looks inside the whole decoder; a task that
-    reads less overrides them, and the rest is not computed.
-    """
-
-    __slots__ = ()
-
-    is_inspection: ClassVar[bool] = True
-    """Whether it only looks inside. While other requests write text or embed it, an inspection may wait."""
-
-    def depths(self, stacks: Stacks) -> Depths:
-        """Return how deep the encoder and the decoder must run for the answer, None for one that it does not read."""
-        return Depths(encoder=None, decoder=Depth(stacks.decoder, needs_output=True))
-
-    def captured_positions(self, num_tokens: int) -> Sequence[int]:
-        """Return the positions of a prompt of `num_tokens` tokens, ascending, that the decoder must compute because the
-        answer holds them; () if only the newest token counts.
-        """
-        return range(num_tokens)
-
-    def captures(self) -> Sequence[object]:
-        """Return what to gather while the prompt is computed. For the class of each of these objects,
-        `server.engine.captures.request_captures` names the sink that gathers it. By default it is the task itself.
-        """
-        return (self,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

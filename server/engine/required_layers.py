@@ -1,7 +1,7 @@
 """Works out which part of the network a request needs: how deep each stack must run, and which positions must really be
 computed.
 
-It knows the tasks and the names of points; it knows nothing of what has been computed so far
+It knows what a task declares and the names of points; it knows nothing of what has been computed so far
 (`server.engine.sequence`), of tensors or of other requests.
 """
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
-from server.engine.depth import Depth, Stacks
-from server.engine.request import EngineRequest
+from server.engine.base_task import BaseTask, Depth, Stacks
 
 Stage = Literal["encoder", "cross", "decoder", "logits"]
 """Parts of a step, in the order in which they run; in "cross" the decoder's blocks take keys and values from the
@@ -33,33 +32,32 @@ class RequiredLayers:
     """Positions of the prompt that the decoder must compute because the answer holds them, ascending."""
 
 
-def required_layers_of(request: EngineRequest, stacks: Stacks) -> RequiredLayers:
-    """Return what `request` needs of a model with these stacks. Raises ValueError if it asks for a stack that the
-    model lacks.
+def required_layers_of(
+    task: BaseTask, stacks: Stacks, num_prompt_tokens: int, *, has_interventions: bool
+) -> RequiredLayers:
+    """Return what a task with a prompt of `num_prompt_tokens` needs of a model with these stacks. Raises ValueError if
+    it asks for a stack that the model lacks.
     """
-    task = request.task
     encoder, decoder = task.depths(stacks)
     for name, depth, has in (("encoder", encoder, stacks.encoder), ("decoder", decoder, stacks.decoder)):
         if depth is not None and not has:
-            raise ValueError(f"request {request.uid}: {type(task).__name__} asks the {name}; this model has none")
+            raise ValueError(f"{type(task).__name__} asks for the {name}; this model has none")
     runs_decoder = decoder is not None
     runs_encoder = stacks.encoder > 0
-    # A decoder looks at the encoder's last word.
-    whole = Depth(stacks.encoder, needs_output=True) if runs_decoder else _NOT_AT_ALL
+    encoder = encoder or _NOT_AT_ALL
+    if runs_decoder:  # A decoder reads the encoder's output.
+        encoder = max(encoder, Depth(stacks.encoder, needs_output=True))
+    decoder = decoder or _NOT_AT_ALL
+    if has_interventions:
+        # Changed patterns are computed again where they are used, so the last block has to use them.
+        encoder, decoder = encoder._replace(needs_output=True), decoder._replace(needs_output=True)
     return RequiredLayers(
         runs_encoder=runs_encoder,
         runs_decoder=runs_decoder,
-        encoder=_changed(max(whole, encoder or _NOT_AT_ALL), request),
-        decoder=_changed(decoder or _NOT_AT_ALL, request),
-        captured=task.captured_positions(len(request.prompt_token_ids)) if runs_decoder else (),
+        encoder=encoder,
+        decoder=decoder,
+        captured=task.captured_positions(num_prompt_tokens) if runs_decoder else (),
     )
-
-
-def _changed(depth: Depth, request: EngineRequest) -> Depth:
-    """Return the depth with the last block's output if the request intervenes: changed patterns are computed again
-    where they are used, so the last block has to use them.
-    """
-    return depth._replace(needs_output=True) if request.interventions else depth
 
 
 def stage_of(stack: Stack, name: str) -> Stage:

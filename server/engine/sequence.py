@@ -11,7 +11,7 @@ from bisect import bisect_left
 from enum import Enum
 from typing import NamedTuple
 
-from server.engine.depth import Stacks
+from server.engine.base_task import Stacks
 from server.engine.outputs import FinishReason
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask, Task
 from server.engine.required_layers import required_layers_of
@@ -80,7 +80,9 @@ class Sequence:
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
         """
-        required = required_layers_of(request, stacks)
+        required = required_layers_of(
+            request.task, stacks, len(request.prompt_token_ids), has_interventions=bool(request.interventions)
+        )
         is_encoder = not stacks.decoder
         if required.runs_decoder and not request.prompt_token_ids:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")

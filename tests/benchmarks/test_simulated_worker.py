@@ -10,7 +10,7 @@ from benchmarks.simulation.replica import Replica
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival, Lengths, Prefixes, Workload
-from server.engine.depth import Stacks
+from server.engine.base_task import Stacks
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import BlockManager

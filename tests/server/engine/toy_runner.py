@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-from server.engine.depth import Stacks
+from server.engine.base_task import Stacks
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager

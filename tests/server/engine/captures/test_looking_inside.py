@@ -102,7 +102,9 @@ def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(
                 assert found.array(point.name).tobytes() == expected.array(point.name).tobytes(), point.name
 
 
-def test_a_look_at_a_layers_patterns_runs_no_mlp_of_that_layer(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inspection_of_a_layers_patterns_runs_no_mlp_of_that_layer(
+    model_of: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, num_runs, run_mlp = model_of("llama"), 0, Feedforward.__call__
 
     def counted(mlp: Feedforward, *arguments: Any) -> torch.Tensor:
@@ -223,7 +225,7 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_look_at_everything_tells_what_looks_at_single_rows_tell(model_of: Load, name: str) -> None:
+def test_an_inspection_of_everything_gives_the_numbers_of_inspections_of_single_rows(model_of: Load, name: str) -> None:
     """Compare whole prompts, whose attention writes its weights as it makes them, with single rows, which are
     computed a second time.
     """
@@ -258,10 +260,10 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
 @pytest.mark.parametrize(
     ("name", "task", "says"),
     [
-        ("bert", LensTask(layers=(1,), positions=(0,), top_k=1), "asks the decoder; this model has none"),
-        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks the decoder"),
-        ("bert", generate(3), "asks the decoder"),
-        ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "asks the encoder; this model has none"),
+        ("bert", LensTask(layers=(1,), positions=(0,), top_k=1), "asks for the decoder; this model has none"),
+        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks for the decoder"),
+        ("bert", generate(3), "asks for the decoder"),
+        ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "asks for the encoder; this model has none"),
         ("llama", AttentionTask(capture=AttentionCapture(pairs=((0, 4),))), "no head 4 in layer 0.*heads 0 to 3"),
         ("llama", HeadScoresTask(pairs=((2, 0),)), "no head 0 in layer 2"),
         (
