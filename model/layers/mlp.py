@@ -72,9 +72,8 @@ class Mlp:
         linear = torch.ones_like(pre) if linear is None else linear
         return self._gated(torch.cat((pre, linear), -1), activation)
 
-    def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the input of `down`: x [rows, d] -> [rows, ff]."""
-        up = self.up(x)
+    def gated(self, up: torch.Tensor) -> torch.Tensor:
+        """Return the input of `down`, [rows, ff], from the output of `up`."""
         return up if self.gate is None else self._gated(up, self.gate)
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:

@@ -33,7 +33,9 @@ class BlockInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionHeads:
-    """The half that both attentions share: from queries and cached keys and values to what is added."""
+    """What both attentions share once the queries are rotated: the weighted sums of cached values, and their product
+    with W_O.
+    """
 
     name: str
     """The prefix of its points: attn | cross_attn."""
@@ -42,24 +44,24 @@ class AttentionHeads:
     out: Linear
     """[d, H D]"""
 
-    def __call__(
+    def attend(
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
     ) -> torch.Tensor:
-        """Return what is added, [T, d], from rotated q [T, H, D]."""
-        z = self._attend(q, step, key_range, layer_hooks, cross=cross)  # [T, H, D]
-        if layer_hooks is not None:
-            z = layer_hooks(f"{self.name}.hook_z", z)
-        out = self.out(z.flatten(1))
-        return out if layer_hooks is None else self._deliver_results(z, out, layer_hooks)
+        """Return the heads' weighted sums of values, z [T, H, D], for rotated q [T, H, D]."""
+        if layer_hooks is None:
+            return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
+        z = self._attend_with_hooks(q, step, key_range, layer_hooks, cross=cross)
+        return layer_hooks(f"{self.name}.hook_z", z)
 
-    def _attend(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
+    def _attend_with_hooks(
+        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
-        if layer_hooks is not None and (layer_hooks.attention or layer_hooks.attention_changes):
+        if layer_hooks.attention or layer_hooks.attention_changes:
             return attend_with_hooks(self._attended(q, step, key_range, cross=cross), step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
-    def _deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+        """Hand out what each head adds, and return what is added, `out` [T, d], as hooks leave it."""
         return deliver_results(f"{self.name}.hook_result", self.out.product, z, out, layer_hooks)
 
     def show(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks) -> None:
@@ -93,7 +95,9 @@ class SelfAttention:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
         q = self._write(self.qkv(x), step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
-        return self.heads(q, step, key_range, layer_hooks, cross=False)
+        z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
+        out = self.heads.out(z.flatten(1))
+        return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
@@ -153,7 +157,9 @@ class CrossAttention:
         q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
         if layer_hooks is not None:
             q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
-        return self.heads(q, step, step.batch.cross_key_range(), layer_hooks, cross=True)
+        z = self.heads.attend(q, step, step.batch.cross_key_range(), layer_hooks, cross=True)  # [T, H, D]
+        out = self.heads.out(z.flatten(1))
+        return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
 
     def write_kv(
         self, hidden: torch.Tensor, cache: LayerCache, slots: np.ndarray, layer_hooks: LayerHooks | None
@@ -179,7 +185,7 @@ class Feedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
-        hidden = self.mlp.hidden(x)  # [T, ff]
+        hidden = self.mlp.gated(self.mlp.up(x))  # [T, ff]
         if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, layer_hooks))
         return self.mlp.down(hidden)

@@ -130,14 +130,14 @@ class SplitHeads(AttentionHeads):
 
     shares: Shares
 
-    def _attend(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
+    def _attend_with_hooks(
+        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
         """Return z [T, H', D] of q [T, H', D]. A hook that changes scores or patterns changes them in all heads' z, on
         every rank.
         """
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
-        if layer_hooks is None or not (layer_hooks.attention or layer_hooks.attention_changes):
+        if not (layer_hooks.attention or layer_hooks.attention_changes):
             return z
         attended = self._attended(q, step, key_range, cross=cross)
         if not any(change.cross == cross for change in layer_hooks.attention_changes):
@@ -150,7 +150,7 @@ class SplitHeads(AttentionHeads):
         attention = AttentionOfAll(self.attention, self.shares.heads)
         return Attended(attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
-    def _deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
         point, heads = f"{self.name}.hook_result", self.shares.heads
         if not layer_hooks.wants(point):
             return out
