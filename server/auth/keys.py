@@ -117,7 +117,7 @@ class Keyring:
 
     @property
     def has_admin(self) -> bool:
-        self._look_at_file()  # or the first admin key would open nothing until some other route was asked for
+        self._reload_if_changed()  # or the first admin key would open nothing until some other route was asked for
         return any(known.key.is_admin for known in self.known)
 
     def find(self, given: bytes) -> KnownKey | None:
@@ -125,7 +125,7 @@ class Keyring:
 
         The digests of all keys are compared, each in constant time, so that the time reveals nothing about them.
         """
-        self._look_at_file()
+        self._reload_if_changed()
         digest = hashlib.sha256(given).digest()
         matches = [known for known in self.known if hmac.compare_digest(digest, known.key.digest)]
         return matches[0] if matches else None
@@ -142,7 +142,8 @@ class Keyring:
             raise
         logger.info("%s was read: %d API keys are known", self._file, len(self.known))
 
-    def _look_at_file(self) -> None:
+    def _reload_if_changed(self) -> None:
+        """Read the file again if it changed since the last check, at most once an interval."""
         if self._file is None or self._clock() - self._checked_at < _CHECK_INTERVAL:
             return
         self._checked_at = self._clock()

@@ -49,27 +49,27 @@ class WorkerHealth:
         while True:
             await asyncio.sleep(_INTERVAL)
             now = time.monotonic()
-            self.look(min(now - last, 1.0))
+            self.check(min(now - last, 1.0))
             last = now
 
-    def look(self, elapsed: float) -> None:
+    def check(self, elapsed: float) -> None:
         """Note that so many seconds more have passed, and act on what they make too long."""
         for worker in self._workers:
             if worker.kill_reason is not None or worker.restart_note is not None:
                 continue  # its process is ending, or has ended
             if worker.info is not None:
-                self._look_at_serving(worker, elapsed)
+                self._check_serving(worker, elapsed)
             else:
-                self._look_at_starting(worker, elapsed)
+                self._check_starting(worker, elapsed)
 
-    def _look_at_serving(self, worker: WorkerState, elapsed: float) -> None:
+    def _check_serving(self, worker: WorkerState, elapsed: float) -> None:
         if not worker.is_hung:
             worker.note_answers()
-        if not worker.requests and worker.looks_until_idle and not worker.silent_for:  # a message came since the last
-            worker.looks_until_idle -= 1
+        if not worker.requests and worker.checks_until_idle and not worker.silent_for:  # a message came since the last
+            worker.checks_until_idle -= 1
         worker.silent_for += elapsed
         longest = _KILL_AFTER * self._timeout
-        is_idle = not worker.requests and not worker.looks_until_idle
+        is_idle = not worker.requests and not worker.checks_until_idle
         limit = min(_IDLE_TIMEOUT, self._timeout) if is_idle else self._timeout
         if not worker.is_hung and worker.silent_for > limit:
             worker.note_hung(longest)
@@ -82,7 +82,7 @@ class WorkerHealth:
         if worker.is_hung and worker.silent_for > longest:
             self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
 
-    def _look_at_starting(self, worker: WorkerState, elapsed: float) -> None:
+    def _check_starting(self, worker: WorkerState, elapsed: float) -> None:
         """Check a worker that starts. Progress counts, not signs of life: a load that is blocked may still beat, and
         one that is slow may not, as long as a library is mapped.
         """

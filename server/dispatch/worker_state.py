@@ -49,7 +49,7 @@ class WorkerState:
         """Seconds without a message, while it is ready."""
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
-        self.looks_until_idle = 0
+        self.checks_until_idle = 0
         """How many more checks must find a message before beats of an idle worker can be expected of it."""
         self.stats = EngineStats()
         self.requests: dict[int, RequestHandle] = {}
@@ -75,7 +75,7 @@ class WorkerState:
         """Take the request from it."""
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
-        self.looks_until_idle = 2  # what the first finds may be older than this; the step may still run
+        self.checks_until_idle = 2  # what the first check finds may be older than this; the step may still run
 
     def take_ready_seconds(self) -> float:
         """Return how many seconds the process that ended had been ready, without the silence in which it hung at the

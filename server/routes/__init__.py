@@ -83,11 +83,11 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         dependencies=[_BEARER],
         include_in_schema=keys.has_admin,
     )
-    looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
+    inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights)
     for part in (completions, chat, embeddings):
         part.add_routes(running, context)
-    for part in (*looks, *of_weights):
+    for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)

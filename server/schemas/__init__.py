@@ -31,7 +31,7 @@ from server.schemas.mechanisms import (
     TrajectoryAnswer,
     TrajectoryRequest,
 )
-from server.schemas.predictions import LensAnswer, LensRequest, LookRequest, NextAnswer, NextRequest
+from server.schemas.predictions import InspectionRequest, LensAnswer, LensRequest, NextAnswer, NextRequest
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from server.schemas.trace import TraceAnswer, TraceRequest
 from server.schemas.weights import (
@@ -75,12 +75,12 @@ __all__ = [
     "HeadsAnswer",
     "HeadsRequest",
     "InputFields",
+    "InspectionRequest",
     "InterventionField",
     "InterventionSource",
     "Interventions",
     "LensAnswer",
     "LensRequest",
-    "LookRequest",
     "NextAnswer",
     "NextRequest",
     "ParametersAnswer",

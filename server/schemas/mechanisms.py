@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 
 from server.engine.request import Part
 from server.schemas.base import AnswerModel, Index, Messages, PromptInput, Selector, wrong
-from server.schemas.predictions import LookAnswer, LookEntry, LookRequest, Target
+from server.schemas.predictions import InspectionAnswer, InspectionEntry, InspectionRequest, Target
 
 OwnPart = Literal["decoder", "encoder"]
 _PART = "Which attention: encoder, decoder or cross (the decoder looking at the encoder); null is what the model has."
 _STACK = "Of an encoder-decoder: which stack; null is the decoder."
 
 
-class ExplainRequest(LookRequest):
+class ExplainRequest(InspectionRequest):
     """Body of POST /v1/explain."""
 
     layer: Index = Field(description="The layer; negative counts from the end.")
@@ -32,7 +32,7 @@ class Softmax(AnswerModel):
     sum_of_weights: float | None = Field(description="1, but for rounding.")
 
 
-class ExplainEntry(LookEntry):
+class ExplainEntry(InspectionEntry):
     """One query of one head of one input.
 
     Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
@@ -60,13 +60,13 @@ class ExplainEntry(LookEntry):
     )
 
 
-class ExplainAnswer(LookAnswer):
+class ExplainAnswer(InspectionAnswer):
     """Answer of POST /v1/explain as JSON."""
 
     data: list[ExplainEntry] = Field(description="One entry an input.")
 
 
-class ContributionsRequest(LookRequest):
+class ContributionsRequest(InspectionRequest):
     """Body of POST /v1/contributions."""
 
     layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
@@ -86,7 +86,7 @@ class ContributionsRequest(LookRequest):
         return self
 
 
-class ContributionsEntry(LookEntry):
+class ContributionsEntry(InspectionEntry):
     """What each key added to each query in one input.
 
     Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
@@ -111,13 +111,13 @@ class ContributionsEntry(LookEntry):
     )
 
 
-class ContributionsAnswer(LookAnswer):
+class ContributionsAnswer(InspectionAnswer):
     """Answer of POST /v1/contributions as JSON."""
 
     data: list[ContributionsEntry] = Field(description="One entry an input.")
 
 
-class TrajectoryRequest(LookRequest):
+class TrajectoryRequest(InspectionRequest):
     """Body of POST /v1/trajectory."""
 
     positions: Selector = Field(-1, description='Whose way through the layers: "all", a position, or a list.')
@@ -127,7 +127,7 @@ class TrajectoryRequest(LookRequest):
     part: OwnPart | None = Field(None, description=_STACK)
 
 
-class TrajectoryEntry(LookEntry):
+class TrajectoryEntry(InspectionEntry):
     """How the vectors of some positions of one input change through the layers.
 
     Arrays [position, state], where state 0 is the embedding and i the residual stream after block i: norms, steps
@@ -140,13 +140,13 @@ class TrajectoryEntry(LookEntry):
     compare_positions: list[int] | None = Field(None, description="Positions of the last axis of cosine_to_others.")
 
 
-class TrajectoryAnswer(LookAnswer):
+class TrajectoryAnswer(InspectionAnswer):
     """Answer of POST /v1/trajectory as JSON."""
 
     data: list[TrajectoryEntry] = Field(description="One entry an input.")
 
 
-class HeadsRequest(LookRequest):
+class HeadsRequest(InspectionRequest):
     """Body of POST /v1/heads."""
 
     input: PromptInput | Messages | None = Field(  # type: ignore[assignment]
@@ -172,7 +172,7 @@ class HeadsRequest(LookRequest):
         return self
 
 
-class HeadsEntry(LookEntry):
+class HeadsEntry(InspectionEntry):
     """Scores of heads, array scores [layer, head, measure]."""
 
     part: OwnPart = Field(description="Which stack.")
@@ -190,13 +190,13 @@ class HeadsEntry(LookEntry):
     num_sequences: int | None = Field(None, description="Of random tokens.")
 
 
-class HeadsAnswer(LookAnswer):
+class HeadsAnswer(InspectionAnswer):
     """Answer of POST /v1/heads as JSON."""
 
     data: list[HeadsEntry] = Field(description="One entry an input; one for random tokens.")
 
 
-class RolloutRequest(LookRequest):
+class RolloutRequest(InspectionRequest):
     """Body of POST /v1/rollout."""
 
     method: Literal["rollout", "flow"] = Field(
@@ -210,7 +210,7 @@ class RolloutRequest(LookRequest):
     part: OwnPart | None = Field(None, description=_STACK)
 
 
-class RolloutEntry(LookEntry):
+class RolloutEntry(InspectionEntry):
     """Attention through the layers: array rollout [layer, query, key], whose rows sum to 1; or flow [layer, query,
     key], and normalized, the same with rows scaled to sum to 1.
     """
@@ -222,7 +222,7 @@ class RolloutEntry(LookEntry):
     query_positions: list[int] = Field(description="Positions of the second axis.")
 
 
-class RolloutAnswer(LookAnswer):
+class RolloutAnswer(InspectionAnswer):
     """Answer of POST /v1/rollout as JSON."""
 
     data: list[RolloutEntry] = Field(description="One entry an input.")

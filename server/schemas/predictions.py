@@ -25,7 +25,7 @@ class DescribedArrayAnswer(AnswerModel):
     data: Any = Field(description="Nested lists, null for what is not finite; or base64 of little-endian bytes.")
 
 
-class LookEntry(AnswerModel):
+class InspectionEntry(AnswerModel):
     """The fields that every entry of these answers has."""
 
     object: str = Field(description="Kind of entry.")
@@ -39,7 +39,7 @@ class LookEntry(AnswerModel):
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
-class LookAnswer(AnswerModel):
+class InspectionAnswer(AnswerModel):
     """The fields that every one of these answers has."""
 
     object: Literal["list"] = Field(description="Kind of answer.")
@@ -49,7 +49,7 @@ class LookAnswer(AnswerModel):
     usage: Usage = Field(description="Token counts.")
 
 
-class LookRequest(InputFields):
+class InspectionRequest(InputFields):
     """The fields of every body that is answered with described arrays."""
 
     encoding_format: Literal["float", "base64"] = Field(
@@ -57,7 +57,7 @@ class LookRequest(InputFields):
     )
 
 
-class NextRequest(LookRequest):
+class NextRequest(InspectionRequest):
     """Body of POST /v1/next."""
 
     position: Index = Field(-1, description="The position whose next token is asked for; negative from the end.")
@@ -95,20 +95,20 @@ class NextAtTemperature(AnswerModel):
     tokens: list[NextToken] = Field(description="The likeliest, in falling order.")
 
 
-class NextEntry(LookEntry):
+class NextEntry(InspectionEntry):
     """The next token of one input."""
 
     position: int = Field(description="The position that predicts.")
     temperatures: list[NextAtTemperature] = Field(description="One for each temperature, in the order asked for.")
 
 
-class NextAnswer(LookAnswer):
+class NextAnswer(InspectionAnswer):
     """Answer of POST /v1/next as JSON."""
 
     data: list[NextEntry] = Field(description="One entry an input.")
 
 
-class LensRequest(LookRequest):
+class LensRequest(InspectionRequest):
     """Body of POST /v1/lens."""
 
     layers: Selector = Field(
@@ -121,7 +121,7 @@ class LensRequest(LookRequest):
     )
 
 
-class LensEntry(LookEntry):
+class LensEntry(InspectionEntry):
     """The lens of one input. Arrays: ids [layer, position, k], probabilities [layer, position, k], entropy [layer,
     position] in nats, and with a target target_probabilities and target_ranks [layer, position], 1 the likeliest."""
 
@@ -131,7 +131,7 @@ class LensEntry(LookEntry):
     target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
 
 
-class LensAnswer(LookAnswer):
+class LensAnswer(InspectionAnswer):
     """Answer of POST /v1/lens as JSON."""
 
     data: list[LensEntry] = Field(description="One entry an input.")

@@ -27,7 +27,7 @@ from lightwell_client._exceptions import (
     Unavailable,
     UnsupportedMediaType,
 )
-from lightwell_client._looks import Look, NamedArray
+from lightwell_client._inspection_result import InspectionResult, NamedArray
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
 from lightwell_client._results import (
@@ -64,6 +64,9 @@ from lightwell_client._weights import (
     Spectrum,
 )
 
+Look = InspectionResult
+"""The former name of `InspectionResult`, kept until 1.0."""
+
 __all__ = [
     "ApiError",
     "AsyncClient",
@@ -98,6 +101,7 @@ __all__ = [
     "Geometry",
     "HeadScores",
     "Health",
+    "InspectionResult",
     "InvalidResponse",
     "LensResult",
     "LightwellError",

@@ -11,7 +11,7 @@ from lightwell_client._async_connection import AsyncConnection, AsyncStream
 from lightwell_client._attention import AttentionResult
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._inspection import Inspection
-from lightwell_client._looks import L
+from lightwell_client._inspection_result import L
 from lightwell_client._mechanisms import (
     CONTRIBUTIONS,
     EXPLAIN,
@@ -115,7 +115,7 @@ class AsyncClient(AsyncConnection):
         gives every layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
         names = [points] if isinstance(points, str) else list(points)
-        return await self._look(TRACE, input, options, points=names)
+        return await self._inspect(TRACE, input, options, points=names)
 
     @overload
     async def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
@@ -123,7 +123,7 @@ class AsyncClient(AsyncConnection):
     async def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     async def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
         """Return the next token's distribution (POST /v1/next), at several temperatures at once."""
-        return await self._look(NEXT, input, options)
+        return await self._inspect(NEXT, input, options)
 
     @overload
     async def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
@@ -131,7 +131,7 @@ class AsyncClient(AsyncConnection):
     async def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     async def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
         """Return what each layer would predict at each position (POST /v1/lens), the logit lens."""
-        return await self._look(LENS, input, options)
+        return await self._inspect(LENS, input, options)
 
     @overload
     async def explain(
@@ -145,7 +145,7 @@ class AsyncClient(AsyncConnection):
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
         """Explain one query of one head, step by step with its real numbers (POST /v1/explain)."""
-        return await self._look(EXPLAIN, input, options, layer=layer, head=head)
+        return await self._inspect(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
     async def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
@@ -157,7 +157,7 @@ class AsyncClient(AsyncConnection):
         """Return what each key adds to each query, and what that does to a target token's logit (POST
         /v1/contributions).
         """
-        return await self._look(CONTRIBUTIONS, input, options)
+        return await self._inspect(CONTRIBUTIONS, input, options)
 
     @overload
     async def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
@@ -167,7 +167,7 @@ class AsyncClient(AsyncConnection):
         self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory | list[Trajectory]:
         """Return how the vectors of some positions change through the layers (POST /v1/trajectory)."""
-        return await self._look(TRAJECTORY, input, options)
+        return await self._inspect(TRAJECTORY, input, options)
 
     @overload
     async def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
@@ -175,7 +175,7 @@ class AsyncClient(AsyncConnection):
     async def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     async def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
         """Return attention through the layers, by rollout or by flow (POST /v1/rollout)."""
-        return await self._look(ROLLOUT, input, options)
+        return await self._inspect(ROLLOUT, input, options)
 
     @overload
     async def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
@@ -187,7 +187,7 @@ class AsyncClient(AsyncConnection):
         """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
         /v1/heads).
         """
-        return await self._look(HEADS, input, options)
+        return await self._inspect(HEADS, input, options)
 
     async def correlations(
         self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]
@@ -241,7 +241,7 @@ class AsyncClient(AsyncConnection):
         """Return whether the server accepts requests now. It raises only if the server cannot be reached."""
         return await self._send(_calls.health(options))
 
-    async def _look(
+    async def _inspect(
         self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
     ) -> L | list[L]:
         """Return the result of one input, or those of several."""

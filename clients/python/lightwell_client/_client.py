@@ -11,7 +11,7 @@ from lightwell_client._attention import AttentionResult
 from lightwell_client._connection import Connection, Stream
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._inspection import Inspection
-from lightwell_client._looks import L
+from lightwell_client._inspection_result import L
 from lightwell_client._mechanisms import (
     CONTRIBUTIONS,
     EXPLAIN,
@@ -124,7 +124,7 @@ class Client(Connection):
         gives every layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
         names = [points] if isinstance(points, str) else list(points)
-        return self._look(TRACE, input, options, points=names)
+        return self._inspect(TRACE, input, options, points=names)
 
     @overload
     def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
@@ -132,7 +132,7 @@ class Client(Connection):
     def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
         """Return the next token's distribution (POST /v1/next), at several temperatures at once."""
-        return self._look(NEXT, input, options)
+        return self._inspect(NEXT, input, options)
 
     @overload
     def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
@@ -140,7 +140,7 @@ class Client(Connection):
     def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
         """Return what each layer would predict at each position (POST /v1/lens), the logit lens."""
-        return self._look(LENS, input, options)
+        return self._inspect(LENS, input, options)
 
     @overload
     def explain(self, input: Texts, layer: int, head: int, **options: Unpack[ExplainOptions]) -> list[Explanation]: ...
@@ -150,7 +150,7 @@ class Client(Connection):
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
         """Explain one query of one head, step by step with its real numbers (POST /v1/explain)."""
-        return self._look(EXPLAIN, input, options, layer=layer, head=head)
+        return self._inspect(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
     def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
@@ -162,7 +162,7 @@ class Client(Connection):
         """Return what each key adds to each query, and what that does to a target token's logit (POST
         /v1/contributions).
         """
-        return self._look(CONTRIBUTIONS, input, options)
+        return self._inspect(CONTRIBUTIONS, input, options)
 
     @overload
     def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
@@ -170,7 +170,7 @@ class Client(Connection):
     def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
     def trajectory(self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
         """Return how the vectors of some positions change through the layers (POST /v1/trajectory)."""
-        return self._look(TRAJECTORY, input, options)
+        return self._inspect(TRAJECTORY, input, options)
 
     @overload
     def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
@@ -178,7 +178,7 @@ class Client(Connection):
     def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
         """Return attention through the layers, by rollout or by flow (POST /v1/rollout)."""
-        return self._look(ROLLOUT, input, options)
+        return self._inspect(ROLLOUT, input, options)
 
     @overload
     def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
@@ -190,7 +190,7 @@ class Client(Connection):
         """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
         /v1/heads).
         """
-        return self._look(HEADS, input, options)
+        return self._inspect(HEADS, input, options)
 
     def correlations(self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]) -> Correlations:
         """Return how the numbers of a point correlate over the positions of one or several texts (POST
@@ -242,7 +242,7 @@ class Client(Connection):
         """Return whether the server accepts requests now. It raises only if the server cannot be reached."""
         return self._send(_calls.health(options))
 
-    def _look(
+    def _inspect(
         self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
     ) -> L | list[L]:
         """Return the result of one input, or those of several."""

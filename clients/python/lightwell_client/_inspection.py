@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._calls import body_of, num_inputs
-from lightwell_client._looks import L, parse_looks
+from lightwell_client._inspection_result import L, parse_inspections
 from lightwell_client._wire import JSON, SAFETENSORS, Answer, Call
 
 ACCEPT = f"{SAFETENSORS}, {JSON};q=0.1"
@@ -42,6 +42,6 @@ class Inspection(Generic[L]):
         count = num_inputs(body["input"]) if "input" in body and not self.is_joint else 1
 
         def parse(answer: Answer) -> list[L]:
-            return [result.asked_for(body) for result in parse_looks(answer, self.result, count)]
+            return [result.asked_for(body) for result in parse_inspections(answer, self.result, count)]
 
         return Call("POST", f"/v1/{self.name}", parse, body, ACCEPT, options)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from lightwell_client._inspection import Inspection
-from lightwell_client._looks import Look
-from lightwell_client._options import LookOptions, Selection
+from lightwell_client._inspection_result import InspectionResult
+from lightwell_client._options import InspectionOptions, Selection
 from lightwell_client._places import place_of, total_of
 from lightwell_client._plots import axes_for, bars, heat_map, visible
 from lightwell_client._predictions import TargetToken
@@ -31,7 +31,7 @@ class Softmax(Result):
     sum_of_weights: float | None
 
 
-class ExplainOptions(LookOptions, total=False):
+class ExplainOptions(InspectionOptions, total=False):
     """What `explain` takes."""
 
     query_position: Annotated[int, Argument("The position that looks; negative counts from the end.", -1)]
@@ -41,7 +41,7 @@ class ExplainOptions(LookOptions, total=False):
     ]
 
 
-class Explanation(Look):
+class Explanation(InspectionResult):
     """Every step of one query of one head. Arrays in the order in which they are computed: q_projected, k_projected,
     q, k, products [key, d_head] (their sum is the dot), dots, scaled, capped, position_bias, scores (-inf where
     masked), exponentials, weights, v, weighted_v, z [d_head], output [d_model] (z W_O), output_bias.
@@ -81,7 +81,7 @@ class Explanation(Look):
 EXPLAIN = Inspection("explain", Explanation, ExplainOptions)
 
 
-class ContributionsOptions(LookOptions, total=False):
+class ContributionsOptions(InspectionOptions, total=False):
     """What `contributions` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
@@ -96,7 +96,7 @@ class ContributionsOptions(LookOptions, total=False):
     versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
 
 
-class Contributions(Look):
+class Contributions(InspectionResult):
     """What each key adds to each query. Arrays: norms [layer, head, query, key], the length of what each key adds
     through each head; with a target attributions [layer, head, query, key], its part of the target's logit, and
     components [query, component].
@@ -147,7 +147,7 @@ class Contributions(Look):
 CONTRIBUTIONS = Inspection("contributions", Contributions, ContributionsOptions)
 
 
-class TrajectoryOptions(LookOptions, total=False):
+class TrajectoryOptions(InspectionOptions, total=False):
     """What `trajectory` takes."""
 
     positions: Annotated[Selection, Argument('Whose way: "all", a position, or several; negative from the end.', -1)]
@@ -155,7 +155,7 @@ class TrajectoryOptions(LookOptions, total=False):
     part: Annotated[Literal["decoder", "encoder"], _STACKS]
 
 
-class Trajectory(Look):
+class Trajectory(InspectionResult):
     """How the vectors of some positions change through the layers. Arrays [position, state]: norms, steps,
     cosine_to_start, cosine_to_previous; cosine_to_others [position, state, other]. State 0 is the embedding, i the
     residual stream after block i.
@@ -183,7 +183,7 @@ class Trajectory(Look):
 TRAJECTORY = Inspection("trajectory", Trajectory, TrajectoryOptions)
 
 
-class HeadsOptions(LookOptions, total=False):
+class HeadsOptions(InspectionOptions, total=False):
     """What `heads` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
@@ -196,7 +196,7 @@ class HeadsOptions(LookOptions, total=False):
     seed: Annotated[int, Argument("Of the random tokens: the same seed, the same tokens.", 0)]
 
 
-class HeadScores(Look):
+class HeadScores(InspectionResult):
     """What each head does, in a few numbers: array scores [layer, head, measure]."""
 
     part: str
@@ -244,7 +244,7 @@ class HeadScores(Look):
 HEADS = Inspection("heads", HeadScores, HeadsOptions)
 
 
-class RolloutOptions(LookOptions, total=False):
+class RolloutOptions(InspectionOptions, total=False):
     """What `rollout` takes."""
 
     method: Annotated[
@@ -257,7 +257,7 @@ class RolloutOptions(LookOptions, total=False):
     part: Annotated[Literal["decoder", "encoder"], _STACKS]
 
 
-class Rollout(Look):
+class Rollout(InspectionResult):
     """Attention through the layers (Abnar and Zuidema 2020): rollout, or flow and normalized, [layer, query, key]."""
 
     part: str

@@ -45,7 +45,7 @@ class ModelOptions(Options, total=False):
     model: Annotated[str, Argument("The model to ask, in place of the client's.")]
 
 
-class LookOptions(ModelOptions, total=False):
+class InspectionOptions(ModelOptions, total=False):
     """What every method that looks inside takes."""
 
     completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
@@ -214,7 +214,7 @@ class DetokenizeOptions(ModelOptions, total=False):
 
 
 documented_arguments = documented(
-    (ModelOptions, LookOptions, SamplingOptions),
+    (ModelOptions, InspectionOptions, SamplingOptions),
     {
         "prompt": "A text, texts, the token ids of one text, or of several.",
         "messages": 'Messages like {"role": "user", "content": "..."}, or a bare text, which the user says.',

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lightwell_client._inspection import Inspection
-from lightwell_client._looks import Look
+from lightwell_client._inspection_result import InspectionResult
 from lightwell_client._notebook import table
-from lightwell_client._options import LookOptions, Selection
+from lightwell_client._options import InspectionOptions, Selection
 from lightwell_client._plots import axes_for, heat_map, visible, write_cells
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -42,7 +42,7 @@ class NextAtTemperature(Result):
     """The likeliest tokens, in falling order."""
 
 
-class NextOptions(LookOptions, total=False):
+class NextOptions(InspectionOptions, total=False):
     """What `next` takes."""
 
     position: Annotated[int, Argument("The position whose next token is asked for; negative from the end.", -1)]
@@ -56,7 +56,7 @@ class NextOptions(LookOptions, total=False):
     full: Annotated[bool, Argument("Also the whole vocabulary, as arrays.", False)]
 
 
-class NextResult(Look):
+class NextResult(InspectionResult):
     """The next token of one input. With full=True it also has the arrays logits [token], and probabilities and kept
     [temperature, token].
     """
@@ -112,7 +112,7 @@ class TargetToken(Result):
     token: str
 
 
-class LensOptions(LookOptions, total=False):
+class LensOptions(InspectionOptions, total=False):
     """What `lens` takes."""
 
     layers: Annotated[Selection, Argument("States: 0 is the embedding, i the stream after block i.", "all")]
@@ -123,7 +123,7 @@ class LensOptions(LookOptions, total=False):
     ]
 
 
-class LensResult(Look):
+class LensResult(InspectionResult):
     """Each layer's prediction at each position. Arrays: ids and probabilities [layer, position, k], entropy in nats
     [layer, position]; with a target target_probabilities and target_ranks [layer, position], 1 the likeliest.
     """

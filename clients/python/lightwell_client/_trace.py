@@ -10,8 +10,8 @@ from pydantic import PrivateAttr
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._inspection import Inspection
-from lightwell_client._looks import Look, NamedArray
-from lightwell_client._options import LookOptions, Selection
+from lightwell_client._inspection_result import InspectionResult, NamedArray
+from lightwell_client._options import InspectionOptions, Selection
 from lightwell_client._places import own_number, place_of, total_of
 from lightwell_client._plots import heat_map
 from lightwell_client._signatures import Argument
@@ -47,7 +47,7 @@ def _bare(point: str) -> str:
     return point.replace("hook_", "").removeprefix("attn.")
 
 
-class TraceOptions(LookOptions, total=False):
+class TraceOptions(InspectionOptions, total=False):
     """What `trace` takes."""
 
     layers: Annotated[Selection, Argument("Of names without a layer; negative counts from the end.", "all")]
@@ -61,7 +61,7 @@ class TraceOptions(LookOptions, total=False):
     dtype: Annotated[Literal["float32", "float16"], Argument("Number format.", "float32")]
 
 
-class TraceResult(Look):
+class TraceResult(InspectionResult):
     """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array.
 
     The names that were asked for work too, with and without a layer, and so do "attn.q", "hook_q" and "q".

@@ -13,9 +13,9 @@ from pydantic import Field
 from lightwell_client._arrays import require_numpy
 from lightwell_client._calls import check_names, reader_of
 from lightwell_client._inspection import ACCEPT, Inspection
-from lightwell_client._looks import Look, parse_looks
+from lightwell_client._inspection_result import InspectionResult, parse_inspections
 from lightwell_client._notebook import table
-from lightwell_client._options import LookOptions, ModelOptions, Options, Selection
+from lightwell_client._options import InspectionOptions, ModelOptions, Options, Selection
 from lightwell_client._plots import axes_for, bars, heat_map
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -128,7 +128,7 @@ class GeometryOptions(ModelOptions, total=False):
     spectrum: Annotated[bool, Argument("Also the singular values and what they say.", True)]
 
 
-class Geometry(Look):
+class Geometry(InspectionResult):
     """How the rows or columns of one matrix are arranged relative to each other. Arrays: histogram [bin] of the
     cosines over [-1, 1], closest [pair] and closest_pairs [pair, 2], and singular_values [index], largest first.
     """
@@ -173,7 +173,7 @@ class CircuitsOptions(ModelOptions, total=False):
     compose: Annotated[bool, Argument("Also how heads of later layers read what earlier ones write.", False)]
 
 
-class Circuits(Look):
+class Circuits(InspectionResult):
     """The OV and QK circuits of heads (Elhage et al. 2021).
 
     Arrays: ov.singular_values and qk.singular_values [layer, head, d_head]; of each, [layer, head]: .effective_rank,
@@ -202,7 +202,7 @@ class Circuits(Look):
 CIRCUITS = Inspection("circuits", Circuits, CircuitsOptions)
 
 
-class CorrelationsOptions(LookOptions, total=False):
+class CorrelationsOptions(InspectionOptions, total=False):
     """What `correlations` takes."""
 
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
@@ -212,7 +212,7 @@ class CorrelationsOptions(LookOptions, total=False):
     num_strongest: Annotated[int, Argument("Pairs that are named.", 32)]
 
 
-class Correlations(Look):
+class Correlations(InspectionResult):
     """How a point's units correlate over the positions of all inputs.
 
     Arrays: histogram of the correlations, equal bins over [-1, 1]; strongest_pairs [pair, 2] of units,
@@ -272,4 +272,4 @@ def geometry(model: str, matrix: str, options: Mapping[str, Any]) -> Call[list[G
     if "spectrum" in query:
         query["spectrum"] = str(query["spectrum"]).lower()
     path = f"/v1/models/{quote(model)}/geometry?{urlencode(query)}"
-    return Call("GET", path, lambda answer: parse_looks(answer, Geometry, 1), None, ACCEPT, options)
+    return Call("GET", path, lambda answer: parse_inspections(answer, Geometry, 1), None, ACCEPT, options)

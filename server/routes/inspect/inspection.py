@@ -41,13 +41,13 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
-from server.schemas import LookRequest
+from server.schemas import InspectionRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]
 Asked = tuple[Task, int]
 """A task, and the bytes of the tensors that answer it."""
-_THREADS = ThreadPoolExecutor(4, "look")
+_THREADS = ThreadPoolExecutor(4, "inspection")
 """Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
 few flows would hold up all prompts.
 """
@@ -66,7 +66,7 @@ class Inspection:
 
     context: AppContext
     request: Request
-    body: LookRequest
+    body: InspectionRequest
     wanted: Format
     inputs: list[Prompt]
     arrival: float
@@ -159,7 +159,9 @@ class Inspection:
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 
 
-async def begin(context: AppContext, request: Request, body: LookRequest, route: str, num_arrays: int) -> Inspection:
+async def begin(
+    context: AppContext, request: Request, body: InspectionRequest, route: str, num_arrays: int
+) -> Inspection:
     """Check what needs no engine, and read the inputs. Raises ApiError.
 
     `num_arrays` is how many arrays each input's answer has: a .npy file holds one.

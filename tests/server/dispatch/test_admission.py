@@ -191,7 +191,7 @@ def test_a_capture_that_could_never_fit_is_too_large_and_one_that_does_not_fit_n
         queue.come(capture_bytes=101)
 
 
-def test_a_worker_with_little_room_still_takes_embeddings_and_small_looks() -> None:
+def test_a_worker_with_little_room_still_takes_embeddings_and_small_inspections() -> None:
     queue = Queue(max_capture_bytes=1 << 30)
     queue.admission.note_memory(100 << 20)  # less than steps are left otherwise
     queue.come(capture_bytes=4 << 20)
@@ -315,7 +315,7 @@ def test_a_client_does_not_wait_for_all_that_another_has_queued() -> None:
     queue.come(client="b")
 
 
-def test_looks_that_wait_long_for_their_turn_do_not_make_text_seem_to_wait() -> None:
+def test_inspections_that_wait_long_for_their_turn_do_not_make_text_seem_to_wait() -> None:
     queue = Queue(max_queue_time=10.0, num_seats=64)
     queue.reads_at_once = False
     queue.admission.admit(queue.admission.cost(1000, 0, 0, 0, is_inspection=True))

@@ -38,7 +38,7 @@ class Watched:
         for second in range(seconds):
             every_second(second)
             self._clock.now += 1.0
-            self._watch.look(1.0)
+            self._watch.check(1.0)
 
 
 def test_a_load_that_goes_on_is_never_killed_however_long_it_takes() -> None:

@@ -83,7 +83,7 @@ def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -
     assert_same(run(engine, crowd), alone(model, crowd))
 
 
-def test_looks_that_get_little_of_each_step_beside_text_change_nothing(
+def test_inspections_that_get_little_of_each_step_beside_text_change_nothing(
     model: Transformer, crowd: list[EngineRequest]
 ) -> None:
     assert_same(run(build(model, max_capture_tokens=3), crowd), alone(model, crowd))

@@ -108,7 +108,7 @@ def test_a_line_that_waits_for_one_who_is_gone_is_found() -> None:
     aside.check_integrity({7})
     with pytest.raises(AssertionError, match=r"requests \[7\] are gone, and others wait"):
         aside.check_integrity(())
-    with pytest.raises(AssertionError, match=r"requests \[1\] are set aside, and have begun"):
+    with pytest.raises(AssertionError, match=r"requests \[1\] wait to be retried, and have begun"):
         aside.check_integrity({1, 7})
     aside.forget(7)
     assert begun(aside) == 1

@@ -72,7 +72,7 @@ def test_a_look_that_is_too_large_ends_and_nobody_beside_it_does(model: Transfor
     assert {uid: answers[uid] for uid in quiet} == quiet
 
 
-def test_looks_too_large_together_are_answered_one_after_the_other(model: Transformer, limit: Limit) -> None:
+def test_inspections_too_large_together_are_answered_one_after_the_other(model: Transformer, limit: Limit) -> None:
     hooks = [look(uid, 3) for uid in range(4)]
     everyone = [*hooks, text(4), text(5)]
     quiet = alone(model, everyone)

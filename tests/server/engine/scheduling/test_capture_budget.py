@@ -37,26 +37,28 @@ def run(budget: CaptureBudget, num_steps: int, cost: Callable[[int], float], *, 
 
 @pytest.mark.parametrize("seconds_per_token", [1e-5, 1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("seconds_per_step", [0.0, 0.002])
-def test_looks_take_their_share_of_the_time_and_no_more(seconds_per_token: float, seconds_per_step: float) -> None:
+def test_inspections_take_their_share_of_the_time_and_no_more(
+    seconds_per_token: float, seconds_per_step: float
+) -> None:
     budget = CaptureBudget(2048)
     done = run(budget, 1000, lambda n: seconds_per_step + seconds_per_token * n)
     assert 0.9 * SHARE < done.share < SHARE + 0.005
 
 
-def test_a_step_with_looks_is_at_most_half_as_long_again() -> None:
+def test_a_step_with_inspections_is_at_most_half_as_long_again() -> None:
     budget = CaptureBudget(2048)
     run(budget, 200, lambda n: 1e-3 * n)
     assert max(run(budget, 500, lambda n: 1e-3 * n).seconds) < 1.5 * PLAIN
 
 
-def test_looks_that_cost_nothing_still_leave_every_second_step_to_text_and_stay_below_their_bound() -> None:
+def test_inspections_that_cost_nothing_still_leave_every_second_step_to_text_and_stay_below_their_bound() -> None:
     done = run(CaptureBudget(32), 100, lambda n: 0.0)
     assert max(done.capture_tokens) == 32
     assert all(0 in pair for pair in zip(done.capture_tokens, done.capture_tokens[1:], strict=False))
     assert sum(done.capture_tokens[-20:]) == 10 * 32
 
 
-def test_looks_become_smaller_where_they_become_dear() -> None:
+def test_inspections_become_smaller_where_they_become_dear() -> None:
     budget = CaptureBudget(2048)
     run(budget, 100, lambda n: 1e-5 * n)
     before = max(run(budget, 20, lambda n: 1e-5 * n).capture_tokens)
@@ -71,7 +73,7 @@ def test_one_token_that_costs_a_whole_step_is_still_given_now_and_then() -> None
     assert done.share <= SHARE + 0.005
 
 
-def test_a_step_that_the_machine_held_up_does_not_keep_looks_waiting_for_long() -> None:
+def test_a_step_that_the_machine_held_up_does_not_keep_inspections_waiting_for_long() -> None:
     budget = CaptureBudget(32)
     run(budget, 50, lambda n: 1e-3 * n)
     while not budget.tokens:
@@ -80,7 +82,7 @@ def test_a_step_that_the_machine_held_up_does_not_keep_looks_waiting_for_long() 
     assert sum(run(budget, 40, lambda n: 1e-3 * n).capture_tokens) > 0
 
 
-def test_looks_get_their_share_of_steps_that_read_prompts_without_pause() -> None:
+def test_inspections_get_their_share_of_steps_that_read_prompts_without_pause() -> None:
     """Run steps that do not show what captures cost; their share of the tokens is as good an estimate as any."""
     done = run(CaptureBudget(2048), 1000, lambda n: PLAIN * n / 8, only_decodes=False)
     assert 0.5 * SHARE < done.share <= SHARE + 0.005

@@ -127,7 +127,7 @@ def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its
 # --- looks ---
 
 
-def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
+def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
     sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=4)))
@@ -156,7 +156,7 @@ def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_
     assert found == [{1: 1}, {1: 1, 2: 2}, {2: 6}]  # the stream ends with its third token
 
 
-def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks() -> None:
+def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_inspections() -> None:
     """Check that each, which is a whole pass of the encoder, has its own step: several in one step held the streams
     up.
     """
@@ -175,7 +175,7 @@ def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks(
     assert begun == [[], [1], [], [], [2], [], [3]]
 
 
-def test_text_overtakes_the_looks_that_wait_for_a_seat_however_many() -> None:
+def test_text_overtakes_the_inspections_that_wait_for_a_seat_however_many() -> None:
     sched = scheduler(budget=64, capture_tokens=3, max_num_seqs=4)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=30)))

@@ -55,7 +55,7 @@ class NamedArray:
         return f"NamedArray({described(self.axes, self.shape, self.array.dtype)})"
 
 
-class Look(Result):
+class InspectionResult(Result):
     """One input's answer. `look["name"]` is an array, and `look.arrays["name"].axes` names its axes."""
 
     index: int
@@ -136,10 +136,10 @@ class Look(Result):
         return [str(number) for number in (range(length) if numbers is None else numbers)]
 
 
-L = TypeVar("L", bound=Look)
+L = TypeVar("L", bound=InspectionResult)
 
 
-def parse_looks(answer: Answer, kind: type[L], count: int) -> list[L]:
+def parse_inspections(answer: Answer, kind: type[L], count: int) -> list[L]:
     """Return one result for each of `count` inputs, in their order.
 
     Raises:
