@@ -69,7 +69,7 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         )
     if not _is_in_block(short):
         if layer is not None:
-            raise UnknownMatrix(f"{short!r} stands outside the blocks and has no layer")
+            raise UnknownMatrix(f"{short!r} is outside the blocks and has no layer")
         return _outside(config, stack, short)
     own = stack_config(config, stack)
     if layer is None:

@@ -161,7 +161,7 @@ def attend(
     for size, needed in zip((len(seen.tables), q.shape[0], keys.shape[1]), items.sizes, strict=True):
         if needed > size:
             raise ValueError(
-                f"items must lie in {len(seen.tables)} sequences, {q.shape[0]} rows and {keys.shape[1]} key heads; "
+                f"items must be within {len(seen.tables)} sequences, {q.shape[0]} rows and {keys.shape[1]} key heads; "
                 f"they need {items.sizes}"
             )
     arguments.values, arguments.out = values.data_ptr(), out.data_ptr()
@@ -265,10 +265,11 @@ def _arguments(
     num_rows, num_heads, _ = q.shape
     _check("q", q, torch.float32, (num_rows, num_heads, dim))
     if num_rows > seen.num_rows:
-        raise ValueError(f"q has {num_rows} rows; seen knows {seen.num_rows}")
+        raise ValueError(f"q has {num_rows} rows; the visible keys have {seen.num_rows}")
     if seen.block_size != block_size or seen.num_blocks > len(keys):
         raise ValueError(
-            f"keys has {len(keys)} blocks of {block_size} keys; seen takes {seen.num_blocks} of {seen.block_size}"
+            f"keys has {len(keys)} blocks of {block_size} keys; "
+            f"the visible keys need {seen.num_blocks} of {seen.block_size}"
         )
     arguments = AttentionArguments(
         queries=q.data_ptr(),

@@ -138,7 +138,7 @@ class DecoderRows:
             raise ValueError(f"slots holds {slots.min()}; slots count from 0")
         for key_range in key_ranges:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
-                raise ValueError(f"sights know {key_range.num_rows} and {num_rows} rows; they must all have the same")
+                raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")
             if not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
                 raise ValueError("a row that is alone must see all keys up to its own, and no other")
         sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
@@ -265,7 +265,7 @@ class Decoder:
             )
         if rows.num_key_heads != self.num_key_heads or len(rows.key_ranges) < self._num_key_ranges:
             raise ValueError(
-                f"rows have {len(rows.key_ranges)} sights and items for {rows.num_key_heads} key heads; "
+                f"rows have {len(rows.key_ranges)} key ranges and items for {rows.num_key_heads} key heads; "
                 f"{self._num_key_ranges} and {self.num_key_heads} are accepted"
             )
         size, blocks = caches.block_size, max(key_range.num_blocks for key_range in rows.key_ranges)
@@ -280,7 +280,7 @@ class Decoder:
             )
         longest = max(key_range.longest for key_range in rows.key_ranges)
         if self._num_positions is not None and longest > self._num_positions:
-            raise ValueError(f"turns are for {self._num_positions} positions; a row stands at {longest - 1}")
+            raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {longest - 1}")
 
     def _layer(self, layer: DecoderLayer) -> _CDecoderLayer:
         width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
@@ -295,7 +295,7 @@ class Decoder:
             key_range=layer.key_range,
         )
         if layer.key_range < 0:
-            raise ValueError(f"sight is {layer.key_range}; they count from 0")
+            raise ValueError(f"key_range is {layer.key_range}; ranges count from 0")
         for name, norm, whole in (("q_norm", layer.q_norm, heads), ("k_norm", layer.k_norm, key_heads)):
             if norm is not None:
                 length = self.head_dim if len(norm) == self.head_dim else whole
@@ -306,7 +306,7 @@ class Decoder:
             for name, table in (("cos", cos), ("sin", sin)):
                 check_tensor(name, table, _FLOAT32, tuple(cos.shape))
             if cos.dim() != 2 or cos.shape[1] % 2 or cos.shape[1] > self.head_dim:
-                raise ValueError(f"cos is {list(cos.shape)}; an even number up to {self.head_dim} may turn")
+                raise ValueError(f"cos is {list(cos.shape)}; an even number up to {self.head_dim} can be rotated")
             found.cos, found.sin, found.num_rotated = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
         return found
 

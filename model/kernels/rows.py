@@ -112,7 +112,7 @@ def rotate_and_store(
         for name, table in zip(("cos", "sin"), rotary_tables, strict=True):
             check_tensor(name, table, _FLOAT32, (num_rows, num_rotated))
         if num_rotated % 2 or num_rotated > dim:
-            raise ValueError(f"cos and sin turn {num_rotated} dimensions; an even number up to {dim} is accepted")
+            raise ValueError(f"cos and sin rotate {num_rotated} dimensions; an even number up to {dim} is accepted")
         cos, sin = rotary_tables[0].data_ptr(), rotary_tables[1].data_ptr()
     q = torch.empty(num_rows, num_heads, dim)
     kernels().call(

@@ -245,7 +245,7 @@ class EngineClient:
                 self._questions.take(message)
             case messages.IntegrityFailed(text):
                 self.counts.integrity_failures += 1
-                logger.error("worker %d ends, as its books contradict each other: %s", worker.worker_id, text)
+                logger.error("worker %d ends, as its counts contradict each other: %s", worker.worker_id, text)
 
     def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:
         infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large

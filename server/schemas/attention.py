@@ -33,7 +33,7 @@ class AttentionFields(RequestModel):
     @model_validator(mode="after")
     def _choices_agree(self) -> "AttentionFields":
         if self.pairs is not None and not (self.layers == "all" and self.heads == "all"):
-            raise wrong("pairs", "pairs stands in place of layers and heads: give one or the other")
+            raise wrong("pairs", "pairs replaces layers and heads: give one or the other")
         if self.dtype == "uint8" and self.kind != "pattern":
             raise wrong("dtype", f"dtype uint8 holds probabilities; kind {self.kind!r} needs float32 or float16")
         return self

@@ -17,7 +17,7 @@ class TraceRequest(InputFields):
     points: Annotated[list[PointName], Field(min_length=1, max_length=MAX_POINTS)] = Field(
         description='Points of GET /v1/capabilities: full ("blocks.0.attn.hook_q"), with a layer ("resid_post.10"), or '
         'short ("hook_resid_post"), which gives one entry for each of `layers`. Of an encoder-decoder they are the '
-        'decoder\'s unless "encoder." stands before them.'
+        'decoder\'s unless "encoder." precedes them.'
     )
     layers: Selector = Field(
         "all", description='Of names without a layer: "all", a layer, or a list; negative counts from the end.'

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from server.engine.request import Part
 from server.schemas.base import AnswerModel, Index, RunFields, Selector, Stacks, Text, Usage
 from server.schemas.interventions import PointName
-from server.schemas.predictions import DescribedArrayAnswer, LookRequest
+from server.schemas.predictions import DescribedArrayAnswer, InspectionRequest
 
 MAX_SAMPLED_PAIRS = 10_000_000
 MAX_STRONGEST = 10_000
@@ -28,7 +28,7 @@ class CensusRow(AnswerModel):
 
     stack: str = Field(description="decoder or encoder; of an encoder-decoder's one token table: shared.")
     component: str = Field(description="What it is.")
-    weight: str = Field(description='The weight it lies in, without the layer: "qkv.weight" holds q, k and v.')
+    weight: str = Field(description='The weight that holds it, without the layer: "qkv.weight" holds q, k and v.')
     shape: list[int] = Field(description="Of one: [out, in] of matrices, [entries, width] of tables.")
     count: int = Field(description="How many: one a layer; of queries, keys and values one a head.")
     parameters: int = Field(description="count times the product of the shape.")
@@ -60,8 +60,8 @@ class GeometryQuery(BaseModel):
 
     matrix: Text = Field(
         description='TransformerLens\'s name: "W_E", "W_U", "W_pos", "blocks.0.attn.W_Q", or short with `layer`: '
-        '"W_Q", "mlp.W_in", "cross_attn.W_V". Of an encoder-decoder they are the decoder\'s unless "encoder." stands '
-        "before them. Axes are [in, out]; heads stand side by side.",
+        '"W_Q", "mlp.W_in", "cross_attn.W_V". Of an encoder-decoder they are the decoder\'s unless "encoder." precedes '
+        "them. Axes are [in, out]; heads are side by side.",
         min_length=1,
         max_length=128,
     )
@@ -200,7 +200,7 @@ class CircuitsAnswer(AnswerModel):
     data: list[CircuitsEntry] = Field(description="One entry.")
 
 
-class CorrelationsRequest(LookRequest):
+class CorrelationsRequest(InspectionRequest):
     """Body of POST /v1/geometry."""
 
     point: PointName = Field(

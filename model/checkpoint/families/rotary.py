@@ -76,7 +76,7 @@ def rope_of(
     dims = int(head_dim * fields.number("partial_rotary_factor", partial or 1.0))
     if dims > head_dim or dims % 2 or not dims:
         raise fields.refuse(
-            "partial_rotary_factor", f"an even number of the head's {head_dim} dimensions must turn, not {dims}"
+            "partial_rotary_factor", f"an even number of the head's {head_dim} dimensions must be rotated, not {dims}"
         )
     factor = fields.optional_number("factor")
     if factor is None and rope_type in ("linear", "dynamic", "llama3"):

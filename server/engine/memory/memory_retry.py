@@ -233,6 +233,6 @@ class MemoryRetry:
         """
         line = self.uids
         if twice := set(line).intersection(begun):
-            raise AssertionError(f"requests {sorted(twice)} are set aside, and have begun")
+            raise AssertionError(f"requests {sorted(twice)} wait to be retried, and have begun")
         if gone := (self._blames.keys() | self._retrying) - set(line) - set(begun):
             raise AssertionError(f"requests {sorted(gone)} are gone, and others wait for them")

@@ -76,7 +76,7 @@ class CaptureBudget:
         is_bounded = 1 <= self._size <= self._max_tokens
         if not (is_bounded and isfinite(self._credit) and all(isfinite(s) and s >= 0 for s in self._plain)):
             figures = f"{self._size} of {self._max_tokens} tokens, credit {self._credit}, steps of {list(self._plain)}"
-            raise AssertionError(f"the budget of looks makes no sense: {figures}")
+            raise AssertionError(f"the budget of captured tokens makes no sense: {figures}")
 
     def note(self, seconds: float, work: StepWork) -> None:
         """Account for a step in which text ran."""

@@ -211,7 +211,7 @@ class Scheduler:
         if num_texts != self._num_texts:
             raise AssertionError(f"{num_texts} sequences generate, but {self._num_texts} are counted")
         if self._deadlines and not self.has_work:
-            raise AssertionError(f"{len(self._deadlines)} deadlines are nobody's")
+            raise AssertionError(f"{len(self._deadlines)} deadlines belong to no waiting request")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
         """Return one token for each running sequence that has only its newest left, and the others as prefills."""

@@ -105,7 +105,7 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
         )
     layer = written.layer if body.layer is None else body.layer
     if not point.in_block and body.layer is not None:
-        raise BadRequest(f"layer: {point.name} stands outside the blocks; null is accepted.", param="layer")
+        raise BadRequest(f"layer: {point.name} is outside the blocks; null is accepted.", param="layer")
     if point.in_block:
         if layer is None or (written.layer is not None and body.layer is not None):
             raise BadRequest(

@@ -146,13 +146,13 @@ def _layers(
     shown_name = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
-            raise wrong(f"{field}.layer: {shown_name} stands outside the blocks; leave out {shown(selector)}.")
+            raise wrong(f"{field}.layer: {shown_name} is outside the blocks; leave out {shown(selector)}.")
         return (None,)
     own = stack_config(config, stack)
     if named is not None and selector is not None:
-        raise wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
+        raise wrong(f"{field}.layer: the point's name gives layer {named} already; leave out {shown(selector)}.")
     if named is None and selector is None:
-        raise wrong(f'{field}.layer: {shown_name} stands in every block; a layer, a list or "all" is accepted.')
+        raise wrong(f'{field}.layer: {shown_name} is in every block; a layer, a list or "all" is accepted.')
     wanted = selector if named is None else named
     assert wanted is not None
     layers = _about(resolve, wanted, own.num_layers, f"{field}.layer", "layer")

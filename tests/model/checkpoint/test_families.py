@@ -302,7 +302,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False; only T"),
     ("MarianMTModel", {"decoder_vocab_size": 60}, "decoder_vocab_size is 60; only vocab_size"),
     ("MarianMTModel", {"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; a list of lists of token ids"),
-    ("GPTNeoXForCausalLM", {"rotary_pct": 0.01}, "an even number of the head's 8 dimensions must turn, not 0"),
+    ("GPTNeoXForCausalLM", {"rotary_pct": 0.01}, "an even number of the head's 8 dimensions must be rotated, not 0"),
 )
 
 

@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ("values", world.values.bfloat16(), "values must be"),
         ("values", world.values[..., :-1], "values must be"),
         ("out", out.transpose(0, 1), "out must be"),
-        ("items", AttentionItems(beyond), "items must lie in"),
+        ("items", AttentionItems(beyond), "items must be within"),
     ]:
         with pytest.raises(ValueError, match=says):
             attention.attend(**{**good, name: bad}, **rule)  # type: ignore[arg-type]

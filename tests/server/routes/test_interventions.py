@@ -124,8 +124,8 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "hook_resid_pre", "op": "zero"}, 'a layer, a list or "all" is accepted'),
         ({"point": "hook_resid_pre", "layer": 3, "op": "zero"}, "there is no layer 3; accepted are 0 to 2"),
         ({"point": "hook_resid_pre", "layer": [], "op": "zero"}, "at least 1 item"),
-        ({"point": "blocks.0.hook_resid_pre", "layer": 1, "op": "zero"}, "tells layer 0 already"),
-        ({"point": "hook_embed", "layer": 1, "op": "zero"}, "stands outside the blocks"),
+        ({"point": "blocks.0.hook_resid_pre", "layer": 1, "op": "zero"}, "gives layer 0 already"),
+        ({"point": "hook_embed", "layer": 1, "op": "zero"}, "is outside the blocks"),
         ({"point": "z.0", "head": 4, "op": "zero"}, "there is no head 4"),
         ({"point": "resid_pre.0", "head": 1, "op": "zero"}, "has no heads"),
         ({"point": "z.0", "positions": [4], "op": "zero"}, "there is no position 4; accepted are 0 to 3"),
@@ -181,8 +181,8 @@ async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: 
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        ({"point": "encoder.hook_resid_pre", "op": "zero"}, "layer: encoder.hook_resid_pre stands in every block"),
-        ({"point": "encoder.hook_embed", "layer": 0, "op": "zero"}, "layer: encoder.hook_embed stands outside"),
+        ({"point": "encoder.hook_resid_pre", "op": "zero"}, "layer: encoder.hook_resid_pre is in every block"),
+        ({"point": "encoder.hook_embed", "layer": 0, "op": "zero"}, "layer: encoder.hook_embed is outside"),
         ({"point": "encoder.embed.0", "op": "zero"}, "'encoder.hook_embed' is accepted"),
         ({"point": "encoder.resid_pre.0", "head": 0, "op": "zero"}, "head: encoder.hook_resid_pre has no heads"),
         ({"point": "encoder.pattern.0", "op": "mean"}, "rows of encoder.attn.hook_pattern have different lengths"),
