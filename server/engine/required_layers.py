@@ -32,9 +32,7 @@ class RequiredLayers:
     """Positions of the prompt that the decoder must compute because the answer holds them, ascending."""
 
 
-def required_layers_of(
-    task: BaseTask, stacks: Stacks, num_prompt_tokens: int, *, has_interventions: bool
-) -> RequiredLayers:
+def required_layers_of(task: BaseTask, stacks: Stacks, num_prompt_tokens: int, *, is_changed: bool) -> RequiredLayers:
     """Return what a task with a prompt of `num_prompt_tokens` needs of a model with these stacks. Raises ValueError if
     it asks for a stack that the model lacks.
     """
@@ -48,7 +46,7 @@ def required_layers_of(
     if runs_decoder:  # A decoder reads the encoder's output.
         encoder = max(encoder, Depth(stacks.encoder, needs_output=True))
     decoder = decoder or _NOT_AT_ALL
-    if has_interventions:
+    if is_changed:  # by interventions
         # Changed patterns are computed again where they are used, so the last block has to use them.
         encoder, decoder = encoder._replace(needs_output=True), decoder._replace(needs_output=True)
     return RequiredLayers(

@@ -80,9 +80,8 @@ class Sequence:
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
         """
-        required = required_layers_of(
-            request.task, stacks, len(request.prompt_token_ids), has_interventions=bool(request.interventions)
-        )
+        is_changed = bool(request.interventions)
+        required = required_layers_of(request.task, stacks, len(request.prompt_token_ids), is_changed=is_changed)
         is_encoder = not stacks.decoder
         if required.runs_decoder and not request.prompt_token_ids:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
@@ -134,7 +133,7 @@ class Sequence:
         self.only_captures = request.task.is_inspection
         """Whether it neither generates text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed, self.needs_encoder_output = required.encoder
-        self.is_changed = bool(request.interventions)
+        self.is_changed = is_changed
         """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
         """Whether its blocks may serve other sequences: only if they hold every layer, unchanged, as the model
