@@ -1,6 +1,6 @@
-"""What a task declares about itself: how deep it runs each stack of the network, which positions, what it captures.
+"""Defines what a task declares: how deep each stack must run, which positions the answer holds, and what to capture.
 
-It knows numbers and the names of points; none of the tasks and no tensor. It needs the standard library only.
+It knows numbers and the names of points; it knows no particular task and no tensor. It needs the standard library only.
 """
 
 from collections.abc import Sequence
@@ -20,32 +20,32 @@ class Stacks(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How far a stack must run. Depths can be compared: the deeper one is the larger."""
+    """The part of a stack that must run: its first `num_layers` blocks. The deeper of two depths is the larger."""
 
     num_layers: int
     needs_output: bool
-    """Whether anything after the queries, keys and values of the last of these blocks is needed."""
+    """Whether the last of these blocks must run beyond its queries, keys and values."""
 
 
 class Depths(NamedTuple):
-    """How far each stack must run, None for one that an answer does not read."""
+    """The depth of each stack, None for a stack that the answer does not read."""
 
     encoder: Depth | None
     decoder: Depth | None
 
 
 class BaseTask:
-    """What a task declares about itself. The defaults serve a task that looks inside the whole decoder; a task that
-    reads less overrides them, and the rest is not computed.
+    """The base of all tasks. Its declarations are those of a task that inspects the whole decoder; a task that reads
+    less overrides them, and the rest is not computed.
     """
 
     __slots__ = ()
 
     is_inspection: ClassVar[bool] = True
-    """Whether it only looks inside. While other requests write text or embed it, an inspection may wait."""
+    """Whether the task only inspects. An inspection may wait while other requests generate or embed text."""
 
     def depths(self, stacks: Stacks) -> Depths:
-        """Return how deep the encoder and the decoder must run for the answer, None for one that it does not read."""
+        """Return how deep the encoder and the decoder must run."""
         return Depths(encoder=None, decoder=Depth(stacks.decoder, needs_output=True))
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:

@@ -56,7 +56,7 @@ class NamedArray:
 
 
 class InspectionResult(Result):
-    """One input's answer. `look["name"]` is an array, and `look.arrays["name"].axes` names its axes."""
+    """The answer for one input. `result["name"]` is an array; `result.arrays["name"].axes` names its axes."""
 
     index: int
     tokens: tuple[str, ...] = Field(default=(), repr=False)

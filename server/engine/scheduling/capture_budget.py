@@ -98,7 +98,7 @@ class CaptureBudget:
         """
         if work.only_decodes and self._plain:
             cost = seconds - usual
-        else:  # nothing to compare it with: the looks' part of its tokens
+        else:  # nothing to compare it with: the inspections' part of its tokens
             cost = seconds * work.num_capture_tokens / (work.num_text_tokens + work.num_capture_tokens)
         return max(-_MOST_CHARGED * usual, min(cost, _MOST_CHARGED * usual))
 

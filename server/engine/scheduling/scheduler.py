@@ -211,7 +211,7 @@ class Scheduler:
         if num_texts != self._num_texts:
             raise AssertionError(f"{num_texts} sequences generate, but {self._num_texts} are counted")
         if self._deadlines and not self.has_work:
-            raise AssertionError(f"{len(self._deadlines)} deadlines belong to no waiting request")
+            raise AssertionError(f"{len(self._deadlines)} deadlines are left of requests that are gone")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
         """Return one token for each running sequence that has only its newest left, and the others as prefills."""
@@ -256,7 +256,7 @@ class Scheduler:
         captures_may = self._captures_have_room(step)
         waiting = (seq for seq in self._waiting if captures_may or not seq.only_captures)
         line = [*prefills, *islice(waiting, _LOOKAHEAD)]
-        line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken looks, rank before some that run
+        line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken inspections, rank before some that run
         return line
 
     def _share(self, step: StepPlan, line: Iterable[Sequence], budget: int) -> int:

@@ -245,7 +245,7 @@ def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], 
     assert [queue.admission.requests.used, queue.admission.tokens.used, queue.admission.requests.clients] == [0, 0, {}]
 
 
-def test_a_flood_of_looks_turns_no_text_away() -> None:
+def test_a_flood_of_inspections_turns_no_text_away() -> None:
     queue = Queue(max_requests=8, max_queue_time=20.0, num_seats=2)
     looks = queue.admission.cost(5, 0, 0, 0, is_inspection=True)
     for _ in range(8):
@@ -260,7 +260,7 @@ def test_a_flood_of_looks_turns_no_text_away() -> None:
     assert [budget.used for budget in queue.budgets] == [0, 0, 0, 0]
 
 
-def test_a_flood_of_text_turns_no_look_away_and_asked_early_the_answer_is_the_same() -> None:
+def test_a_flood_of_text_turns_no_inspection_away_and_asked_early_the_answer_is_the_same() -> None:
     admission = Queue(max_requests=8).admission
     text, look = (admission.cost(5, 0, 0, 0, is_inspection=is_inspection) for is_inspection in (False, True))
     for _ in range(8):
@@ -276,7 +276,7 @@ def test_a_flood_of_text_turns_no_look_away_and_asked_early_the_answer_is_the_sa
         admission.admit(look)
 
 
-def test_text_that_waits_long_does_not_make_a_look_seem_to_wait() -> None:
+def test_text_that_waits_long_does_not_make_an_inspection_seem_to_wait() -> None:
     queue = Queue(max_queue_time=5.0, num_seats=1)
     queue.come()
     for _ in range(30):

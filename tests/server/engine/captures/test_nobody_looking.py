@@ -101,7 +101,7 @@ def test_a_step_dispatches_the_operations_that_it_would_without_captures(
     assert steps_of(network, *usual(network)) == with_them
 
 
-def test_the_count_sees_a_look(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_sees_an_inspection(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a capture is counted; otherwise the test above could not fail."""
     network = model_of("llama")
     looking = generate(5, attention=AttentionCapture(pairs=((0, 0),)))

@@ -62,7 +62,7 @@ def model(model_of: Load) -> Transformer:
     return model_of("gpt2")
 
 
-def test_a_look_that_is_too_large_ends_and_nobody_beside_it_does(model: Transformer, limit: Limit) -> None:
+def test_an_inspection_that_is_too_large_ends_alone(model: Transformer, limit: Limit) -> None:
     others = [text(0), text(1, temperature=0.8, seed=5), request(2, words(), EmbedTask(pooling="mean")), look(3, 1)]
     quiet = alone(model, others)
     engine = build(model)

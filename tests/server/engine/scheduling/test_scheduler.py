@@ -124,7 +124,7 @@ def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its
     assert num_steps <= 2 * -(-length // budget)
 
 
-# --- looks ---
+# --- inspections ---
 
 
 def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
@@ -142,7 +142,7 @@ def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() ->
     assert chunk_sizes(runner) == {4: 3}
 
 
-def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_all() -> None:
+def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_text_has_all() -> None:
     sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=3)))
@@ -184,7 +184,11 @@ def test_text_overtakes_the_inspections_that_wait_for_a_seat_however_many() -> N
         sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
     assert chunk_sizes(runner) == {1: 1, 2: 3}
     sched.add(sequence(200, range(90, 93), generate(max_tokens=30)))
-    assert chunk_sizes(runner) == {1: 1, 2: 1, 200: 3}  # two tokens are left, but looks have one of the four seats
+    assert chunk_sizes(runner) == {
+        1: 1,
+        2: 1,
+        200: 3,
+    }  # two tokens are left, but inspections have one of the four seats
     assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 200, 3], [1, 200, 3], [1, 200, 4], [1, 200, 4]]
 
 
