@@ -64,9 +64,6 @@ from lightwell_client._weights import (
     Spectrum,
 )
 
-Look = InspectionResult
-"""The former name of `InspectionResult`, kept until 1.0."""
-
 __all__ = [
     "ApiError",
     "AsyncClient",
@@ -105,7 +102,6 @@ __all__ = [
     "InvalidResponse",
     "LensResult",
     "LightwellError",
-    "Look",
     "MethodNotAllowed",
     "MissingDependency",
     "Model",
