@@ -72,8 +72,8 @@ class Mlp:
         linear = torch.ones_like(pre) if linear is None else linear
         return self._gated(torch.cat((pre, linear), -1), activation)
 
-    def gated(self, up: torch.Tensor) -> torch.Tensor:
-        """Return the input of `down`, [rows, ff], from the output of `up`."""
+    def apply_gate(self, up: torch.Tensor) -> torch.Tensor:
+        """Return the input of `down`, [rows, ff], from the output of `up`; without a gate they are the same."""
         return up if self.gate is None else self._gated(up, self.gate)
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:

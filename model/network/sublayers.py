@@ -33,8 +33,8 @@ class BlockInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionHeads:
-    """What both attentions share once the queries are rotated: the weighted sums of cached values, and their product
-    with W_O.
+    """The heads of an attention, to the sequence itself or to the encoder: they weigh cached values for rotated
+    queries, and W_O maps the sums to the model's width.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Feedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
-        hidden = self.mlp.gated(self.mlp.up(x))  # [T, ff]
+        hidden = self.mlp.apply_gate(self.mlp.up(x))  # [T, ff]
         if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, layer_hooks))
         return self.mlp.down(hidden)

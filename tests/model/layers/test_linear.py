@@ -64,7 +64,7 @@ def test_a_native_mlp_row_has_the_same_bits_in_every_batch(
     down = linear(width, ff)
     mlp = Mlp(linear(ff, width, "gelu_tanh"), down) if gate is None else Mlp(linear(2 * ff, width), down, gate)
     assert_rows_do_not_depend_on_the_batch(
-        lambda x: mlp.down(mlp.gated(mlp.up(x))), 3 * torch.randn(131, width).to(dtype)
+        lambda x: mlp.down(mlp.apply_gate(mlp.up(x))), 3 * torch.randn(131, width).to(dtype)
     )
 
 
@@ -143,7 +143,9 @@ def test_an_mlp_computes_what_its_formula_says(
         mlp = Mlp(layer(torch.cat((gates, up)), torch.cat((offsets[2], offsets[0]))), lower, gate)
         hidden = activate(x @ gates.T + offsets[2], gate) * hidden
     exact = hidden @ down.T + offsets[1]
-    torch.testing.assert_close(mlp.down(mlp.gated(mlp.up(x.to(of)))).double(), exact, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        mlp.down(mlp.apply_gate(mlp.up(x.to(of)))).double(), exact, atol=tolerance, rtol=tolerance
+    )
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (768, 2048), (4096, 256)])

@@ -200,7 +200,7 @@ def test_a_pass_that_fails_on_one_rank_ends_the_worker_as_the_end_of_a_rank_does
         os.kill(rank, signal.SIGKILL)  # that it has ended is known before anybody hears of the pass
         raise MemoryError("no memory in the middle of a layer")
 
-    monkeypatch.setattr(Mlp, "gated", fail)
+    monkeypatch.setattr(Mlp, "apply_gate", fail)
     with pytest.raises(RanksApart, match="no memory in the middle of a layer"):
         run(engine, [request(1, [5, 6, 7], generate(3))])
     assert lost == [f"rank 1 of the model (process {rank}) ended with status -9"]
