@@ -22,17 +22,18 @@ from pathlib import Path
 
 import torch
 
-from model.kernels import choice
-from model.loading.loader import load_model
 from model.checkpoint.registry import read_config
+from model.kernels.choice import KernelConfig
+from model.loading.loader import load_model
 from tests.network import CPU, look_at_everything
 
-choice.choose("native", "float32")
+widened = KernelConfig("native", "float32")
 seed, dtype, *folders = sys.argv[1:]
 torch.set_num_threads(1)
 for folder in map(Path, folders):
     config = read_config(folder)
-    model = load_model(folder, config, getattr(torch, dtype), CPU, max_model_len=min(config.max_model_len, 1024))
+    length = min(config.max_model_len, 1024)
+    model = load_model(folder, config, getattr(torch, dtype), CPU, max_model_len=length, kernels=widened)
     ids = torch.randint(5, config.vocab_size, (2, 37), generator=torch.Generator().manual_seed(int(seed))).tolist()
     points = look_at_everything(model, ids[0], ids[1] if config.kind == "encoder-decoder" else (), chunk=19)
     for name, numbers in sorted(points.items()):

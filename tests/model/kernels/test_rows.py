@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"keys is .* at most 1 heads of 5 dimensions"):
         rows.rotate_and_store(qkv[..., :5].contiguous(), None, slot, keys, values)
     odd = torch.zeros(1, 3)
-    with pytest.raises(ValueError, match="turn 3 dimensions"):
+    with pytest.raises(ValueError, match="cos and sin rotate 3 dimensions"):
         rows.rotate_and_store(qkv, (odd, odd), slot, keys, values)
 
 
