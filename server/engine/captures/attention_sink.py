@@ -7,6 +7,7 @@ answer does not change with the chunks its prompt was cut into.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -53,7 +54,10 @@ class AttentionSink(Sink):
         self._capture = capture
         self._config = config
         self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
-        self._heads, self._slots, count = _group_by_layer(capture)
+        self._heads, self._slots = group_by_layer(capture.pairs)
+        if capture.reduce is not None:
+            self._slots = {layer: [place] for place, layer in enumerate(self._heads)}
+        count = sum(map(len, self._slots.values()))
         self._queries = np.arange(num_queries) if capture.queries is None else np.array(capture.queries, np.int64)
         self._keys = None if capture.keys is None else torch.tensor(capture.keys)
         self._columns = num_keys if capture.keys is None else len(capture.keys)
@@ -223,15 +227,7 @@ class RowSink:
     """
 
     def __init__(self, capture: AttentionCapture, config: ModelConfig, position: int, num_cross_keys: int) -> None:
-        one = AttentionCapture(
-            pairs=capture.pairs,
-            queries=(position,),
-            kind=capture.kind,
-            reduce=capture.reduce,
-            top_k=capture.top_k,
-            dtype=capture.dtype,
-            part=capture.part,
-        )
+        one = replace(capture, queries=(position,), keys=None, resize=None)
         num_keys = num_cross_keys if capture.part == "cross" else position + 1
         self._sink = AttentionSink(one, config, num_queries=1, num_keys=num_keys)
 
@@ -278,16 +274,14 @@ def as_array(tensor: torch.Tensor) -> Array:
     return Array(array.dtype.name, array.shape, memoryview(array.data).cast("B") if array.size else b"")
 
 
-def _group_by_layer(capture: AttentionCapture) -> tuple[dict[int, list[int]], dict[int, Sequence[int]], int]:
-    """Return the heads of each layer, their places on the answer's first axis, and the length of that axis."""
+def group_by_layer(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Return the heads of each layer of pairs (layer, head), and their places among the pairs."""
     heads: dict[int, list[int]] = {}
     slots: dict[int, list[int]] = {}
-    for place, (layer, head) in enumerate(capture.pairs):
+    for place, (layer, head) in enumerate(pairs):
         heads.setdefault(layer, []).append(head)
         slots.setdefault(layer, []).append(place)
-    if capture.reduce is None:
-        return heads, dict(slots), len(capture.pairs)
-    return heads, {layer: [place] for place, layer in enumerate(heads)}, len(heads)
+    return heads, slots
 
 
 def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:

@@ -18,9 +18,17 @@ from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningMean, pool
+from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
-from server.engine.captures.attention_sink import TORCH_DTYPES, as_array, check_heads, gathering, why_not
-from server.engine.captures.sink import Network, Sink
+from server.engine.captures.attention_sink import (
+    TORCH_DTYPES,
+    as_array,
+    check_heads,
+    gathering,
+    group_by_layer,
+    why_not,
+)
+from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
@@ -99,7 +107,7 @@ class EmbeddingSink(Sink):
     Without a layer they are what the stack returns; `take` is given them.
     """
 
-    def __init__(self, task: EmbedTask, seq: Sequence, model: Network) -> None:
+    def __init__(self, task: EmbedTask, seq: Sequence, model: Transformer) -> None:
         self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
         self._pieces: list[torch.Tensor] = []
@@ -158,7 +166,7 @@ class LensSink(Sink):
 
     stage: Stage = "decoder"
 
-    def __init__(self, task: LensTask, seq: Sequence, model: Network) -> None:
+    def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
         vocab = model.config.vocab_size
         self._layers = task.layers
         self._logits_of = model.lens
@@ -220,17 +228,13 @@ class HeadScoresSink(Sink):
     Raises ValueError for a head that the model lacks.
     """
 
-    def __init__(self, task: HeadScoresTask, seq: Sequence, model: Network) -> None:
+    def __init__(self, task: HeadScoresTask, seq: Sequence, model: Transformer) -> None:
         check_heads(task.pairs, task.part, model.config)
         token_ids = seq.encoder_token_ids if task.part == "encoder" else seq.token_ids
         self.stage = "encoder" if task.part == "encoder" else "decoder"
         self._ids = torch.tensor(token_ids)
         self._offsets = task.offsets
-        self._heads: dict[int, list[int]] = {}
-        self._slots: dict[int, list[int]] = {}
-        for place, (layer, head) in enumerate(task.pairs):
-            self._heads.setdefault(layer, []).append(head)
-            self._slots.setdefault(layer, []).append(place)
+        self._heads, self._slots = group_by_layer(task.pairs)
         self._scores = torch.zeros(len(task.pairs), len(token_ids), NUM_MEASURES + len(task.offsets))
 
     @property

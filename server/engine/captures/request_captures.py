@@ -12,10 +12,11 @@ import torch
 
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
+from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink, check_heads
 from server.engine.captures.interventions import Patch, patches_of
 from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink
-from server.engine.captures.sink import Network, Sink
+from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import (
@@ -41,7 +42,7 @@ class RequestCaptures:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     @classmethod
-    def of(cls, seq: Sequence, model: Network) -> "RequestCaptures":
+    def of(cls, seq: Sequence, model: Transformer) -> "RequestCaptures":
         """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
         positions that are not there; MemoryError or RuntimeError without memory.
         """
@@ -111,41 +112,30 @@ class HooksBuilder:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._reads: list[Read] = []
-        self._taps: list[AttentionTap] = []
-        self._changes: list[Change] = []
-        self._attention_changes: list[AttentionChange] = []
+        self.found: list[Read | AttentionTap | Change | AttentionChange] = []
 
     def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
         """Add the hooks of one request on its window. Without `is_new` its numbers were captured before, and only
         its changes count.
         """
         for patch in found.patches:
-            if patch.stage == self._stage:
-                self._add_change(patch.change(window))
+            if patch.stage == self._stage and (change := patch.change(window)) is not None:
+                self.found.append(change)
         if is_new:
             for sink in found.sinks:
                 if sink.stage == self._stage:
-                    for hook in sink.hooks(window):
-                        self.add_hook(hook)
-
-    def add_hook(self, hook: Read | AttentionTap) -> None:
-        if isinstance(hook, Read):
-            self._reads.append(hook)
-        else:
-            self._taps.append(hook)
-
-    def _add_change(self, change: Change | AttentionChange | None) -> None:
-        if isinstance(change, Change):
-            self._changes.append(change)
-        elif change is not None:
-            self._attention_changes.append(change)
+                    self.found += sink.hooks(window)
 
     def hooks(self) -> Hooks | None:
         """Return the hooks, or None if there are none: the network then does nothing for them."""
-        if not (self._reads or self._taps or self._changes or self._attention_changes):
+        if not self.found:
             return None
-        return Hooks(self._reads, self._changes, self._taps, self._attention_changes)
+        return Hooks(
+            reads=[hook for hook in self.found if isinstance(hook, Read)],
+            changes=[hook for hook in self.found if isinstance(hook, Change)],
+            attention=[hook for hook in self.found if isinstance(hook, AttentionTap)],
+            attention_changes=[hook for hook in self.found if isinstance(hook, AttentionChange)],
+        )
 
 
 def _is_reached(patch: Patch, seq: Sequence) -> bool:
@@ -156,20 +146,15 @@ def _is_reached(patch: Patch, seq: Sequence) -> bool:
     return patch.layer is None or patch.layer < depth
 
 
-def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Network) -> AttentionSink:
+def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer) -> AttentionSink:
     check_heads(capture.pairs, capture.part, model.config)
-    return _unchecked_attention_sink(capture, seq, model)
-
-
-def _unchecked_attention_sink(capture: AttentionCapture, seq: Sequence, model: Network) -> AttentionSink:
     length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
     num_queries = encoder_length if capture.part == "encoder" else length
     num_keys = length if capture.part == "decoder" else encoder_length
-    changed = seq.is_changed
-    return AttentionSink(capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=changed)
+    return AttentionSink(capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=seq.is_changed)
 
 
-def _point_sink(capture: PointCapture, seq: Sequence, model: Network) -> Sink:
+def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sink:
     group, _, name = capture.point.rpartition(".")
     if name not in _MAPS:
         length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
@@ -189,10 +174,10 @@ def _point_sink(capture: PointCapture, seq: Sequence, model: Network) -> Sink:
         dtype=capture.dtype,
         part="cross" if group == "cross_attn" else capture.stack,
     )
-    return _unchecked_attention_sink(rows, seq, model)
+    return _attention_sink(rows, seq, model)
 
 
-_SINKS: Mapping[type, Callable[[Any, Sequence, Network], Sink]] = {
+_SINKS: Mapping[type, Callable[[Any, Sequence, Transformer], Sink]] = {
     AttentionCapture: _attention_sink,
     PointCapture: _point_sink,
     EmbedTask: EmbeddingSink,

@@ -5,23 +5,11 @@ It knows neither requests nor what the numbers mean.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-import torch
-
-from model.config import ModelConfig
 from model.hooks.hooks import AttentionTap, Read
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
 from server.engine.required_layers import Stage
-
-
-class Network(Protocol):
-    """What sinks need of a model."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-    def lens(self, stream: torch.Tensor) -> torch.Tensor: ...
 
 
 class Sink(ABC):

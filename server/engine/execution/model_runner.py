@@ -166,7 +166,7 @@ class ModelRunner:
                 position = chunk.end - 1
                 sink = RowSink(seq.row_capture, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink
-                builder.add_hook(sink.hook(Window(at.span, at.last_row, position, 1)))
+                builder.found.append(sink.hook(Window(at.span, at.last_row, position, 1)))
         return builder.hooks(), row_sinks
 
     def _read(
