@@ -11,7 +11,7 @@ from model.network.transformer import Transformer
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_result import StepResult
 from server.engine.info import stacks_of
-from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, TokenLogprobs
+from server.engine.outputs import FinishReason, RequestOutput, Timing
 from server.engine.request import EngineRequest
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
@@ -48,36 +48,26 @@ class ActiveRequest:
         now: CLOCK_MONOTONIC seconds.
         """
         seq = self.sequence
-        token = result.tokens.get(seq.uid)
+        output = RequestOutput(
+            uid=seq.uid,
+            token_id=result.tokens.get(seq.uid),
+            logprobs=result.logprobs.get(seq.uid),
+            tensors=result.rows.get(seq.uid, {}),
+            num_cached_tokens=seq.num_cached_tokens,
+        )
         if self.has_answered and not seq.is_finished:  # as in nearly every step
-            return RequestOutput(
-                uid=seq.uid,
-                token_id=token,
-                logprobs=result.logprobs.get(seq.uid),
-                tensors=result.rows.get(seq.uid, {}),
-                num_cached_tokens=seq.num_cached_tokens,
-            )
+            return output
         found, timing = self.captures, self.timing
-        tensors: dict[str, Array] = dict(result.rows.get(seq.uid, {}))
-        scored: list[TokenLogprobs | None] | None = None
         if not self.has_answered:
             timing = replace(timing, first_token=now)
-            tensors.update(found.arrays())
-            scored = found.prompt_logprobs
+            output.tensors = output.tensors | found.arrays()
+            output.prompt_logprobs = None if found.prompt_logprobs is None else tuple(found.prompt_logprobs)
             found = RequestCaptures(patches=found.patches)
         if seq.is_finished:
             timing = replace(timing, finished=now)
-        output = RequestOutput(
-            uid=seq.uid,
-            token_id=token,
-            logprobs=result.logprobs.get(seq.uid),
-            prompt_logprobs=None if scored is None else tuple(scored),
-            tensors=tensors,
-            finish_reason=seq.finish_reason,
-            stop_token_id=token if seq.finish_reason == "stop" else None,
-            num_cached_tokens=seq.num_cached_tokens,
-            timing=timing,
-        )
+            output.finish_reason = seq.finish_reason
+            output.stop_token_id = output.token_id if seq.finish_reason == "stop" else None
+        output.timing = timing
         self.captures, self.timing = found, timing
         return output
 
@@ -154,9 +144,3 @@ class ActiveRequests(dict[int, ActiveRequest]):
         """End a request before it is complete; its blocks are free at once. Returns its last word."""
         self._scheduler.abort(uid, reason)
         return self.pop(uid).ending(reason, error)
-
-
-def unbegun(request: EngineRequest, reason: FinishReason, error: str | None = None) -> RequestOutput:
-    """Return the last output of a request that is in no step."""
-    timing = Timing(request.arrival_time, finished=time.monotonic())
-    return RequestOutput(uid=request.uid, finish_reason=reason, error=error, timing=timing)

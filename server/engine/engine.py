@@ -16,7 +16,7 @@ from typing import Any
 from model.analysis import weights
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.active_request import ActiveRequests, NoCaptureMemory, unbegun
+from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.config import EngineConfig
 from server.engine.execution.cuda_graphs import graphs_for
 from server.engine.execution.fault_isolation import run_isolated
@@ -142,7 +142,7 @@ class Engine:
         if uid in self._active:
             self._outputs.append(self._active.end(uid, "abort"))
         elif (request := self._memory_retry.remove(uid)) is not None:
-            self._outputs.append(unbegun(request, "abort"))
+            self._outputs.append(request.unbegun("abort"))
         else:
             self._weight_queries.abort(uid)
 
@@ -225,14 +225,14 @@ class Engine:
         """Begin or end the requests that waited for memory and are next."""
         for turn in self._memory_retry.turns(time.monotonic(), self._is_anyone_gathering):
             if turn.ends is not None:
-                self._outputs.append(unbegun(turn.request, turn.ends, turn.error))
+                self._outputs.append(turn.request.unbegun(turn.ends, turn.error))
                 continue
             try:
                 self._begin(turn.request)
             except Exception as error:
                 logger.exception("request %d could not begin anew", turn.request.uid)
                 failure = failure_of(error)
-                self._outputs.append(unbegun(turn.request, failure.reason, failure.message))
+                self._outputs.append(turn.request.unbegun(failure.reason, failure.message))
 
     def _schedule(self) -> Schedule:
         """Choose what the step computes, within what the budgets allow."""
@@ -324,7 +324,7 @@ class Engine:
     def _wait_or_end(self, request: EngineRequest, error: str) -> None:
         """Let a request that found no memory to begin wait for it, or end it."""
         if not self._memory_retry.wait_again(request):
-            self._outputs.append(unbegun(request, "memory", error))
+            self._outputs.append(request.unbegun("memory", error))
 
     def _report(self, num_tokens: int = 0) -> StepOutput:
         """Return all outputs that are due. num_tokens: the tokens that the step computed."""

@@ -3,13 +3,14 @@
 Each task says itself what it needs of the network (`BaseTask`), so that a new one is a class here and a name in `Task`.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
-from server.engine.outputs import Array
+from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.sampling_params import SamplingParams
 
 AttentionKind = Literal["pattern", "scores", "dots"]
@@ -286,6 +287,11 @@ class EngineRequest:
     """Id of the HTTP request that this request is part of, for the log."""
     interventions: tuple[Intervention, ...] = ()
     """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
+
+    def unbegun(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
+        """Return its last output, if it was in no step."""
+        timing = Timing(self.arrival_time, finished=time.monotonic())
+        return RequestOutput(uid=self.uid, finish_reason=reason, error=error, timing=timing)
 
 
 def _depths_of_attention(part: Part, layers: Sequence[int]) -> Depths:

@@ -5,15 +5,15 @@ nothing of how requests run (`server.worker.loop`), nor of what starts it (`serv
 """
 
 import gc
-import importlib
 import logging
 import os
+import pkgutil
 import shutil
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 from server.config.devices import bind_to_cores
 from server.dispatch.stack_dumps import stacks_file, write_stacks_on_signal
@@ -24,8 +24,11 @@ from server.engine.memory.memory_limit import limit_memory
 from server.ipc import messages
 from server.ipc.link import WorkerLink, is_listened_to
 from server.observability.logs import configure_logging
-from server.worker.loop import EngineLike, run_engine
+from server.worker.loop import run_engine
 from server.worker.model_fingerprint import Fingerprint, difference
+
+if TYPE_CHECKING:
+    from server.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class EngineWorker:
     engine_factory: str = ENGINE_FACTORY
     log_level: str = "info"
     log_format: str = "text"
-    _engine: EngineLike = field(init=False, repr=False)
+    _engine: "Engine" = field(init=False, repr=False)
     _link: WorkerLink = field(init=False, repr=False)
 
     def setup(self, worker_id: int, device: str) -> None:
@@ -105,16 +108,13 @@ class EngineWorker:
             shutil.rmtree(os.path.dirname(self.socket_path), ignore_errors=True)
         os._exit(0)
 
-    def _make_engine(self, link: WorkerLink) -> EngineLike:
-        module, _, path = self.engine_factory.partition(":")
-        factory: Any = importlib.import_module(module)
-        for name in path.split("."):
-            factory = getattr(factory, name)
+    def _make_engine(self, link: WorkerLink) -> "Engine":
+        factory = pkgutil.resolve_name(self.engine_factory)
 
         def progress(done: int, total: int) -> None:
             link.send(messages.encode(messages.Loading(done, total)))
 
-        engine = cast("EngineLike", factory(self.config, progress))
+        engine = cast("Engine", factory(self.config, progress))
         # Afterwards, so that a file that changes while it is read is noticed.
         changed = difference(self.model_files, self.config.model)
         if changed is not None:

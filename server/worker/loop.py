@@ -6,15 +6,17 @@ fails the requests and starts another worker. It knows nothing of HTTP, and of t
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from server.engine.memory.memory_limit import give_back_memory
-from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput, failure_of
-from server.engine.request import EngineRequest
+from server.engine.outputs import RequestOutput, StepOutput, failure_of
 from server.ipc import messages
 from server.ipc.link import WorkerLink
+
+if TYPE_CHECKING:  # the API process imports this module, and no torch
+    from server.engine.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -32,25 +34,7 @@ _MOST_ABORT_BYTES = 64
 _BEAT = messages.encode(messages.Heartbeat())
 
 
-class EngineLike(Protocol):
-    """What the loop needs of an engine."""
-
-    @property
-    def info(self) -> EngineInfo: ...
-    @property
-    def has_work(self) -> bool: ...
-    def call_when_ready(self, wake: Callable[[], None]) -> Any: ...
-    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> Any: ...
-    def call_when_short(self, let_answers_go: Callable[[], object]) -> Any: ...
-    def add_request(self, request: EngineRequest) -> Any: ...
-    def abort(self, uid: int) -> Any: ...
-    def step(self) -> StepOutput: ...
-    def stats(self) -> EngineStats: ...
-    def state(self) -> dict[str, Any]: ...
-    def check_integrity(self) -> None: ...
-
-
-def run_engine(engine: EngineLike, link: WorkerLink) -> None:
+def run_engine(engine: "Engine", link: WorkerLink) -> None:
     """Run the loop. It ends by an exception only: ConnectionError when the link ends, or what the engine raised."""
     engine.call_when_ready(link.wake)  # an answer that needs no step must not wait for one
     engine.watch_aborts(lambda: _new_aborts(link))
@@ -78,7 +62,7 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
         del step, message, buffers, taken  # or the next step would hold this one's answers in addition to its own
 
 
-def _check(engine: EngineLike, link: WorkerLink) -> None:
+def _check(engine: "Engine", link: WorkerLink) -> None:
     """Check the engine's counters. Raises AssertionError if they disagree: nothing it holds can be trusted then."""
     try:
         engine.check_integrity()
@@ -144,7 +128,7 @@ class _Taken:
     """Numbers of the questions about what the engine is doing."""
 
 
-def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Taken:
+def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken:
     """Give the engine all messages that have come. One that it fails to take must not cost the others their worker."""
     frames = link.poll(timeout)
     taken = _Taken(bool(frames))

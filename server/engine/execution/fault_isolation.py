@@ -8,34 +8,21 @@ network.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
-from typing import Protocol
 
 from server.engine.captures.request_captures import RequestCaptures
+from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.execution.step_result import StepResult
 from server.engine.memory.memory_limit import give_back_memory, reserve
 from server.engine.outputs import Failure, failure_of
 from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Chunk, Sequence
+from server.engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
-    """The part of a model runner that is needed here."""
-
-    def run(
-        self,
-        chunks: ReadOnlySequence[Chunk],
-        captures: Mapping[int, RequestCaptures],
-        encodes: ReadOnlySequence[Sequence] = (),
-        check: Callable[[], None] = ...,
-    ) -> StepResult: ...
-    def check(self) -> None: ...
-
-
 def run_isolated(
-    runner: Runner,
+    runner: ModelRunner,
     schedule: Schedule,
     captures: Mapping[int, RequestCaptures],
     check: Callable[[], None] = lambda: None,
@@ -94,7 +81,11 @@ class _Isolation:
     """One step's work, of which any part can be taken back and run again."""
 
     def __init__(
-        self, runner: Runner, schedule: Schedule, captures: Mapping[int, RequestCaptures], check: Callable[[], None]
+        self,
+        runner: ModelRunner,
+        schedule: Schedule,
+        captures: Mapping[int, RequestCaptures],
+        check: Callable[[], None],
     ) -> None:
         """Note where each request's captures stand before the step."""
         self._runner = runner

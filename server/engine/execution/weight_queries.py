@@ -17,7 +17,8 @@ from dataclasses import replace
 
 import torch
 
-from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, failure_of
+from server.engine.captures.attention_sink import as_array
+from server.engine.outputs import FinishReason, RequestOutput, Timing, failure_of
 from server.engine.request import EngineRequest, WeightsTask
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class WeightQueries:
             for request in self._waiting:
                 if request.uid == uid:
                     self._waiting.remove(request)
-                    self._results.append(_ended(request, "abort"))
+                    self._results.append(request.unbegun("abort"))
                     return True
         return False
 
@@ -129,7 +130,7 @@ class WeightQueries:
 
         try:
             check()
-            tensors = {name: _array(tensor) for name, tensor in self._answer(request.task, check).items()}
+            tensors = {name: as_array(tensor.detach()) for name, tensor in self._answer(request.task, check).items()}
             output = RequestOutput(uid=request.uid, tensors=tensors, finish_reason="done")
         except _Stopped as stopped:
             output = RequestOutput(uid=request.uid, finish_reason=stopped.reason)
@@ -139,13 +140,3 @@ class WeightQueries:
             output = RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message)
         now = time.monotonic()
         return replace(output, timing=Timing(request.arrival_time, scheduled, now, now))
-
-
-def _ended(request: EngineRequest, reason: FinishReason) -> RequestOutput:
-    timing = Timing(request.arrival_time, finished=time.monotonic())
-    return RequestOutput(uid=request.uid, finish_reason=reason, timing=timing)
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    values = tensor.detach().cpu().contiguous().numpy()
-    return Array(values.dtype.name, tuple(values.shape), values.tobytes())
