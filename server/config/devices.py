@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from server.engine.memory.cgroups import within_quota
+from server.engine.memory.cgroups import read_int, within_quota
 
 logger = logging.getLogger(__name__)
 
@@ -138,14 +138,8 @@ def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
 def _neighbourhood(core: int) -> tuple[int, int, int]:
     """Return a sort key that puts cores of one processor, and threads of one core, next to each other."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
-    return _read_int(folder / "physical_package_id"), _read_int(folder / "core_id"), core
-
-
-def _read_int(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # a kernel without this file: then by their numbers
-        return 0
+    # A kernel without these files: then by their numbers.
+    return read_int(folder / "physical_package_id") or 0, read_int(folder / "core_id") or 0, core
 
 
 def _listed(numbers: Sequence[int]) -> str:

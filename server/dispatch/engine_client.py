@@ -25,6 +25,7 @@ from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
 from server.http.errors import ApiError, Unavailable, WorkerLost
 from server.ipc import messages
+from server.ipc.frames import Buffer
 from server.observability.metrics import ClientCounters, WorkerNumbers
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class EngineClient:
         self.draining = False
         self._is_over = False
         """Whether a drain is over: what had begun by then may not continue either."""
-        self.on_step: Callable[[EngineStats], None] | None = None
-        self.on_hung: Callable[[int], None] | None = None
+        self.on_step: Callable[[EngineStats], None] = lambda stats: None
+        self.on_hung: Callable[[int], None] = lambda worker_id: None
         self._router = Router(num_workers)
         self._reuses_prefixes = not settings.no_prefix_caching
         self.admission = Admission.of(settings, num_workers)
@@ -57,7 +58,7 @@ class EngineClient:
             on_ready=self._take_ready,
             on_lost=self._fail_lost,
             on_hung=self._fail_hung,
-            on_given_up=self._kill_hung,
+            on_given_up=lambda worker: self.on_hung(worker.worker_id),
         )
         self.workers = self._pool.workers
         self.socket = self._pool.socket
@@ -116,7 +117,7 @@ class EngineClient:
         """Return the stats of all workers together, those that died included: counters never go back; gauges are of
         those alive.
         """
-        return replace(self._pool.stats(), inflight_capture_bytes=self.admission.capture_bytes)
+        return replace(self._pool.stats(), inflight_capture_bytes=self.admission.capture.used)
 
     async def describe(self) -> dict[str, Any]:
         """Return what this process and the workers are doing, for a debug dump."""
@@ -235,9 +236,7 @@ class EngineClient:
 
     # ---- what the workers say
 
-    def _take_message(
-        self, worker: WorkerState, message: messages.FromWorker, buffers: Sequence[messages.Buffer]
-    ) -> None:
+    def _take_message(self, worker: WorkerState, message: messages.FromWorker, buffers: Sequence[Buffer]) -> None:
         match message:
             case messages.StepMessage():
                 self._take_step(worker, message, buffers)
@@ -251,18 +250,16 @@ class EngineClient:
         infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large
         rooms = [each.memory_room for each in infos if each.memory_room is not None]
         self.admission.note_memory(min(rooms, default=None))
-        has_cache = (
-            info.num_blocks > 2
-        )  # an encoder has one block in addition to the null block, and keeps nothing in it
+        has_cache = info.num_blocks > 2  # an encoder keeps nothing: it has one block beside the null block
         num_blocks = sum(each.num_blocks - 1 for each in infos) if has_cache else 1
         self.admission.note_cache(num_blocks, info.block_size)
         reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes else 0
         self._router.begin(worker.worker_id, num_blocks=reused, block_size=info.block_size)
 
-    def _take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[messages.Buffer]) -> None:
+    def _take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[Buffer]) -> None:
         worker.stats = step.stats
         self._inflight.take_step(worker, step, buffers)
-        if step.stepped and self.on_step is not None:
+        if step.stepped:
             try:
                 self.on_step(step.stats)
             except Exception:  # an observer must not cost the worker its link
@@ -276,9 +273,5 @@ class EngineClient:
         )
 
     def _fail_hung(self, worker: WorkerState) -> None:
-        hung = "The worker that ran this request hangs."
-        self._inflight.fail_all(worker, WorkerLost(hung, code="worker_hung", retry_after=5))
-
-    def _kill_hung(self, worker: WorkerState) -> None:
-        if self.on_hung is not None:
-            self.on_hung(worker.worker_id)
+        error = WorkerLost("The worker that ran this request hangs.", code="worker_hung", retry_after=5)
+        self._inflight.fail_all(worker, error)

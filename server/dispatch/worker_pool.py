@@ -37,7 +37,7 @@ class WorkerPool:
         num_workers: int,
         settings: Settings,
         *,
-        on_message: Callable[[WorkerState, messages.FromWorker, Sequence[messages.Buffer]], None],
+        on_message: Callable[[WorkerState, messages.FromWorker, Sequence[frames.Buffer]], None],
         on_ready: Callable[[WorkerState, EngineInfo], None],
         on_lost: Callable[[WorkerState], None],
         on_hung: Callable[[WorkerState], None],
@@ -84,7 +84,7 @@ class WorkerPool:
         living = [worker.stats for worker in self.workers if worker.info is not None]
         return together(self._dead_stats, living)
 
-    def send(self, worker: WorkerState, message: messages.ToWorker, buffers: Sequence[messages.Buffer] = ()) -> None:
+    def send(self, worker: WorkerState, message: messages.ToWorker, buffers: Sequence[frames.Buffer] = ()) -> None:
         """Send a message to a worker; one that is not connected gets none."""
         if worker.protocol is not None:
             worker.protocol.send(messages.encode(message), buffers)

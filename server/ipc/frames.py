@@ -6,11 +6,11 @@ An invalid frame ends the connection, as its sender cannot be trusted with the n
 header says, and touches no socket.
 """
 
-import contextlib
-import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from server.engine.memory.memory_limit import huge_pages
 
 Buffer = bytes | bytearray | memoryview
 Received = bytearray | memoryview
@@ -116,7 +116,7 @@ class FrameDecoder:
                 return True
             size = self._sizes[len(self._buffers)]
             taken = min(size, self._end - self._start)
-            buffer = _room(size)
+            buffer: Received = bytearray(size) if size < _LARGE else memoryview(huge_pages(size))
             buffer[:taken] = memoryview(self._scratch)[self._start : self._start + taken]
             self._start += taken
             self._buffers.append(buffer)
@@ -134,13 +134,3 @@ class FrameDecoder:
             self._scratch = bytearray(needed)
         self._scratch[: len(held)] = held
         self._start, self._end = 0, len(held)
-
-
-def _room(num_bytes: int) -> Received:
-    """Return zeroed memory."""
-    if num_bytes < _LARGE:
-        return bytearray(num_bytes)
-    found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        found.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(found)

@@ -5,7 +5,7 @@ The engine's dataclasses are taken apart here and put together again at the othe
 """
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -21,9 +21,10 @@ from server.engine.outputs import (
     TokenLogprobs,
 )
 from server.engine.request import EngineRequest, Intervention, Op, Task
+from server.ipc.frames import Buffer
 from server.ipc.prompt_logprobs import PromptLogprobs, WireLogprobs, wire_logprobs
 
-Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class MessageError(ValueError):
@@ -176,18 +177,19 @@ def encode(message: ToWorker | FromWorker) -> bytes:
 
 def decode_to_worker(header: Buffer) -> ToWorker:
     """Decode a message to a worker. Raises MessageError."""
-    try:
-        return _to_worker.decode(header)
-    except msgspec.MsgspecError as error:
-        raise MessageError(f"not a message to a worker: {error}") from None
+    return _decode(_to_worker, header, "a message to a worker")
 
 
 def decode_from_worker(header: Buffer) -> FromWorker:
     """Decode a message from a worker. Raises MessageError."""
+    return _decode(_from_worker, header, "a message of a worker")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], encoded: Buffer | msgspec.Raw, what: str) -> T:
     try:
-        return _from_worker.decode(header)
+        return decoder.decode(encoded)
     except msgspec.MsgspecError as error:
-        raise MessageError(f"not a message of a worker: {error}") from None
+        raise MessageError(f"not {what}: {error}") from None
 
 
 def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
@@ -229,10 +231,7 @@ def _task(message: NewRequest) -> Task:
     decoder = _tasks.get(message.task_name)
     if decoder is None:
         raise MessageError(f"request {message.uid} has a task {message.task_name!r}; known are {', '.join(_tasks)}")
-    try:
-        return decoder.decode(message.task)
-    except msgspec.MsgspecError as error:
-        raise MessageError(f"not a {message.task_name}: {error}") from None
+    return _decode(decoder, message.task, f"a {message.task_name}")
 
 
 def _wire_intervention(wish: Intervention, buffers: list[Buffer]) -> WireIntervention:

@@ -5,7 +5,7 @@ few array operations for each intervention, however many there are. This module 
 `model.hooks.hooks` and the network know where in the pass a change is made. A change writes its own rows and no others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -18,10 +18,11 @@ from model.hooks.points import BY_NAME, Stack, is_cross
 from model.sampling.row_search import argmax
 from server.engine.captures.window import Positions, Window, seen_keys
 from server.engine.outputs import Array
-from server.engine.request import Intervention, Op, Part
+from server.engine.request import AttentionKind, Intervention, Op, Part
 from server.engine.required_layers import Stage, stage_of
 
-_MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
+MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
+"""What attention taps call the points that are maps: one number for each query and key."""
 
 
 def patches_of(interventions: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
@@ -48,7 +49,7 @@ class Patch:
         self.stage: Stage = stage_of(stack, point)
         self._point = point
         self._config = config
-        self._kind = _MAPS.get(point.rpartition(".")[2])
+        self._kind = MAPS.get(point.rpartition(".")[2])
         self._part: Part = "cross" if is_cross(BY_NAME[point]) else stack
         self._heads: tuple[int, ...] | None = None
         """The heads of all edits together, ascending; None is all, or a point that has none."""
@@ -127,7 +128,7 @@ class _Edit:
         ):
             raise ValueError(f"intervention on {intervention.point}: no operation {intervention.op!r} there")
         self._op = intervention.op
-        self._is_map = intervention.point.rpartition(".")[2] in _MAPS
+        self._is_map = intervention.point.rpartition(".")[2] in MAPS
         self._value = _as_tensor(intervention.value)
         self.heads = _heads(intervention, config)
         num_axes = len(BY_NAME[intervention.point].axes)
@@ -193,14 +194,8 @@ def _heads(intervention: Intervention, config: ModelConfig) -> tuple[int, ...] |
     ValueError.
     """
     point = BY_NAME[intervention.point]
-    num_heads = next(
-        (
-            size
-            for axis, size in zip(point.axes, sizes(config, intervention.stack, point, 1, 1), strict=True)
-            if axis in ("head", "kv_head")
-        ),
-        0,
-    )
+    lengths = dict(zip(point.axes, sizes(config, intervention.stack, point, 1, 1), strict=True))
+    num_heads = lengths.get("head") or lengths.get("kv_head", 0)
     if any(not 0 <= head < num_heads for head in intervention.heads or ()):
         has = f"it has 0 to {num_heads - 1}" if num_heads else "it has none"
         raise ValueError(f"intervention on {intervention.point}: heads are {intervention.heads}; {has}")

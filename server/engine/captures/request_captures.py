@@ -14,14 +14,13 @@ from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink, check_heads
-from server.engine.captures.interventions import Patch, patches_of
+from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
-    AttentionKind,
     EmbedTask,
     HeadScoresTask,
     LensTask,
@@ -29,8 +28,6 @@ from server.engine.request import (
 )
 from server.engine.required_layers import Stage
 from server.engine.sequence import Sequence
-
-_MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 
 
 @dataclass(slots=True)
@@ -156,7 +153,7 @@ def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer
 
 def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sink:
     group, _, name = capture.point.rpartition(".")
-    if name not in _MAPS:
+    if name not in MAPS:
         length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
         own_length = encoder_length if capture.stack == "encoder" else length
         return PointSink(capture, model.config, own_length, encoder_length)
@@ -170,7 +167,7 @@ def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sin
         pairs=tuple((capture.layer, head) for head in heads),
         queries=capture.positions,
         keys=capture.keys,
-        kind=_MAPS[name],
+        kind=MAPS[name],
         dtype=capture.dtype,
         part="cross" if group == "cross_attn" else capture.stack,
     )

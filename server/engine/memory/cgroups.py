@@ -41,10 +41,10 @@ def free_memory(root: Path = _ROOT) -> int | None:
     left = []
     for folder in _groups("memory", root):
         if (folder / "memory.max").exists():
-            limit, used = (_read_int(folder / name) for name in ("memory.max", "memory.current"))
+            limit, used = (read_int(folder / name) for name in ("memory.max", "memory.current"))
             cached, shared = "file", "shmem"
         else:
-            limit, used = (_read_int(folder / f"memory.{name}_in_bytes") for name in ("limit", "usage"))
+            limit, used = (read_int(folder / f"memory.{name}_in_bytes") for name in ("limit", "usage"))
             cached, shared = "total_cache", "total_shmem"
         if limit is not None and used is not None and limit < _UNLIMITED:
             numbers = _numbers(folder / "memory.stat")
@@ -84,7 +84,7 @@ def _cpu_max(folder: Path) -> tuple[int | None, int | None]:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
-        return _read_int(folder / "cpu.cfs_quota_us"), _read_int(folder / "cpu.cfs_period_us")
+        return read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
     return (int(quota) if quota.isdecimal() else None), int(period)
 
 
@@ -96,7 +96,8 @@ def _numbers(path: Path) -> dict[str, int]:
         return {}
 
 
-def _read_int(path: Path) -> int | None:
+def read_int(path: Path) -> int | None:
+    """Return the number that a file of the kernel holds, or None if there is none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):  # no such file, or "max"

@@ -9,25 +9,16 @@ import ctypes
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 _SMAPS = Path("/proc/self/smaps")
 _DONT_NEED = 4
 """MADV_DONTNEED: the next read of these pages of a mapped file comes from the file, as the first one did."""
-_madvise = getattr(ctypes.CDLL(None), "madvise", None)
-if _madvise is not None:
-    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \d+ *(.*)")
 """Matches the first line of a mapping in /proc/PID/smaps: its addresses, its permissions and the file's path."""
 _LIBRARY = re.compile(r"\.so(\.|$)")
-
-
-class _Part(NamedTuple):
-    """Part of a library: addresses from `start` up to `end`."""
-
-    start: int
-    end: int
 
 
 def let_go_of_libraries() -> None:
@@ -37,19 +28,19 @@ def let_go_of_libraries() -> None:
     Only libraries are released, since they stay mapped at the same place as long as the process lives. Nothing happens
     if the kernel does not report what is mapped.
     """
-    if _madvise is None:
-        return
     with contextlib.suppress(OSError):  # no /proc
-        for part in _unchanged_parts(_SMAPS.read_text().splitlines()):
-            _madvise(part.start, part.end - part.start, _DONT_NEED)
+        for start, end in _unchanged_parts(_SMAPS.read_text().splitlines()):
+            _madvise(start, end - start, _DONT_NEED)
 
 
-def _unchanged_parts(smaps: Iterable[str]) -> Iterator[_Part]:
-    """Yield the parts that are not writable and were never written to: linking writes to parts that hold addresses."""
+def _unchanged_parts(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the parts begin and end that are not writable and were never written to: linking writes to parts
+    that hold addresses.
+    """
     part = None
     for line in smaps:
         if found := _MAPPING.match(line):
             is_fixed = found[3] in ("r--p", "r-xp") and _LIBRARY.search(Path(found[4]).name)
-            part = _Part(int(found[1], 16), int(found[2], 16)) if is_fixed else None
+            part = (int(found[1], 16), int(found[2], 16)) if is_fixed else None
         elif part is not None and line.startswith("Anonymous:") and line.split()[1] == "0":
             yield part

@@ -88,14 +88,15 @@ def own_memory(num_bytes: int) -> mmap.mmap:
     Raises MemoryError, also if the steps would be left without the memory that they need from the kernel.
     """
     try:
-        found = _private(num_bytes)
-        _private(_SPARE).close()
+        found = huge_pages(num_bytes)
+        huge_pages(_SPARE).close()
     except (OSError, OverflowError):
         raise MemoryError(f"can't allocate {num_bytes} bytes, and leave {_SPARE} for the steps") from None
     return found
 
 
-def _private(num_bytes: int) -> mmap.mmap:
+def huge_pages(num_bytes: int) -> mmap.mmap:
+    """Return zeroed memory straight from the kernel, in huge pages if it has them. Raises OSError or OverflowError."""
     found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without huge pages: each small one then costs a microsecond
         found.madvise(mmap.MADV_HUGEPAGE)

@@ -203,11 +203,10 @@ class MemoryRetry:
 
     def remove(self, uid: int) -> EngineRequest | None:
         """Remove and return the request with this uid, or return None if it is not queued."""
-        for each in self._line:
-            if each.uid == uid:
-                self._line.remove(each)
-                return each
-        return None
+        found = next((each for each in self._line if each.uid == uid), None)
+        if found is not None:
+            self._line.remove(found)
+        return found
 
     def expired(self, now: float) -> list[EngineRequest]:
         """Remove and return the requests whose deadline is at or before `now` (CLOCK_MONOTONIC seconds)."""
