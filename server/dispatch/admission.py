@@ -63,18 +63,10 @@ class ResourceBudget:
         self.used = 0
         self._by_stay = by_stay
         self._num_holds = 0
-        self._of_client: Counter[str] = Counter()
+        self.held_by: Counter[str] = Counter()
+        """What each client holds, without those that hold nothing."""
         self._clock = clock
         self._returns = RateEstimate()
-
-    def of(self, client: str) -> int:
-        """Return what one client holds."""
-        return self._of_client[client]
-
-    @property
-    def clients(self) -> dict[str, int]:
-        """Return what each client holds, without those that hold nothing."""
-        return dict(self._of_client)
 
     def has_room(self, amount: int, client: str) -> bool:
         """Return whether `amount` fits; if the budget is full, whether the client's share has room, up to twice the
@@ -84,24 +76,24 @@ class ResourceBudget:
             return True
         if self.used + amount > 2 * self.limit:  # shares alone would not end there: 1 + 1/2 + 1/3 + 1/4 is more
             return False
-        num_clients = len(self._of_client.keys() | {client})
-        return num_clients > 1 and (self._of_client[client] + amount) * num_clients <= self.limit
+        num_clients = len(self.held_by.keys() | {client})
+        return num_clients > 1 and (self.held_by[client] + amount) * num_clients <= self.limit
 
     def take(self, amount: int, client: str) -> None:
         """Count it as held."""
         self._advance()
         self.used += amount
         self._num_holds += 1
-        self._of_client[client] += amount
+        self.held_by[client] += amount
 
     def give_back(self, amount: int, client: str) -> None:
         """Count it as free."""
         self._advance()
         self.used -= amount
         self._num_holds -= 1
-        self._of_client[client] -= amount
-        if not self._of_client[client]:
-            del self._of_client[client]
+        self.held_by[client] -= amount
+        if not self.held_by[client]:
+            del self.held_by[client]
         self._returns.add(1 if self._by_stay else amount)
 
     def seconds_until_free(self, amount: int) -> float:
@@ -151,7 +143,6 @@ class Admission:
         self._num_seats = num_seats
         self._unread: Counter[int] = Counter()
         """Requests whose prompt is not read yet, by its length."""
-        self._num_unread = 0
         self._reading = RateEstimate()
         self._clock = clock
 
@@ -192,11 +183,6 @@ class Admission:
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
         return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_inspection)
-
-    @property
-    def capture_bytes(self) -> int:
-        """Return the bytes of captures in flight."""
-        return self.capture.used
 
     def check(
         self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_inspection: bool = False
@@ -258,7 +244,6 @@ class Admission:
         if not cost.is_inspection:
             self._advance_reading()
             self._unread[cost.num_read] += 1
-            self._num_unread += 1
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
         """Count a request that ended; its captures may still be in memory. `was_read`: `note_prompt_read` was
@@ -286,7 +271,6 @@ class Admission:
         if cost.is_inspection:
             return
         self._advance_reading()
-        self._num_unread -= 1
         self._unread[cost.num_read] -= 1
         if not self._unread[cost.num_read]:
             del self._unread[cost.num_read]
@@ -304,8 +288,8 @@ class Admission:
         num_waiting = self.requests.used - self._num_seats + 1
         if num_waiting <= 0:
             return 0.0
-        own = self.requests.of(client)
-        others = sum(min(held, own + 1) for name, held in self.requests.clients.items() if name != client)
+        own = self.requests.held_by[client]
+        others = sum(min(held, own + 1) for name, held in self.requests.held_by.items() if name != client)
         return self.requests.seconds_to_return(min(num_waiting, own + others))
 
     def seconds_to_read(self, num_tokens: int) -> float:
@@ -332,7 +316,7 @@ class Admission:
         return QueueFull(message, code=code, retry_after=retry_after(seconds))
 
     def _advance_reading(self) -> None:
-        self._reading.advance(self._clock(), busy=self._num_unread > 0)
+        self._reading.advance(self._clock(), busy=bool(self._unread))
 
 
 def _account(client: str, *, is_inspection: bool) -> str:

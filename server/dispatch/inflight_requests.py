@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from server.dispatch.admission import Admission, Cost
 from server.dispatch.request_context import RequestContext
@@ -14,43 +15,36 @@ from server.dispatch.request_handle import RequestHandle
 from server.dispatch.worker_state import WorkerState
 from server.http.errors import ApiError, BadRequest
 from server.ipc import messages
+from server.ipc.frames import Buffer
 
 _DEADLINE_SLACK = 0.25
 """Seconds that the worker, which enforces deadlines, has to report one itself."""
 
 
+@dataclass(eq=False)
 class InflightRequests:
     """The requests of all workers. A request that ends frees its part of `admission`; one that fails is counted in
     `failures` by the code of its error; `send` writes to a worker.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerState],
-        admission: Admission,
-        failures: Counter[str],
-        send: Callable[[WorkerState, messages.ToWorker], None],
-    ) -> None:
-        self._workers = workers
-        self._admission = admission
-        self._failures = failures
-        self._send = send
-        self._next_uid = 0
+    workers: Sequence[WorkerState]
+    admission: Admission
+    failures: Counter[str]
+    send: Callable[[WorkerState, messages.ToWorker], None]
+    _last_uid: int = 0
 
     @property
     def count(self) -> int:
         """Return the number of requests in flight."""
-        return sum(len(worker.requests) for worker in self._workers)
+        return sum(len(worker.requests) for worker in self.workers)
 
     def begin(
         self, worker: WorkerState, cost: Cost, request_context: RequestContext, num_expected_tokens: int
     ) -> RequestHandle:
         """Enter a request that was admitted at this cost, and whose worker holds so many tokens of its prompt."""
-        self._next_uid += 1
-        handle = RequestHandle(
-            self._next_uid, cost, request_context, self._abort, self._release_capture, self._count_failure
-        )
-        handle.num_expected_tokens = num_expected_tokens
+        self._last_uid += 1
+        callbacks = (self._abort, self._release_capture, self._count_failure)
+        handle = RequestHandle(self._last_uid, cost, request_context, *callbacks, num_expected_tokens)
         worker.add(handle)
         return handle
 
@@ -60,7 +54,7 @@ class InflightRequests:
         delay = max(0.0, deadline - time.monotonic()) + _DEADLINE_SLACK
         handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
 
-    def take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[messages.Buffer]) -> None:
+    def take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[Buffer]) -> None:
         """Hand the requests what one step of their worker brought them."""
         num_read = step.stats.iteration_tokens if step.stepped else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
@@ -77,7 +71,7 @@ class InflightRequests:
             handle.push(messages.request_output(wire, buffers))
             if handle.is_finished:
                 self._finish(worker, handle)
-        self._admission.note_tokens_read(num_read)
+        self.admission.note_tokens_read(num_read)
         for refusal in step.refusals:
             handle = worker.requests.get(refusal.uid)
             if handle is not None:
@@ -91,7 +85,7 @@ class InflightRequests:
             self._finish(worker, handle)
             handle.fail(error)
         for handle in handles:
-            self._send(worker, messages.Abort(handle.uid))
+            self.send(worker, messages.Abort(handle.uid))
 
     def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int) -> int:
         """Return how many prompt tokens a step that brought a request a token read beyond what it computed. The
@@ -103,22 +97,22 @@ class InflightRequests:
             return -1
         handle.was_read = True
         worker.num_tokens_left -= handle.cost.num_read - handle.num_expected_tokens
-        self._admission.note_prompt_read(handle.cost)
+        self.admission.note_prompt_read(handle.cost)
         return num_cached_tokens
 
     def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
         """Remove the request from the table and from the counts."""
         worker.remove(handle)
-        self._admission.release(handle.cost, handle.request_context.client, was_read=handle.was_read)
+        self.admission.release(handle.cost, handle.request_context.client, was_read=handle.was_read)
         if handle.timer is not None:
             handle.timer.cancel()
 
     def _abort(self, handle: RequestHandle) -> None:
         """Free a request's place in its worker, because no reader waits for it any more."""
-        worker = next((worker for worker in self._workers if handle.uid in worker.requests), None)
+        worker = next((worker for worker in self.workers if handle.uid in worker.requests), None)
         if worker is not None:
             self._finish(worker, handle)
-            self._send(worker, messages.Abort(handle.uid))
+            self.send(worker, messages.Abort(handle.uid))
 
     def _expire(self, handle: RequestHandle) -> None:
         """End a request that its worker did not end in time."""
@@ -126,7 +120,7 @@ class InflightRequests:
         self._abort(handle)
 
     def _release_capture(self, handle: RequestHandle) -> None:
-        self._admission.release_capture(handle.cost.capture_bytes)
+        self.admission.release_capture(handle.cost.capture_bytes)
 
     def _count_failure(self, error: ApiError) -> None:
-        self._failures[error.code or error.type] += 1
+        self.failures[error.code or error.type] += 1

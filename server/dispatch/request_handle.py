@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from server.dispatch.admission import Cost
 from server.dispatch.request_context import RequestContext
@@ -16,6 +17,7 @@ from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, n
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestHandle:
     """A request in flight. Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the
     last.
@@ -25,42 +27,32 @@ class RequestHandle:
     to one event loop.
     """
 
-    def __init__(
-        self,
-        uid: int,
-        cost: Cost,
-        request_context: RequestContext,
-        on_close: Callable[["RequestHandle"], None],
-        on_taken: Callable[["RequestHandle"], None],
-        on_fail: Callable[[ApiError], None],
-    ) -> None:
-        self.uid = uid
-        self.cost = cost
-        self.request_context = request_context
-        self.was_read = False
-        """Whether all of its prompt was computed."""
-        self.num_expected_tokens = 0
-        """Tokens of its prompt that are expected to be in its worker's prefix cache."""
-        self.seconds_allowed: float | None = None
-        """Seconds from the arrival of its HTTP request to its deadline."""
-        self.num_generated_tokens = 0
-        self.is_finished = False
-        """Whether the engine has nothing more to report about it."""
-        self.timer: asyncio.TimerHandle | None = None
-        """The deadline's timer; the client cancels it."""
-        self.on_token: Callable[[int], bool] | None = None
-        """Called with a token that comes with nothing else while the reader waits; if it returns False, the reader
-        takes it.
-        """
-        self._record = request_context.record
-        self._on_close = on_close
-        self._on_taken = on_taken
-        self._on_fail = on_fail
-        self._is_taken = False
-        self._is_closed = False
-        self._outputs: deque[RequestOutput] = deque()
-        self._error: ApiError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+    uid: int
+    cost: Cost
+    request_context: RequestContext
+    on_close: Callable[["RequestHandle"], None]
+    on_taken: Callable[["RequestHandle"], None]
+    on_fail: Callable[[ApiError], None]
+    num_expected_tokens: int = 0
+    """Tokens of its prompt that are expected to be in its worker's prefix cache."""
+    was_read: bool = False
+    """Whether all of its prompt was computed."""
+    seconds_allowed: float | None = None
+    """Seconds from the arrival of its HTTP request to its deadline."""
+    num_generated_tokens: int = 0
+    is_finished: bool = False
+    """Whether the engine has nothing more to report about it."""
+    timer: asyncio.TimerHandle | None = None
+    """The deadline's timer; the client cancels it."""
+    on_token: Callable[[int], bool] | None = None
+    """Called with a token that comes with nothing else while the reader waits; if it returns False, the reader takes
+    it.
+    """
+    _is_taken: bool = False
+    _is_closed: bool = False
+    _outputs: deque[RequestOutput] = field(default_factory=deque)
+    _error: ApiError | None = None
+    _waiter: asyncio.Future[None] | None = None
 
     @property
     def num_tokens_left(self) -> int:
@@ -99,7 +91,7 @@ class RequestHandle:
         self._take()
         self._wake()
         if not self.is_finished:
-            self._on_close(self)  # last: it writes to a socket
+            self.on_close(self)  # last: it writes to a socket
 
     def push(self, output: RequestOutput) -> None:
         """Add an output; the engine client calls this. Ends by deadline, error or abort become an exception of the
@@ -154,8 +146,8 @@ class RequestHandle:
 
     def _count_token(self) -> None:
         self.num_generated_tokens += 1
-        if self._record is not None:
-            self._record.count_generated()
+        if self.request_context.record is not None:
+            self.request_context.record.count_generated()
 
     def _take(self, error: ApiError | None = None) -> None:
         """Give the end to the reader: its bytes are no longer ours to account for. A failure is counted only here: a
@@ -164,8 +156,8 @@ class RequestHandle:
         if not self._is_taken:
             self._is_taken = True
             if error is not None:
-                self._on_fail(error)
-            self._on_taken(self)
+                self.on_fail(error)
+            self.on_taken(self)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -7,7 +7,7 @@ answer. This is policy only, with the standard library only: it knows no process
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from server.engine.request import EmbedTask, GenerateTask, Task
@@ -33,23 +33,17 @@ class Route(NamedTuple):
     """Tokens of its prompt that are expected to be there already."""
 
 
+@dataclass(frozen=True, slots=True)
 class RoutedPrompt:
     """What a request gives to read, and what it has to do with the prefix cache."""
 
-    def __init__(
-        self,
-        token_ids: Sequence[int],
-        encoder_token_ids: Sequence[int] = (),
-        *,
-        takes: bool = True,
-        leaves: bool = True,
-    ) -> None:
-        self.token_ids = tuple(token_ids)
-        self.encoder_token_ids = tuple(encoder_token_ids)
-        self.takes = takes
-        """Whether it may begin after what the cache holds."""
-        self.leaves = leaves
-        """Whether what it computes may serve other requests."""
+    token_ids: Sequence[int]
+    encoder_token_ids: Sequence[int] = ()
+    _: KW_ONLY
+    takes: bool = True
+    """Whether it may begin after what the cache holds."""
+    leaves: bool = True
+    """Whether what it computes may serve other requests."""
 
     @classmethod
     def of(
@@ -71,10 +65,10 @@ class RoutedPrompt:
 
     def block_hashes(self, block_size: int) -> list[int]:
         """Return one hash for each full block, of all tokens up to its end and of what the encoder reads."""
-        parent = hash(self.encoder_token_ids)
+        parent = hash(tuple(self.encoder_token_ids))
         hashes = []
         for end in range(block_size, len(self.token_ids) + 1, block_size):
-            parent = hash((parent, self.token_ids[end - block_size : end]))
+            parent = hash((parent, tuple(self.token_ids[end - block_size : end])))
             hashes.append(parent)
         return hashes
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from server.dispatch.worker_state import WorkerState
 
@@ -18,6 +19,7 @@ _KILL_AFTER = 2
 """How many times the worker timeout a hung worker has before it is killed."""
 
 
+@dataclass(frozen=True)
 class WorkerHealth:
     """The watch over workers. `on_hung` is called once for each worker that falls silent, `on_given_up` once for each
     process to be killed.
@@ -26,20 +28,12 @@ class WorkerHealth:
     progress (0: no bound). Both are in seconds.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerState],
-        *,
-        timeout: float,
-        load_timeout: float,
-        on_hung: Callable[[WorkerState], None],
-        on_given_up: Callable[[WorkerState], None],
-    ) -> None:
-        self._workers = workers
-        self._timeout = timeout
-        self._load_timeout = load_timeout
-        self._on_hung = on_hung
-        self._on_given_up = on_given_up
+    workers: Sequence[WorkerState]
+    _: KW_ONLY
+    timeout: float
+    load_timeout: float
+    on_hung: Callable[[WorkerState], None]
+    on_given_up: Callable[[WorkerState], None]
 
     async def run(self) -> None:
         """Watch until cancelled. A late tick of our own adds at most a second to the silence: a busy API process
@@ -54,7 +48,7 @@ class WorkerHealth:
 
     def check(self, elapsed: float) -> None:
         """Note that so many seconds more have passed, and act on what they make too long."""
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.kill_reason is not None or worker.restart_note is not None:
                 continue  # its process is ending, or has ended
             if worker.info is not None:
@@ -68,9 +62,9 @@ class WorkerHealth:
         if not worker.requests and worker.checks_until_idle and not worker.silent_for:  # a message came since the last
             worker.checks_until_idle -= 1
         worker.silent_for += elapsed
-        longest = _KILL_AFTER * self._timeout
+        longest = _KILL_AFTER * self.timeout
         is_idle = not worker.requests and not worker.checks_until_idle
-        limit = min(_IDLE_TIMEOUT, self._timeout) if is_idle else self._timeout
+        limit = min(_IDLE_TIMEOUT, self.timeout) if is_idle else self.timeout
         if not worker.is_hung and worker.silent_for > limit:
             worker.note_hung(longest)
             logger.error(
@@ -78,7 +72,7 @@ class WorkerHealth:
                 worker.worker_id,
                 worker.silent_for,
             )
-            self._on_hung(worker)
+            self.on_hung(worker)
         if worker.is_hung and worker.silent_for > longest:
             self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
 
@@ -87,10 +81,10 @@ class WorkerHealth:
         one that is slow may not, as long as a library is mapped.
         """
         worker.stalled_for += elapsed
-        if self._load_timeout and worker.stalled_for > self._load_timeout:
+        if self.load_timeout and worker.stalled_for > self.load_timeout:
             what = "did not connect" if worker.protocol is None else "got no further in loading the model"
-            self._give_up(worker, f"{what} for more than {self._load_timeout:g} s (--load-timeout)")
+            self._give_up(worker, f"{what} for more than {self.load_timeout:g} s (--load-timeout)")
 
     def _give_up(self, worker: WorkerState, reason: str) -> None:
         worker.kill_reason = reason
-        self._on_given_up(worker)
+        self.on_given_up(worker)

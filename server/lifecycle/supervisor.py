@@ -11,6 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import accumulate
 from multiprocessing import resource_tracker
 
@@ -31,6 +32,7 @@ _LAST_WORDS = 2.0
 """Seconds that the event loop has to read what a worker sent before it ended."""
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Starts and restarts workers. `launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the
     server should end.
@@ -38,28 +40,24 @@ class Supervisor:
     `why_not()` is called before a worker is restarted: what it returns, if anything, ends the server.
     """
 
-    def __init__(
-        self,
-        client: EngineClient,
-        launch: Callable[[int], Process],
-        on_give_up: Callable[[str], None],
-        why_not: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._client = client
-        self._launch = launch
-        self._on_give_up = on_give_up
-        self._why_not = why_not
-        self._processes: dict[int, Process] = {}
-        self._lives = [deque[float](maxlen=MAX_FAILURES) for _ in client.workers]
-        """For each worker, the seconds that its last processes were ready; 0 for those that never were."""
-        self._is_stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        client.on_hung = self.kill
+    client: EngineClient
+    launch: Callable[[int], Process]
+    on_give_up: Callable[[str], None]
+    why_not: Callable[[], str | None] = lambda: None
+    _processes: dict[int, Process] = field(init=False, default_factory=dict)
+    _lives: list[deque[float]] = field(init=False)
+    """For each worker, the seconds that its last processes were ready; 0 for those that never were."""
+    _is_stopping: bool = field(init=False, default=False)
+    _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._lives = [deque(maxlen=MAX_FAILURES) for _ in self.client.workers]
+        self.client.on_hung = self.kill
 
     def launch_all(self) -> None:
         """Start every worker, before the event loop runs, so that they load while the API process starts."""
-        for worker in self._client.workers:
-            self._processes[worker.worker_id] = launch_shielded(self._launch, worker.worker_id)
+        for worker in self.client.workers:
+            self._processes[worker.worker_id] = launch_shielded(self.launch, worker.worker_id)
 
     async def start(self) -> None:
         """Watch the workers from now on; one that has ended already is noticed too."""
@@ -70,7 +68,7 @@ class Supervisor:
         """End a worker that hangs; it is then restarted like any that ended."""
         process = self._processes.get(worker_id)
         if process is not None and process.is_alive():
-            reason = self._client.workers[worker_id].kill_reason
+            reason = self.client.workers[worker_id].kill_reason
             logger.error("killing worker %d (pid %s), as it %s", worker_id, process.pid, reason)
             process.kill()
 
@@ -106,7 +104,7 @@ class Supervisor:
 
     async def _replace(self, worker_id: int) -> None:
         """Replace a worker that ended: start another, now or later, or give up."""
-        worker = self._client.workers[worker_id]
+        worker = self.client.workers[worker_id]
         process = self._processes[worker_id]
         process.join()
         try:
@@ -129,30 +127,30 @@ class Supervisor:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
                 worker.restart_note = f"ended ({how}), {_num_short(lives)} times lately, and is to be started again"
                 await asyncio.sleep(delay)
-            refusal = self._why_not()
+            refusal = self.why_not()
             if refusal is not None:
                 self._give_up(refusal)
                 return
             try:
-                await self._client.socket.ensure_listening()
-                self._processes[worker_id] = launch_shielded(self._launch, worker_id)
+                await self.client.socket.ensure_listening()
+                self._processes[worker_id] = launch_shielded(self.launch, worker_id)
             except OSError as error:  # no memory, files or processes left, perhaps for a moment
                 how = str(error)
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)
                 continue
             worker.note_start()
-            self._client.counts.worker_restarts += 1
+            self.client.counts.worker_restarts += 1
             self._watch(worker_id)
             return
         self._give_up(worker.load_error or f"the worker ended {len(lives)} times, last by {how}")
 
     def _give_up(self, message: str) -> None:
-        if not self._client.live:
+        if not self.client.live:
             return  # several workers may find that it is over
-        self._client.live = False
-        self._client.end_reason = message
-        self._on_give_up(message)
+        self.client.live = False
+        self.client.end_reason = message
+        self.on_give_up(message)
 
 
 def _num_short(lives: deque[float]) -> int:

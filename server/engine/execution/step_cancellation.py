@@ -17,6 +17,7 @@ short. Standard library only.
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from server.engine.scheduling.schedule import Schedule
 
@@ -28,50 +29,46 @@ class StepCancelled(Exception):
     """Raised when too little of the step is still wanted. It is no failure and must not be logged as one."""
 
 
+@dataclass(slots=True, eq=False)
 class CancellationCheck:
     """A check to call often while a step runs: it raises StepCancelled once the step should be cancelled."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        new_aborts: Callable[[], Iterable[int]],
-        next_deadline: float | None,
-        *,
-        must_complete: bool,
-        is_asking: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """new_aborts: uids that were aborted since it was last called. next_deadline: no sequence's is earlier,
-        CLOCK_MONOTONIC seconds. must_complete: the step before was given up though somebody wanted it. is_asking: if
-        not, the step runs to its end in any case.
-        """
-        self.aborted: set[int] = set()
-        """Uids that were aborted during the step, whether they are part of it or not."""
-        self._schedule = schedule
-        self._new_aborts = new_aborts
-        self._next_deadline = next_deadline
-        self._must_complete = must_complete
-        self._clock = clock
-        self._ask_again = clock() + ASK_INTERVAL if is_asking else math.inf
+    schedule: Schedule
+    new_aborts: Callable[[], Iterable[int]]
+    """Returns the uids that were aborted since it was last called."""
+    next_deadline: float | None
+    """CLOCK_MONOTONIC seconds; no sequence's deadline is earlier."""
+    _: KW_ONLY
+    must_complete: bool
+    """Whether the step before was given up though somebody wanted it."""
+    is_asking: bool = True
+    """If not, the step runs to its end in any case."""
+    clock: Callable[[], float] = time.monotonic
+    aborted: set[int] = field(init=False, default_factory=set)
+    """Uids that were aborted during the step, whether they are part of it or not."""
+    _ask_again: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ask_again = self.clock() + ASK_INTERVAL if self.is_asking else math.inf
 
     def __call__(self) -> None:
-        if self._clock() < self._ask_again:
+        if self.clock() < self._ask_again:
             return
-        self.aborted.update(self._new_aborts())
-        now = self._clock()  # after the asking: a step of few rows, in one call, asks only once
+        self.aborted.update(self.new_aborts())
+        now = self.clock()  # after the asking: a step of few rows, in one call, asks only once
         self._ask_again = now + ASK_INTERVAL
-        if not self.aborted and (self._next_deadline is None or now < self._next_deadline):
+        if not self.aborted and (self.next_deadline is None or now < self.next_deadline):
             return
         num_wanted = self._num_wanted_tokens(now)
-        if not num_wanted or (not self._must_complete and 2 * num_wanted < self._schedule.num_tokens):
+        if not num_wanted or (not self.must_complete and 2 * num_wanted < self.schedule.num_tokens):
             raise StepCancelled
 
     def _num_wanted_tokens(self, now: float) -> int:
         """Return how many of the step's tokens belong to requests that are neither aborted nor past their deadline."""
         wanted = {
             seq.uid
-            for seq in self._schedule.sequences
+            for seq in self.schedule.sequences
             if seq.uid not in self.aborted and (seq.request.deadline is None or now < seq.request.deadline)
         }
-        num_read = sum(len(seq.encoder_token_ids) for seq in self._schedule.encodes if seq.uid in wanted)
-        return num_read + sum(chunk.num_tokens for chunk in self._schedule.chunks if chunk.sequence.uid in wanted)
+        num_read = sum(len(seq.encoder_token_ids) for seq in self.schedule.encodes if seq.uid in wanted)
+        return num_read + sum(chunk.num_tokens for chunk in self.schedule.chunks if chunk.sequence.uid in wanted)

@@ -242,7 +242,7 @@ def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], 
     assert queue.admission.requests.used <= 2 * limit
     while queue.held:
         queue.end(0.1)
-    assert [queue.admission.requests.used, queue.admission.tokens.used, queue.admission.requests.clients] == [0, 0, {}]
+    assert [queue.admission.requests.used, queue.admission.tokens.used, queue.admission.requests.held_by] == [0, 0, {}]
 
 
 def test_a_flood_of_inspections_turns_no_text_away() -> None:
