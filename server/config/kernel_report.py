@@ -36,8 +36,6 @@ class KernelReport:
     """Threads that compute a model, unless it is too small for so many."""
     rates: dict[str, KernelRate] | None = None
     """The rates on one thread, or None if nothing was measured."""
-    measured_row: CpuRow | None = None
-    """What the row of the table would be by these rates."""
 
 
 def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
@@ -55,7 +53,6 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
     if measured and not is_native:
         raise SettingsError("--measure needs kernels, and plain torch operations compute here")
     use_threads(settings.threads, SMALL_MODEL)
-    rates = measure() if measured else None
     return KernelReport(
         library=str(library.library_path()),
         is_present=library.library_path().is_file(),
@@ -66,8 +63,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
         row=find_row(*library.cpu()),
         arithmetic=ARITHMETIC_NAMES[kernels.bfloat16_arithmetic()] if is_native else None,
         threads=torch.get_num_threads(),
-        rates=rates,
-        measured_row=None if rates is None else row_of(rates),
+        rates=measure() if measured else None,
     )
 
 
@@ -84,12 +80,12 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "arithmetic": report.arithmetic,
         "threads": report.threads,
     }
-    if report.rates is not None and report.measured_row is not None:
+    if report.rates is not None:
         told["rates"] = {
             name: {"gb_per_s_1_row": round(rate.bandwidth, 2), "gflop_per_s_256_rows": round(rate.compute, 2)}
             for name, rate in report.rates.items()
         }
-        told["measured_row"] = _row_as_json(report.measured_row)
+        told["measured_row"] = _row_as_json(row_of(report.rates))
     return told
 
 
@@ -100,9 +96,7 @@ def _row_as_json(row: CpuRow) -> dict[str, Any]:
 def as_table(report: KernelReport) -> str:
     """Return the report for people: one line a fact, and one a rate."""
     vendor, family, model = report.cpu
-    row = "unknown: widens to float32"
-    if report.row is not None:
-        row = f"{report.row.name}: {_said_of(report.row)}"
+    row = "unknown: widens to float32" if report.row is None else f"{report.row.name}: {_said_of(report.row)}"
     lines = {
         "library": report.library if report.is_present else f"none ({report.library} is not there)",
         "kernels": report.kernels,
@@ -114,10 +108,10 @@ def as_table(report: KernelReport) -> str:
         "threads": str(report.threads),
     }
     text = [f"{name:<20}{value}" for name, value in lines.items()]
-    if report.rates is not None and report.measured_row is not None:
+    if report.rates is not None:
         text += ["", f"{'on one thread':<20}{'1 row':>12}{'256 rows':>18}"]
         text += [f"{n:<20}{r.bandwidth:>7.1f} GB/s{r.compute:>10.1f} GFLOP/s" for n, r in report.rates.items()]
-        text += ["", "for TABLE of model/kernels/cpus.py:", f"    {_as_source(report.measured_row)}"]
+        text += ["", "for TABLE of model/kernels/cpus.py:", f"    {_as_source(row_of(report.rates))}"]
     return "\n".join(text)
 
 

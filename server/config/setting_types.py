@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from server.auth.keys import hash_of
@@ -97,41 +97,37 @@ def text(metavar: str) -> SettingType:
     return SettingType(str, metavar)
 
 
-def texts(metavar: str) -> SettingType:
+def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = False) -> SettingType:
     """Return the type of several values: the flag is repeated, the variable separates them by commas."""
 
-    def parse(text: str) -> tuple[str, ...]:
+    def parse(text: str) -> tuple[Any, ...]:
         values = tuple(part.strip() for part in text.split(","))
         if not all(values):
             raise ValueError("a value between commas is empty; non-empty values are accepted")
-        return values
+        return tuple(map(read, values))
 
-    return SettingType(parse, metavar, is_list=True)
+    return SettingType(parse, metavar, is_list=True, is_secret=is_secret)
 
 
 def origins() -> SettingType:
     """Return the type of web origins: scheme, host, and port unless it is the scheme's own."""
-    several = texts("ORIGIN")
 
-    def parse(text: str) -> tuple[str, ...]:
-        values = tuple(map(str.lower, several.parse(text)))
-        if not all(map(_ORIGIN.fullmatch, values)):
+    def read(text: str) -> str:
+        if not _ORIGIN.fullmatch(text.lower()):
             raise ValueError("an origin such as https://notebook.example or http://localhost:3000 is accepted")
-        return values
+        return text.lower()
 
-    return replace(several, parse=parse)
+    return texts("ORIGIN", read)
 
 
 def metric_aliases() -> SettingType:
     """Return the type of pairs: another name, and the gauge that it names."""
-    several = texts("NAME=GAUGE")
-    return replace(several, parse=lambda text: tuple(map(parse_alias, several.parse(text))))
+    return texts("NAME=GAUGE", parse_alias)
 
 
 def secrets(metavar: str) -> SettingType:
     """Return the type of several values that are kept only as hashes."""
-    several = texts(metavar)
-    return replace(several, parse=lambda text: tuple(map(hash_of, several.parse(text))), is_secret=True)
+    return texts(metavar, hash_of, is_secret=True)
 
 
 def switch() -> SettingType:

@@ -27,6 +27,10 @@ def _setting(default: Any, setting_type: SettingType, help_text: str, *, shown_d
     return field(default=default, metadata={"type": setting_type, "help": help_text, "shown_default": shown_default})
 
 
+def _switch(help_text: str, *, shown_default: str | None = None) -> Any:
+    return _setting(False, types.switch(), help_text, shown_default=shown_default)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One field per setting; `from_sources` reads and checks them. Sizes are bytes, times seconds."""
@@ -130,16 +134,12 @@ class Settings:
         shown_default="nine tenths of what machine or container have left",
     )
     block_size: int = _setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
-    no_prefix_caching: bool = _setting(False, types.switch(), "Do not reuse the KV cache of shared prefixes.")
-    batch_invariant: bool = _setting(
-        False,
-        types.switch(),
+    no_prefix_caching: bool = _switch("Do not reuse the KV cache of shared prefixes.")
+    batch_invariant: bool = _switch(
         "Give each answer the same bits whatever runs beside it, where that is slow too: on a GPU, and in float16.",
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
-    no_batch_invariant: bool = _setting(
-        False, types.switch(), "Do not promise that; Lightwell's kernels keep to it all the same."
-    )
+    no_batch_invariant: bool = _switch("Do not promise that; Lightwell's kernels keep to it all the same.")
     cuda_graphs: str = _setting(
         "compiled",
         types.choice("compiled", "plain", "off"),
@@ -157,9 +157,7 @@ class Settings:
         "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
         "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/reference.md).",
     )
-    no_compile: bool = _setting(
-        False, types.switch(), "Deprecated, until 1.0: stands for --kernels torch --cuda-graphs plain."
-    )
+    no_compile: bool = _switch("Deprecated, until 1.0: stands for --kernels torch --cuda-graphs plain.")
     max_num_queued_requests: int = _setting(
         1024, types.integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
@@ -180,8 +178,8 @@ class Settings:
         "Time to wait for its turn, as expected at the present rate, beyond which a request is answered 429 at once; 0 "
         "is no limit.",
     )
-    allow_priority: bool = _setting(
-        False, types.switch(), "Let clients set a priority below 0, with which their requests go before all others'."
+    allow_priority: bool = _switch(
+        "Let clients set a priority below 0, with which their requests go before all others'."
     )
     max_capture_bytes: int = _setting(
         1 << 30,
