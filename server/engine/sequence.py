@@ -159,10 +159,6 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def generated_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
     def num_cross_tokens(self) -> int:
         """Return the number of encoder positions that the decoder sees."""
         return len(self.encoder_token_ids) if self.token_ids else 0

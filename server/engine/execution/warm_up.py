@@ -5,8 +5,6 @@ The largest step that serving can need runs here, so that a server without enoug
 the tensors took is given back.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -77,7 +75,7 @@ def _warm_up_rows(
     rows = max_num_batched_tokens
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
-    counts = _counts(rows, piece)
+    counts = [min(piece, rows - start) for start in range(0, rows, piece)]
     if encoder is not None:
         model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, [1] * len(counts)))
     if model.decoder is not None:
@@ -94,12 +92,6 @@ def _warm_up_rows(
         hidden = model.tokens.new_zeros(max_num_seqs, model.config.hidden_size)
         largest(model.logits(hidden, widen=False), model.kernels)
         model.largest_logits(hidden[:1])
-
-
-def _counts(rows: int, piece: int) -> Sequence[int]:
-    """Return `rows` as lengths of sequences: full pieces, then the rest."""
-    rest = [rows % piece] if rows % piece else []
-    return [piece] * (rows // piece) + rest
 
 
 def _padding_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:

@@ -1,12 +1,14 @@
 """Runs a rank other than 0: commands come through a pipe, one after another, until it ends. It knows no requests."""
 
-import gc
 import os
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 
 from model.ranks.commands import Follower, Load
 from model.sharding.group import Group
 from server.engine.execution.threads import use_threads
+from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.memory.memory_limit import give_back_memory, limit_memory
 from server.engine.tensor_parallel.ranks import Settle, Setup
 
@@ -26,34 +28,28 @@ def follow(pipe: Connection) -> None:
         except (EOFError, ConnectionError):
             os._exit(0)  # rank 0 has ended
         if isinstance(command, Settle):
-            pipe.send(_settle(command))
+            pipe.send(_problem(partial(_settle, command)))
         elif isinstance(command, Load):
-            pipe.send(_load(follower, command))
+            pipe.send(_problem(partial(_load, follower, command)))
         else:
             follower.do(command)
 
 
-def _load(follower: Follower, command: Load) -> str | None:
-    """Load what the command names and return what is wrong, in one line, or None."""
+def _problem(work: Callable[[], None]) -> str | None:
+    """Do the work, and return what is wrong, in one line, or None."""
     try:
-        follower.do(command)
+        work()
     except Exception as error:
-        return _line(error)
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def _load(follower: Follower, command: Load) -> None:
+    follower.do(command)
     give_back_memory()  # rank 0 looks next how much is free
-    return None
 
 
-def _settle(command: Settle) -> str | None:
-    """Limit memory as a loaded worker does, and return what is wrong, in one line, or None."""
-    gc.collect()
-    gc.freeze()  # looking through what stays would halt a pass
-    give_back_memory()
-    try:
-        limit_memory(command.memory, num_processes=command.num_processes)
-    except Exception as error:
-        return _line(error)
-    return None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _settle(command: Settle) -> None:
+    """Limit memory as a loaded worker does."""
+    freeze_garbage()
+    limit_memory(command.memory, num_processes=command.num_processes)

@@ -75,6 +75,10 @@ def sequence(
     )
 
 
+def generated(seq: Sequence) -> list[int]:
+    return seq.token_ids[seq.num_prompt_tokens :]
+
+
 def scheduler(
     *,
     num_blocks: int = 64,

@@ -7,6 +7,7 @@ from tests.server.engine.toy_runner import (
     ToyRunner,
     answer_alone,
     generate,
+    generated,
     scheduler,
     sequence,
 )
@@ -26,14 +27,14 @@ def test_a_stop_token_ends_generation() -> None:
     sched = scheduler()
     sched.add(sequence(1, range(6), generate(max_tokens=5, stop=(first,))))
     (ended,) = ToyRunner(sched).drain()
-    assert (ended.finish_reason, ended.generated_token_ids) == ("stop", [first])
+    assert (ended.finish_reason, generated(ended)) == ("stop", [first])
 
 
 def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
     sched = scheduler()
     sched.add(sequence(1, range(6), generate(max_tokens=0)))
     (ended,) = ToyRunner(sched).drain(max_steps=2)
-    assert (ended.finish_reason, ended.generated_token_ids) == ("length", [])
+    assert (ended.finish_reason, generated(ended)) == ("length", [])
 
 
 def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:

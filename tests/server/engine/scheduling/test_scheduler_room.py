@@ -12,6 +12,7 @@ from tests.server.engine.toy_runner import (
     attend,
     chunk_sizes,
     generate,
+    generated,
     scheduler,
     sequence,
 )
@@ -79,7 +80,7 @@ def test_the_latest_arrival_is_preempted_and_finishes_with_the_answer_it_gives_a
     assert sched.num_preemptions == 1
     assert sched.block_manager.prefix_cache_queries == 16, "a preempted sequence was counted again"
     for seq in seqs:
-        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+        assert generated(seq) == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
 
 
 def test_who_came_first_is_preempted_for_one_of_an_earlier_priority_and_still_ends() -> None:
@@ -94,7 +95,7 @@ def test_who_came_first_is_preempted_for_one_of_an_earlier_priority_and_still_en
     assert [seq.uid for seq in runner.drain()] == [2, 1]
     assert [seq.num_preemptions for seq in seqs] == [1, 0]
     for seq in seqs:
-        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+        assert generated(seq) == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
 
 
 def test_a_preempted_sequence_goes_before_those_that_never_ran() -> None:
@@ -129,7 +130,7 @@ def test_a_repeated_prompt_is_taken_from_the_cache_and_counted() -> None:
     answers = []
     for uid in (1, 2):
         sched.add(sequence(uid, range(14), generate(max_tokens=6)))
-        answers += [seq.generated_token_ids for seq in runner.drain()]
+        answers += [generated(seq) for seq in runner.drain()]
     assert answers[0] == answers[1]
     assert runner.num_tokens_run == 19 + 19 - 12
     assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (28, 12)

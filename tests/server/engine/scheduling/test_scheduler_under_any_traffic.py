@@ -21,6 +21,7 @@ from tests.server.engine.toy_runner import (
     attend,
     attend_encoder,
     generate,
+    generated,
     scheduler,
     sequence,
 )
@@ -173,7 +174,7 @@ class AnyTraffic(RuleBasedStateMachine):
     def check_answer(self, seq: Sequence) -> None:
         task = seq.task
         if isinstance(task, GenerateTask):
-            assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+            assert generated(seq) == answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
         assert self.runner.encoded.get(seq.uid, 0) == bool(seq.encoder_token_ids), "captured twice, or never"
         if not seq.token_ids:
             return
