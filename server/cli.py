@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
@@ -24,47 +25,41 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve",
-        help="serve a model",
-        description="Serve a model over HTTP. A flag wins over its LIGHTWELL_* variable.",
-        allow_abbrev=False,
+    add = partial(commands.add_parser, allow_abbrev=False)
+    serve = add(
+        "serve", help="serve a model", description="Serve a model over HTTP. A flag wins over its LIGHTWELL_* variable."
     )
     add_arguments(serve)
-    census = commands.add_parser(
+    census = add(
         "census",
         help="count a model's parameters",
         description="Count a model's parameters by component, from its configuration alone; no weights are read.",
-        allow_abbrev=False,
     )
     census.add_argument("config", metavar="CONFIG", help="a config.json, a folder that holds one, or a hub id")
     census.add_argument("--json", action="store_true", help="write JSON, as GET /v1/models/{id}/parameters answers")
-    size = commands.add_parser(
+    size = add(
         "size",
         help="how much memory a server takes",
         description="Tell how much memory `lightwell serve` with the same flags takes on a CPU, from the model's "
         "configuration alone (docs/sizing.md).",
-        allow_abbrev=False,
     )
     add_arguments(size)
-    kernels = commands.add_parser(
+    kernels = add(
         "kernels",
         help="what computes on this machine",
         description="Tell which kernels a server on this machine computes with: the level of CPU, and how they "
         "multiply by bfloat16 weights (docs/reference.md).",
-        allow_abbrev=False,
     )
     add_flags(kernels, ("kernels", "kernel_arithmetic", "threads"))
     kernels.add_argument(
         "--measure", action="store_true", help="time products on one thread, and print a line for the table of CPUs"
     )
     kernels.add_argument("--json", action="store_true", help="write JSON")
-    key = commands.add_parser(
+    key = add(
         "key",
         help="make an API key",
         description="Make a random API key. The key goes to stderr, once; its entry for --api-key-file to stdout: "
         "lightwell key NAME >> keys.toml",
-        allow_abbrev=False,
     )
     key.add_argument("name", metavar="NAME", help="how logs, metrics and GET /admin/keys name it")
     commands.add_parser(
