@@ -43,8 +43,7 @@ class InflightRequests:
     ) -> RequestHandle:
         """Enter a request that was admitted at this cost, and whose worker holds so many tokens of its prompt."""
         self._last_uid += 1
-        callbacks = (self._abort, self._release_capture, self._count_failure)
-        handle = RequestHandle(self._last_uid, cost, request_context, *callbacks, num_expected_tokens)
+        handle = RequestHandle(self._last_uid, cost, request_context, self._abort, self._let_go, num_expected_tokens)
         worker.add(handle)
         return handle
 
@@ -119,8 +118,8 @@ class InflightRequests:
         handle.expire(was_scheduled=handle.was_read)
         self._abort(handle)
 
-    def _release_capture(self, handle: RequestHandle) -> None:
+    def _let_go(self, handle: RequestHandle, error: ApiError | None) -> None:
+        """Free the memory of what a request captured, and count its failure, if its reader was given one."""
+        if error is not None:
+            self.failures[error.code or error.type] += 1
         self.admission.release_capture(handle.cost.capture_bytes)
-
-    def _count_failure(self, error: ApiError) -> None:
-        self.failures[error.code or error.type] += 1

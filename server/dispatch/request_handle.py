@@ -31,8 +31,8 @@ class RequestHandle:
     cost: Cost
     request_context: RequestContext
     on_close: Callable[["RequestHandle"], None]
-    on_taken: Callable[["RequestHandle"], None]
-    on_fail: Callable[[ApiError], None]
+    on_taken: Callable[["RequestHandle", ApiError | None], None]
+    """Called once, when the reader has the end or left, with the error that it was given."""
     num_expected_tokens: int = 0
     """Tokens of its prompt that are expected to be in its worker's prefix cache."""
     was_read: bool = False
@@ -155,9 +155,7 @@ class RequestHandle:
         """
         if not self._is_taken:
             self._is_taken = True
-            if error is not None:
-                self.on_fail(error)
-            self.on_taken(self)
+            self.on_taken(self, error)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

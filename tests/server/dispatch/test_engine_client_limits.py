@@ -12,7 +12,7 @@ from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask, Intervention
 from server.engine.sampling_params import SamplingParams
-from server.http.errors import PayloadTooLarge, QueueFull, Unavailable
+from server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
 from server.ipc.messages import NewRequest
 from server.observability.access_log import RequestRecord
 from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
@@ -153,7 +153,10 @@ async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> No
     def no_memory(handle: RequestHandle) -> None:
         raise MemoryError
 
-    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), RequestContext(), no_memory, taken.append, print)
+    def take(handle: RequestHandle, error: ApiError | None) -> None:
+        taken.append(handle)
+
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), RequestContext(), no_memory, take)
     with pytest.raises(MemoryError):
         handle.close()
     assert taken == [handle]

@@ -133,7 +133,7 @@ def answer(worker: WorkerState) -> None:
 def test_a_long_step_is_no_hang_when_all_who_waited_for_it_leave() -> None:
     watched = Watched()
     watched.worker.become_ready(INFO)
-    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), RequestContext(), print, print, print)
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), RequestContext(), print, print)
     watched.worker.add(handle)
     watched.wait(3, lambda second: answer(watched.worker))
     answer(watched.worker)  # the last before the step
