@@ -50,7 +50,9 @@ class TimedRunner(ModelRunner):
         while (left := ends - time.monotonic()) > 0:
             time.sleep(min(left, _PIECE))
             check()
-        return StepResult(tokens={chunk.sequence.uid: self.token_id for chunk in chunks if chunk.needs_sample})
+        return StepResult(
+            tokens={chunk.sequence.uid: self.token_id for chunk in chunks if chunk.sequence.needs_sample(chunk)}
+        )
 
     def check(self) -> None:
         """Check nothing: it is always able to do nothing."""

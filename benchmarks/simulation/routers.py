@@ -148,9 +148,7 @@ class KnownPrompt(RoutedPrompt):
     """A prompt whose blocks have names instead of tokens: those of its group's prefix, and others that are its own."""
 
     def __init__(self, job: Job, *, takes: bool) -> None:
-        self.token_ids = range(job.num_prompt)  # type: ignore[assignment]
-        self.encoder_token_ids = ()
-        self.takes = self.leaves = takes
+        super().__init__(range(job.num_prompt), takes=takes, leaves=takes)
         self._job = job
 
     def block_hashes(self, block_size: int) -> list[int]:

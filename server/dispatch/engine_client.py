@@ -268,9 +268,8 @@ class EngineClient:
     def _fail_lost(self, worker: WorkerState) -> None:
         self._router.end(worker.worker_id)
         lost = "The worker that ran this request ended; send it again."
-        self._inflight.fail_all(
-            worker, WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers))
-        )
+        error = WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers))
+        self._inflight.fail_all(worker, error)
 
     def _fail_hung(self, worker: WorkerState) -> None:
         error = WorkerLost("The worker that ran this request hangs.", code="worker_hung", retry_after=5)

@@ -33,7 +33,7 @@ class Route(NamedTuple):
     """Tokens of its prompt that are expected to be there already."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoutedPrompt:
     """What a request gives to read, and what it has to do with the prefix cache."""
 

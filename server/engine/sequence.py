@@ -14,7 +14,7 @@ from typing import NamedTuple
 from server.engine.base_task import Stacks
 from server.engine.outputs import FinishReason
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask, Task
-from server.engine.required_layers import required_layers_of
+from server.engine.required_layers import NOT_AT_ALL, required_depths
 from server.engine.sampling_params import SamplingParams
 
 
@@ -81,9 +81,9 @@ class Sequence:
             ValueError: what a stack is to read is empty, or there is no such stack.
         """
         is_changed = bool(request.interventions)
-        required = required_layers_of(request.task, stacks, len(request.prompt_token_ids), is_changed=is_changed)
+        encoder, decoder = required_depths(request.task, stacks, is_changed=is_changed)
         is_encoder = not stacks.decoder
-        if required.runs_decoder and not request.prompt_token_ids:
+        if decoder is not None and not request.prompt_token_ids:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
         if request.encoder_token_ids and (is_encoder or not stacks.encoder):
             raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
@@ -99,16 +99,16 @@ class Sequence:
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
         self.takes_largest_logit = params is not None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
-        if required.runs_encoder and not self.encoder_token_ids:
+        if stacks.encoder and not self.encoder_token_ids:
             name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
             raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
-        self.encoder_is_computed = not required.runs_encoder
+        self.encoder_is_computed = not stacks.encoder
         """Whether the encoder's part is computed, or there is none. A preemption discards the encoder's K/V and
         resets this.
         """
         self.encoder_is_captured = False
         """Whether the encoder's captures were delivered; this survives preemption, as the captured data must."""
-        self.token_ids: list[int] = list(request.prompt_token_ids) if required.runs_decoder else []
+        self.token_ids: list[int] = list(request.prompt_token_ids) if decoder is not None else []
         """Tokens that the decoder has read and written; empty if the decoder has no part in the answer."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
@@ -126,20 +126,20 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.captured_upto = 0
         """Prompt positions below this one are captured; this survives preemption, as the captured data must."""
-        self.num_layers_needed, self.needs_output = required.decoder
+        self.num_layers_needed, self.needs_output = decoder or NOT_AT_ALL
         """Number of decoder blocks to run for this sequence, since its K/V exist in these layers only; and whether
         anything after the last block's queries, keys and values is needed.
         """
         self.only_captures = request.task.is_inspection
         """Whether it neither generates text nor embeds it: while others do, it may wait."""
-        self.num_encoder_layers_needed, self.needs_encoder_output = required.encoder
+        self.num_encoder_layers_needed, self.needs_encoder_output = encoder or NOT_AT_ALL
         self.is_changed = is_changed
         """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
         """Whether its blocks may serve other sequences: only if they hold every layer, unchanged, as the model
         computes it.
         """
-        self._captured_positions = required.captured
+        self._captured_positions = () if decoder is None else request.task.captured_positions(self.num_prompt_tokens)
         max_tokens = params.max_tokens if params else 0
         # The last generated token is never fed back, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
@@ -153,10 +153,6 @@ class Sequence:
     def num_tokens(self) -> int:
         """Return the number of prompt and generated tokens together."""
         return len(self.token_ids)
-
-    @property
-    def num_generated_tokens(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_cross_tokens(self) -> int:
@@ -237,10 +233,6 @@ class Chunk(NamedTuple):
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
-
-    @property
-    def needs_sample(self) -> bool:
-        return self.sequence.needs_sample(self)
 
     @property
     def capture_start(self) -> int:

@@ -65,7 +65,9 @@ def really(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> R
         now += seconds
         run.num_steps += 1
         sampled = {
-            chunk.sequence.uid: 1_000_000 + chunk.sequence.uid for chunk in schedule.chunks if chunk.needs_sample
+            chunk.sequence.uid: 1_000_000 + chunk.sequence.uid
+            for chunk in schedule.chunks
+            if chunk.sequence.needs_sample(chunk)
         }
         for uid in sampled:
             if run.told[uid].first_token_at < 0:

@@ -162,7 +162,7 @@ class ModelRunner:
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 builder.add(found, at.window)
-            if seq.row_capture is not None and chunk.needs_sample:
+            if seq.row_capture is not None and seq.needs_sample(chunk):
                 position = chunk.end - 1
                 sink = RowSink(seq.row_capture, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink

@@ -41,7 +41,3 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now:
             expired.append(heappop(self._heap))
         return expired
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._heap.clear()

@@ -102,14 +102,15 @@ def test_of_two_points_the_deeper_one_decides_how_much_of_the_last_block_runs() 
 
 def test_a_sample_is_taken_only_where_a_chunk_reaches_the_newest_token() -> None:
     seq = sequence(1, PROMPT)
-    assert not Chunk(seq, 0, 9).needs_sample
-    assert Chunk(seq, 0, 10).needs_sample
-    assert Chunk(seq, 9, 1).needs_sample
+    assert not seq.needs_sample(Chunk(seq, 0, 9))
+    assert seq.needs_sample(Chunk(seq, 0, 10))
+    assert seq.needs_sample(Chunk(seq, 9, 1))
 
 
 @pytest.mark.parametrize("task", [attend(), EmbedTask(), generate(max_tokens=0)])
 def test_a_task_without_tokens_takes_no_sample(task: Task) -> None:
-    assert not Chunk(sequence(1, PROMPT, task), 0, 10).needs_sample
+    seq = sequence(1, PROMPT, task)
+    assert not seq.needs_sample(Chunk(seq, 0, 10))
 
 
 def test_generation_ends_with_a_stopping_token_or_at_max_tokens() -> None:

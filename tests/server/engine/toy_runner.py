@@ -157,7 +157,7 @@ class ToyRunner:
         new_tokens = {}
         for chunk in schedule.chunks:
             tokens = self._read(chunk)
-            if chunk.needs_sample:
+            if chunk.sequence.needs_sample(chunk):
                 new_tokens[chunk.sequence.uid] = next_token(tokens)
         self.num_tokens_run += schedule.num_tokens
         return new_tokens
