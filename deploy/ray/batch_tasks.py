@@ -33,7 +33,9 @@ from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work
-from server.schemas import AttentionRequest, EmbeddingRequest, TraceRequest
+from server.schemas.attention import AttentionRequest
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.trace import TraceRequest
 
 TaskName = Literal["embedding", "attention", "trace"]
 Body = EmbeddingRequest | AttentionRequest | TraceRequest

@@ -1,11 +1,12 @@
 """Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
@@ -15,9 +16,23 @@ from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.tasks import TaskResult, count_rejection
+from server.schemas.base import AnswerModel
 
-TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
+_TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""
+
+
+def tensor_route(
+    register: Callable[..., Any], path: str, summary: str, answer: type[AnswerModel]
+) -> Callable[[DecoratedCallable], DecoratedCallable]:
+    """Decorate a route that answers with arrays in any format; `register` is `router.get` or `router.post`, `answer`
+    the schema of its JSON.
+    """
+    content = {200: {"content": _TENSOR_CONTENT}}
+    decorator: Callable[[DecoratedCallable], DecoratedCallable] = register(
+        path, tags=["inside"], summary=summary, response_model=answer, responses=content
+    )
+    return decorator
 
 
 def wire_of(wanted: Format, encoding_format: str) -> Wire:

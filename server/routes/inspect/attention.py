@@ -25,29 +25,25 @@ from server.routes.inspect.selectors import (
 from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
-    TENSOR_CONTENT,
     counted_refusals,
     input_usage,
     inspection_head,
     tensor_response,
+    tensor_route,
     token_bytes,
     token_fields,
     wire_of,
 )
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work, run_all
-from server.schemas import AttentionAnswer, AttentionRequest
+from server.schemas.attention import AttentionAnswer, AttentionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/attention",
-        tags=["inside"],
-        summary="Attention patterns of a text, of any of the model's parts",
-        response_model=AttentionAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+    @tensor_route(
+        router.post, "/v1/attention", "Attention patterns of a text, of any of the model's parts", AttentionAnswer
     )
     async def attention(request: Request, body: AttentionRequest) -> Response:
         """Return the attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (one

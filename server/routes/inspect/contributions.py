@@ -34,9 +34,9 @@ from server.routes.inspect.logit_parts import LogitParts, check_attributable, ou
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import ContributionsAnswer, ContributionsRequest
+from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -44,13 +44,7 @@ Pairs = tuple[tuple[int, int], ...]
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/contributions",
-        tags=["inside"],
-        summary="Who moves whom, and who speaks for a token",
-        response_model=ContributionsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/contributions", "Who moves whom, and who speaks for a token", ContributionsAnswer)
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
         the direction of the target's logit, and every part of that logit, which is their sum.

@@ -19,9 +19,9 @@ from server.routes.inspect.inspection import Inspection, begin, described, stack
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import encoder_limit
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import HeadsAnswer, HeadsRequest
+from server.schemas.mechanisms import HeadsAnswer, HeadsRequest
 
 _DEFAULT_REPEAT = 50
 """Random tokens before they are repeated, as in TransformerLens's Main_Demo."""
@@ -31,12 +31,11 @@ _NUM_STRONGEST = 5
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
+    @tensor_route(
+        router.post,
         "/v1/heads",
-        tags=["inside"],
-        summary="Scores of heads: previous token, induction, self, first token, entropy, distance",
-        response_model=HeadsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "Scores of heads: previous token, induction, self, first token, entropy, distance",
+        HeadsAnswer,
     )
     async def heads(request: Request, body: HeadsRequest) -> Response:
         """Return six numbers for each head, reduced next to the running batch: no pattern leaves it.

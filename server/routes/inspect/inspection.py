@@ -41,7 +41,7 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
-from server.schemas import InspectionRequest
+from server.schemas.predictions import InspectionRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]

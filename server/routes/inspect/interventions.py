@@ -33,7 +33,8 @@ from server.routes.inspect.intervention_plan import (
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.schemas import InputFields, InterventionField, InterventionSource
+from server.schemas.inputs import InputFields
+from server.schemas.interventions import InterventionField, InterventionSource
 
 MAX_VALUE_BYTES = 64 << 20
 """Most bytes of all values of one input's interventions together: they travel to the worker with the request."""

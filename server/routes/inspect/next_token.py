@@ -14,20 +14,14 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, capture, described
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray
-from server.routes.responses import TENSOR_CONTENT
-from server.schemas import NextAnswer, NextRequest
+from server.routes.responses import tensor_route
+from server.schemas.predictions import NextAnswer, NextRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/next",
-        tags=["inside"],
-        summary="Next-token distribution at several temperatures",
-        response_model=NextAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
         vocabulary.

@@ -18,29 +18,23 @@ from server.routes.inspect.trace_plan import PlannedPoint, check_trace_size, cho
 from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
-    TENSOR_CONTENT,
     both_stacks_fields,
     counted_refusals,
     input_usage,
     inspection_head,
     tensor_response,
+    tensor_route,
     token_bytes,
     wire_of,
 )
 from server.routes.tasks import TaskResult, Work, run_all
-from server.schemas import TraceAnswer, TraceRequest
+from server.schemas.trace import TraceAnswer, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/trace",
-        tags=["inside"],
-        summary="Any named point of the forward pass",
-        response_model=TraceAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceAnswer)
     async def trace(request: Request, body: TraceRequest) -> Response:
         """Return the numbers of each point for each input, in TransformerLens's names and axes.
 

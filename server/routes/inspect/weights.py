@@ -22,10 +22,10 @@ from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
 from server.routes.request_context import accept
-from server.routes.responses import TENSOR_CONTENT, counted_refusals, head_of, tensor_response, wire_of
+from server.routes.responses import counted_refusals, head_of, tensor_response, tensor_route, wire_of
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
-from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
+from server.schemas.weights import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 
 MAX_COMPOSED_HEADS = 256
 """Most heads whose composition scores are computed at once: the scores are the square of it, about 10 seconds of one
@@ -62,12 +62,11 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
 
 
 def _add_geometry(router: APIRouter, context: AppContext) -> None:
-    @router.get(
+    @tensor_route(
+        router.get,
         "/v1/models/{model_id:path}/geometry",
-        tags=["inside"],
-        summary="How the rows or columns of a weight matrix stand to each other",
-        response_model=GeometryAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "How the rows or columns of a weight matrix stand to each other",
+        GeometryAnswer,
     )
     async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
         """Return the cosines of all pairs of rows or columns, compared with those of random directions, and the
@@ -98,12 +97,11 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
-    @router.post(
+    @tensor_route(
+        router.post,
         "/v1/circuits",
-        tags=["inside"],
-        summary="What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
-        response_model=CircuitsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
+        CircuitsAnswer,
     )
     async def circuits(request: Request, body: CircuitsRequest) -> Response:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,

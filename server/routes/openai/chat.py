@@ -31,7 +31,7 @@ from server.routes.prompts import fit_generation, keep_end, read_chat
 from server.routes.request_context import accept
 from server.routes.responses import new_answer_id
 from server.routes.supported_routes import check_route
-from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
+from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -32,7 +32,7 @@ from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, k
 from server.routes.request_context import accept
 from server.routes.responses import new_answer_id
 from server.routes.supported_routes import check_route
-from server.schemas import CompletionAnswer, CompletionRequest
+from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -25,7 +25,7 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals
 from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.schemas import GenerationFields
+from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a prompt's token in an answer, approximately: its id, text, rank and number."""

@@ -10,7 +10,7 @@ from typing import Any
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.schemas import GenerationFields
+from server.schemas.generation import GenerationFields
 
 _SEEDS = 2**63
 
