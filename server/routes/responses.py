@@ -20,6 +20,8 @@ from server.schemas.base import AnswerModel
 
 _TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""
+VALUE_BYTES: dict[Wire, float] = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+"""Bytes of one float32 on the wire."""
 
 
 def tensor_route(
@@ -70,6 +72,23 @@ def new_answer_id(kind: str) -> str:
     if record is not None:
         record.answer_id = answer_id
     return answer_id
+
+
+def check_num_values(
+    context: AppContext, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
+) -> None:
+    """Raise PayloadTooLarge when an answer of so many numbers, and `num_bytes` of other things, is over the limit;
+    `advice` says what would help.
+    """
+    size = round(num_values * VALUE_BYTES[wire_of(wanted, encoding_format)]) + num_bytes
+    limit = context.settings.max_response_bytes
+    with counted_refusals(context):
+        if size > limit:
+            raise PayloadTooLarge(
+                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
+                f"{advice}, or Accept: application/vnd.safetensors.",
+                code="answer_too_large",
+            )
 
 
 @contextmanager

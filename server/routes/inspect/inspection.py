@@ -21,7 +21,7 @@ from starlette.responses import Response
 from model.hooks.point_names import full_name
 from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture, Task, WeightsTask
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
@@ -32,12 +32,11 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
     both_stacks_fields,
-    counted_refusals,
+    check_num_values,
     input_usage,
     inspection_head,
     tensor_response,
     token_bytes,
-    wire_of,
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
@@ -51,8 +50,6 @@ _THREADS = ThreadPoolExecutor(4, "inspection")
 """Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
 few flows would hold up all prompts.
 """
-_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one number on the wire."""
 
 
 def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
@@ -79,16 +76,8 @@ class Inspection:
 
         `advice` says what would help; None as `reported` means all inputs.
         """
-        size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
-        size += token_bytes(self.inputs if reported is None else reported)
-        limit = self.context.settings.max_response_bytes
-        with counted_refusals(self.context):
-            if size > limit:
-                raise PayloadTooLarge(
-                    f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                    f"{advice}, or Accept: application/vnd.safetensors.",
-                    code="answer_too_large",
-                )
+        num_bytes = token_bytes(self.inputs if reported is None else reported)
+        check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
         """Run a task for each input, and questions about the weights, while the client waits; return the tensors of

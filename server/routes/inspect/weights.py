@@ -13,7 +13,7 @@ from model.analysis.census_report import as_json
 from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
 from model.hooks.point_names import stack_config
 from server.engine.request import WeightsTask
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
@@ -22,7 +22,7 @@ from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
 from server.routes.request_context import accept
-from server.routes.responses import counted_refusals, head_of, tensor_response, tensor_route, wire_of
+from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
 from server.schemas.weights import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
@@ -35,7 +35,6 @@ _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles that the worker returns, in its order."""
 _GEOMETRY_VALUES = 20_000
 """A bound of the numbers of a geometry's answer, apart from the singular values."""
-_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -80,7 +79,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         place, head = _locate(context, query)
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
-        _check_size(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
+        check_num_values(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
         found = await _ask(
             context,
             request,
@@ -120,7 +119,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
             check_npy(8)
         composed = 3 * len(pairs) ** 2 if body.compose else 0
         num_values = len(pairs) * (4 * own.head_dim + 10) + composed
-        _check_size(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
+        check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
         found = await _ask(
             context,
             request,
@@ -163,21 +162,6 @@ async def _ask(
 def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
-
-
-def _check_size(
-    context: AppContext, num_values: int, wanted: Format, encoding_format: EncodingFormat, advice: str
-) -> None:
-    """Raise PayloadTooLarge for an answer over the limit."""
-    size = round(num_values * _VALUE_BYTES[wire_of(wanted, encoding_format)])
-    limit = context.settings.max_response_bytes
-    with counted_refusals(context):
-        if size > limit:
-            raise PayloadTooLarge(
-                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                f"{advice}, or Accept: application/vnd.safetensors.",
-                code="answer_too_large",
-            )
 
 
 # ---- geometry

@@ -17,13 +17,18 @@ from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import head_of, input_usage, tensor_response, tensor_route, token_bytes, wire_of
+from server.routes.responses import (
+    VALUE_BYTES,
+    head_of,
+    input_usage,
+    tensor_response,
+    tensor_route,
+    token_bytes,
+    wire_of,
+)
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
-
-_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one float32 on the wire."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -40,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
-        _check_size(context, task, inputs, _BYTES[wire_of(wanted, encoding_format)])
+        _check_size(context, task, inputs, VALUE_BYTES[wire_of(wanted, encoding_format)])
         works = [embedding_work(context, task, prompt) for prompt in inputs]
         results = await unless_disconnected(request, run_all(context, works, arrival))
         entries = [
