@@ -40,7 +40,9 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
+from server.schemas.attention import AttentionRequest
 from server.schemas.predictions import InspectionRequest
+from server.schemas.trace import TraceRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]
@@ -63,7 +65,7 @@ class Inspection:
 
     context: AppContext
     request: Request
-    body: InspectionRequest
+    body: InspectionRequest | AttentionRequest | TraceRequest
     wanted: Format
     inputs: list[Prompt]
     arrival: float
@@ -87,9 +89,14 @@ class Inspection:
         are over what may be captured.
         """
         check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
+        results = await self.results_of(asked, questions)
+        return [{name: as_numpy(tensor) for name, tensor in result.tensors.items()} for result in results]
+
+    async def results_of(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[TaskResult]:
+        """Return the same as the engine's results."""
         return await unless_disconnected(self.request, self._run(asked, questions))
 
-    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[Tensors]:
+    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:
         changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
         works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
         works += [
@@ -98,7 +105,7 @@ class Inspection:
         ]
         results = await run_all(self.context, works, self.arrival)
         answers, self.results = results[: len(questions)], results[len(questions) :]
-        return [_arrays(result) for result in (*self.results, *answers)]
+        return self.results + answers
 
     async def compute(self, report: Callable[[], T]) -> T:
         """Return `report()`, computed outside the event loop, in a thread that only inspection requests use, while the
@@ -149,7 +156,11 @@ class Inspection:
 
 
 async def begin(
-    context: AppContext, request: Request, body: InspectionRequest, route: str, num_arrays: int
+    context: AppContext,
+    request: Request,
+    body: InspectionRequest | AttentionRequest | TraceRequest,
+    route: str,
+    num_arrays: int,
 ) -> Inspection:
     """Check what needs no engine, and read the inputs. Raises ApiError.
 
@@ -163,10 +174,6 @@ async def begin(
     if wanted is Format.NPY:
         check_npy(len(inputs) * num_arrays)
     return Inspection(context, request, body, wanted, inputs, arrival)
-
-
-def _arrays(result: TaskResult) -> Tensors:
-    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 
 def described(value: NumpyArray, *axes: str) -> DescribedArray:

@@ -18,7 +18,7 @@ from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import every_head, resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
 from server.routes.request_context import accept
@@ -111,9 +111,8 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
-        layers = resolve(body.layers, own.num_layers, "layers", "layer")
-        heads = resolve(body.heads, own.num_heads, "heads", "head")
-        pairs = tuple((layer, head) for layer in layers for head in heads)
+        chosen = every_head(body.layers, body.heads, own)
+        pairs = chosen.pairs
         _check_composition(body, part, len(pairs))
         if wanted is Format.NPY:
             check_npy(8)
@@ -135,13 +134,13 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
             "object": "circuits",
             "index": 0,
             "part": part,
-            "layers": layers,
-            "heads": heads,
-            "kv_heads": [head // group for head in heads],
+            "layers": chosen.layers,
+            "heads": chosen.heads,
+            "kv_heads": [head // group for head in chosen.heads],
         }
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
-        arrays = _circuit_arrays(found, len(layers), len(heads))
+        arrays = _circuit_arrays(found, chosen.shape)
         return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
 
 
@@ -269,9 +268,9 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         )
 
 
-def _circuit_arrays(found: dict[str, NumpyArray], num_layers: int, num_heads: int) -> dict[str, DescribedArray]:
+def _circuit_arrays(found: dict[str, NumpyArray], grid: tuple[int, ...]) -> dict[str, DescribedArray]:
+    """Return the arrays of heads on a grid [layer, head]."""
     arrays: dict[str, DescribedArray] = {}
-    grid = (num_layers, num_heads)
 
     def per_head(name: str, values: list[float]) -> None:
         arrays[name] = described(np.array(values).reshape(grid), "layer", "head")
