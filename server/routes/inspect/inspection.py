@@ -93,7 +93,7 @@ class Inspection:
         return [{name: as_numpy(tensor) for name, tensor in result.tensors.items()} for result in results]
 
     async def results_of(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[TaskResult]:
-        """Return the same as the engine's results."""
+        """Run the same, and return the results as the engine gave them."""
         return await unless_disconnected(self.request, self._run(asked, questions))
 
     async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:

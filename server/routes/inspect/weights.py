@@ -12,12 +12,11 @@ from model.analysis.census import take_census
 from model.analysis.census_report import as_json
 from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
 from model.hooks.point_names import stack_config
-from server.engine.request import WeightsTask
 from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import described, stack_of
+from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import every_head, resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
@@ -80,18 +79,9 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
         check_num_values(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
-        found = await _ask(
-            context,
-            request,
-            arrival,
-            "geometry",
-            matrix=place.name,
-            axis=query.axis,
-            head=head,
-            max_pairs=query.pairs,
-            seed=query.seed,
-            spectrum=int(query.spectrum),
-        )
+        options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
+        question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
+        found = await _ask(context, request, arrival, question)
         return _answer(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
 
 
@@ -119,16 +109,8 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         composed = 3 * len(pairs) ** 2 if body.compose else 0
         num_values = len(pairs) * (4 * own.head_dim + 10) + composed
         check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
-        found = await _ask(
-            context,
-            request,
-            arrival,
-            "circuits",
-            2 * num_values,
-            part=part,
-            pairs=pairs,
-            compose=int(body.compose),
-        )
+        question = asked_of_weights("circuits", 2 * num_values, part=part, pairs=pairs, compose=int(body.compose))
+        found = await _ask(context, request, arrival, question)
         group = own.num_heads // own.num_kv_heads
         fields: dict[str, Any] = {
             "object": "circuits",
@@ -144,16 +126,10 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
 
 
-async def _ask(
-    context: AppContext,
-    request: Request,
-    arrival: float,
-    question: str,
-    num_values: int = _GEOMETRY_VALUES,
-    **options: Any,
-) -> dict[str, NumpyArray]:
+async def _ask(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
     """Return the worker's answer to a question about the weights."""
-    work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
+    task, num_bytes = asked
+    work = Work(task, Prompt(()), num_bytes)
     (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 

@@ -23,7 +23,6 @@ from server.routes.openai.generation import (
     collect,
     start,
     token_writer,
-    usage,
 )
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.openai.sampling import sampling_params
@@ -65,9 +64,7 @@ async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
-    sampling = sampling_params(
-        context, body, max_tokens=max_tokens, logprobs=body.num_logprobs, prompt_logprobs=body.prompt_logprobs
-    )
+    sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
     return Job(prompt, sampling)
 
 
@@ -77,7 +74,7 @@ async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arr
     writer = _ChatWriter(context, body, job, started)
     answer = writer.head("chat.completion")
     answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
-    answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
+    answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
         answer["prompt_logprobs"] = await writer.prompt_logprobs(choices[0].prompt_logprobs)
     return Response(orjson.dumps(answer), media_type="application/json")
@@ -119,6 +116,7 @@ class _ChatWriter(AnswerWriter):
 
     async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
         """Return a choice in one piece."""
+        self.num_tokens[index] += len(choice.token_ids)
         written: dict[str, Any] = {
             "index": index,
             "message": {"role": "assistant", "content": choice.text},

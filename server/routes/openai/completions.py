@@ -78,13 +78,7 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
         fitted, max_tokens = fit_generation(
             context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
         )
-        sampling = sampling_params(
-            context,
-            body,
-            max_tokens=max_tokens,
-            logprobs=body.num_logprobs,
-            prompt_logprobs=max(asked) if asked else None,
-        )
+        sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=max(asked, default=None))
         jobs.append(Job(fitted, sampling))
     return jobs
 

@@ -6,7 +6,7 @@ The routes define how a choice is written; this file ensures that every choice e
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -91,7 +91,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
+                run = Run(index, handle, text, context.metrics, arrival, keep_rows)
                 started.runs.append(run)
     except BaseException as error:
         started.close()
@@ -265,23 +265,6 @@ async def collect(started: Started) -> list[Collected]:
     return [choices[run.index] for run in started.runs]
 
 
-def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
-    """Return the tokens of the whole request; a prompt counts once, however many choices it has.
-    `num_completion_tokens` are those of the pieces.
-    """
-    jobs, runs = list(jobs), list(runs)
-    num_completion_tokens += sum(run.num_written for run in runs)
-    num_prompt_tokens = sum(job.prompt.num_tokens for job in jobs)
-    each = len(runs) // len(jobs)
-    num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
-    return {
-        "prompt_tokens": num_prompt_tokens,
-        "completion_tokens": num_completion_tokens,
-        "total_tokens": num_prompt_tokens + num_completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
-    }
-
-
 class AnswerWriter:
     """Writes the answer to one request, whole or in chunks, and remembers how far each choice has come."""
 
@@ -305,8 +288,17 @@ class AnswerWriter:
         return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
 
     def usage(self) -> dict[str, Any]:
-        """Return the tokens so far."""
-        return usage(self.jobs, sum(self.num_tokens.values()), self.started.runs)
+        """Return the tokens so far of the whole request; a prompt counts once, however many choices it has."""
+        runs, each = self.started.runs, len(self.started.runs) // len(self.jobs)
+        prompt_tokens = sum(job.prompt.num_tokens for job in self.jobs)
+        completion_tokens = sum(self.num_tokens.values()) + sum(run.num_written for run in runs)
+        cached = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Return one chunk of a stream."""
