@@ -82,15 +82,16 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
     where.
     """
-    from server import schemas
     from server.schemas.base import ChatMessage, RequestModel
-    from server.schemas.generation import StreamOptions
+    from server.schemas.embeddings import EmbeddingRequest
+    from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
+    from server.schemas.tokens import TokenizeRequest
 
     objects: dict[str, type[RequestModel]] = {
-        "completions": schemas.CompletionRequest,
-        "chat": schemas.ChatCompletionRequest,
-        "embeddings": schemas.EmbeddingRequest,
-        "tokenize": schemas.TokenizeRequest,
+        "completions": CompletionRequest,
+        "chat": ChatCompletionRequest,
+        "embeddings": EmbeddingRequest,
+        "tokenize": TokenizeRequest,
         "a message": ChatMessage,
         "stream_options": StreamOptions,
     }

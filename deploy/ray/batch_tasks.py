@@ -26,14 +26,16 @@ from server.routes.inputs import read_inputs
 from server.routes.inspect.attention import attention_entry, plan_of
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.inspect.selectors import select_heads
-from server.routes.inspect.trace import trace_entry, trace_work
+from server.routes.inspect.trace import asked_of, trace_entry
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.inspect.trace_plan import choose_points, plan_inputs
 from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work
-from server.schemas import AttentionRequest, EmbeddingRequest, TraceRequest
+from server.schemas.attention import AttentionRequest
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.trace import TraceRequest
 
 TaskName = Literal["embedding", "attention", "trace"]
 Body = EmbeddingRequest | AttentionRequest | TraceRequest
@@ -164,7 +166,8 @@ class Planner:
             lengths = (len(prompt.ids), len(prompt.encoder_ids))
             (points,) = plan_inputs(body, chosen, self._context.config, [lengths])
             (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
-            work = trace_work(prompt, points, changes)
+            asked, num_bytes = asked_of(points)
+            work = Work(asked, prompt, num_bytes, changes)
             return Planned(work, lambda result: _of_trace(trace_entry(self._context, 0, prompt, points, result)))
 
         return plan

@@ -134,29 +134,23 @@ def http_error(error: HTTPException, method: str, path: str) -> ApiError:
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error that leaves `app` an ApiError on the wire."""
 
-    def answer(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-        note_error(request.scope, error)
-        return error_response(error, headers)
+    async def answer(request: Request, error: Exception) -> Response:
+        headers = error.headers if isinstance(error, HTTPException) else None
+        told = _as_api_error(request, error)
+        note_error(request.scope, told)
+        return error_response(told, headers)
 
-    async def api_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
-        return answer(request, error)
+    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answer)
 
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return answer(request, validation_error(error.errors()))
 
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return answer(request, http_error(error, request.method, request.url.path), error.headers)
-
-    async def unexpected(request: Request, error: Exception) -> Response:
-        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        return answer(
-            request, EngineError("The server failed on this request; its log says why.", code="internal_error")
-        )
-
-    app.add_exception_handler(ApiError, api_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)
+def _as_api_error(request: Request, error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case RequestValidationError():
+            return validation_error(error.errors())
+        case HTTPException():
+            return http_error(error, request.method, request.url.path)
+    logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
+    return EngineError("The server failed on this request; its log says why.", code="internal_error")

@@ -125,7 +125,7 @@ class JsonReader:
             raise _too_much(f"more than {MAX_TEXTS} texts and names of fields; at most {MAX_TEXTS} are accepted")
         begin, self._at = self._at, self._at + 1
         pieces: list[str] = []
-        while not self._is_at(b'"'):
+        while not self._body.startswith(b'"', self._at):
             end = self._end(self._texts)
             while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # amid a character
                 end -= 1
@@ -189,9 +189,6 @@ class JsonReader:
         is_next = self._next() == byte
         self._at += is_next
         return is_next
-
-    def _is_at(self, byte: bytes) -> bool:
-        return self._body.startswith(byte, self._at)
 
     def _end(self, pattern: re.Pattern[bytes]) -> int:
         found = pattern.match(self._body, self._at)

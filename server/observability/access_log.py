@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.auth.quotas import KeyUse
 from server.engine.outputs import Timing
 
 logger = logging.getLogger(__name__)
@@ -28,12 +28,6 @@ CLIENT_CLOSED_REQUEST = 499
 report it.
 """
 _MAX_SHOWN_PATH = 200
-
-
-class Account(Protocol):
-    """The account to which a key's tokens are charged (`server.auth.quotas.KeyUse`)."""
-
-    def charge(self, num_tokens: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -57,8 +51,8 @@ class RequestRecord:
     error_code: str | None = None
     key: str | None = None
     """Name of the API key, never the key itself."""
-    use: Account | None = None
-    """Account of that key's use; None if the server is open to all."""
+    use: KeyUse | None = None
+    """That key's use, to which tokens are charged; None if the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client is gone."""
 

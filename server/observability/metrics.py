@@ -71,32 +71,25 @@ class WorkerNumbers:
     """Number of requests that it was given."""
 
 
+def _number(text: str) -> int:
+    return field(default=0, metadata={"text": text})
+
+
 @dataclass(slots=True, kw_only=True)
 class ClientCounters:
     """What the API process counts of the engine. Each field is the metric `lightwell_<field>_total` with this text; one
     with reasons has a number for each of them, shown as 0 before the first.
     """
 
-    worker_restarts: int = field(default=0, metadata={"text": "Workers started again after a loss."})
-    integrity_failures: int = field(
-        default=0,
-        metadata={
-            "text": "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the "
-            "server."
-        },
+    worker_restarts: int = _number("Workers started again after a loss.")
+    integrity_failures: int = _number(
+        "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the server."
     )
-    routed_prefix_tokens: int = field(
-        default=0,
-        metadata={
-            "text": "Prompt tokens of requests given to that one of several workers that was expected to hold them."
-        },
+    routed_prefix_tokens: int = _number(
+        "Prompt tokens of requests given to that one of several workers that was expected to hold them."
     )
-    requests_submitted: int = field(
-        default=0,
-        metadata={
-            "text": "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, "
-            "once."
-        },
+    requests_submitted: int = _number(
+        "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once."
     )
     request_failed: Counts[str] = field(
         default_factory=Counts,

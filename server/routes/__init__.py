@@ -29,7 +29,7 @@ from server.routes.inspect import (
 from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.ops import admin, capabilities, health, page
 from server.routes.request_context import running_route
-from server.schemas import ErrorAnswer
+from server.schemas.base import ErrorAnswer
 
 _STATUSES = {
     400: "A value is wrong; the message names it and what is accepted.",

@@ -86,30 +86,24 @@ class AppContext:
     @property
     def context_limit(self) -> int:
         """Return `max_model_len`, or less if the worker found room for less."""
-        try:
-            return min(self.engine.info().max_model_len, self.max_model_len)
-        except Unavailable:
-            return self.max_model_len
+        info = self.engine_info
+        return self.max_model_len if info is None else min(info.max_model_len, self.max_model_len)
 
     @property
     def capture_limit(self) -> int:
         """Return the most bytes that may be captured at a time: `max_capture_bytes`, or less if a worker has room
         for less.
         """
-        try:
-            return capture_limit(self.settings.max_capture_bytes, self.engine.info().memory_room)
-        except Unavailable:
-            return self.settings.max_capture_bytes
+        info, limit = self.engine_info, self.settings.max_capture_bytes
+        return limit if info is None else capture_limit(limit, info.memory_room)
 
     @property
     def compute_dtype(self) -> str | None:
         """Return the dtype in which the network computes, whatever numbers are sent in, or None if no worker has
         reported it yet.
         """
-        try:
-            return self.engine.info().dtype
-        except Unavailable:
-            return None
+        info = self.engine_info
+        return None if info is None else info.dtype
 
     @property
     def batch_invariant(self) -> bool | None:

@@ -20,7 +20,8 @@ from server.routes.prompts import (
     read_following,
     read_prompts,
 )
-from server.schemas import ChatMessage, InputFields, PromptInput
+from server.schemas.base import ChatMessage, PromptInput
+from server.schemas.inputs import InputFields
 
 _OneText = str | Sequence[int]
 

@@ -12,8 +12,7 @@ from model.tokenization.tokenizer import Encoding
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.context import AppContext
-from server.schemas import ChatMessage, PromptInput
-from server.schemas.base import encodable
+from server.schemas.base import ChatMessage, PromptInput, encodable
 
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""

@@ -23,7 +23,7 @@ from server.observability.access_log import current_record
 from server.routes.auth_route import KEY_IN_SCOPE, Handler
 from server.routes.context import AppContext
 from server.routes.prompts import check_model
-from server.schemas import RunFields
+from server.schemas.base import RunFields
 
 HEADER = "X-Request-Timeout"
 

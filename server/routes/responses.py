@@ -1,11 +1,12 @@
 """Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
@@ -15,9 +16,25 @@ from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.tasks import TaskResult, count_rejection
+from server.schemas.base import AnswerModel
 
-TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
+_TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""
+VALUE_BYTES: dict[Wire, float] = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+"""Bytes of one float32 on the wire."""
+
+
+def tensor_route(
+    register: Callable[..., Any], path: str, summary: str, answer: type[AnswerModel]
+) -> Callable[[DecoratedCallable], DecoratedCallable]:
+    """Decorate a route that answers with arrays in any format; `register` is `router.get` or `router.post`, `answer`
+    the schema of its JSON.
+    """
+    content = {200: {"content": _TENSOR_CONTENT}}
+    decorator: Callable[[DecoratedCallable], DecoratedCallable] = register(
+        path, tags=["inside"], summary=summary, response_model=answer, responses=content
+    )
+    return decorator
 
 
 def wire_of(wanted: Format, encoding_format: str) -> Wire:
@@ -55,6 +72,23 @@ def new_answer_id(kind: str) -> str:
     if record is not None:
         record.answer_id = answer_id
     return answer_id
+
+
+def check_num_values(
+    context: AppContext, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
+) -> None:
+    """Raise PayloadTooLarge when an answer of so many numbers, and `num_bytes` of other things, is over the limit;
+    `advice` says what would help.
+    """
+    size = round(num_values * VALUE_BYTES[wire_of(wanted, encoding_format)]) + num_bytes
+    limit = context.settings.max_response_bytes
+    with counted_refusals(context):
+        if size > limit:
+            raise PayloadTooLarge(
+                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
+                f"{advice}, or Accept: application/vnd.safetensors.",
+                code="answer_too_large",
+            )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
-from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, Stacks, Usage, wrong
+from server.schemas.base import MAX_SELECTED, AnswerModel, Index, InspectionAnswer, RequestModel, Selector, wrong
 from server.schemas.inputs import InputFields
 
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
@@ -95,12 +95,7 @@ class AttentionEntry(AnswerModel):
     indices: Any = Field(None, description="With top_k: their key positions, padded with -1.")
 
 
-class AttentionAnswer(AnswerModel):
+class AttentionAnswer(InspectionAnswer):
     """Answer of POST /v1/attention as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
-    stacks: Stacks
-    usage: Usage = Field(description="Token counts.")
     data: list[AttentionEntry] = Field(description="One entry an input.")

@@ -267,6 +267,21 @@ Stacks = Annotated[
 ]
 
 
+class ListAnswer(AnswerModel):
+    """The first fields of every answer with one entry an input."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
+
+
+class InspectionAnswer(ListAnswer):
+    """The fields of every answer about a pass over inputs."""
+
+    stacks: Stacks
+    usage: Usage = Field(description="Token counts.")
+
+
 class ErrorDetail(AnswerModel):
     """What went wrong."""
 

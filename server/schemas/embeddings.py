@@ -5,7 +5,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.engine.request import Pooling
-from server.schemas.base import TRUNCATE_PROMPT_TOKENS, AnswerModel, PromptInput, PromptTokens, RunFields, Text, Usage
+from server.schemas.base import (
+    TRUNCATE_PROMPT_TOKENS,
+    AnswerModel,
+    ListAnswer,
+    PromptInput,
+    PromptTokens,
+    RunFields,
+    Text,
+    Usage,
+)
 from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS
 
 
@@ -58,11 +67,8 @@ class EmbeddingEntry(AnswerModel):
     tokens: list[str] | None = Field(None, description="With pooling none: each token decoded alone.")
 
 
-class EmbeddingAnswer(AnswerModel):
+class EmbeddingAnswer(ListAnswer):
     """Answer of POST /v1/embeddings as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[EmbeddingEntry] = Field(description="One entry an input.")
     usage: Usage = Field(description="Token counts.")

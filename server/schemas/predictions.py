@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, Index, Selector, Stacks, Text, TokenId, Usage
+from server.schemas.base import AnswerModel, Index, InspectionAnswer, Selector, Text, TokenId
 from server.schemas.inputs import InputFields
 
 MAX_TEMPERATURES = 64
@@ -37,16 +37,6 @@ class InspectionEntry(AnswerModel):
     encoder_token_ids: list[int] | None = Field(None, description="Their ids.")
     encoder_offsets: list[list[int]] | None = Field(None, description="Their character spans in the input.")
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
-
-
-class InspectionAnswer(AnswerModel):
-    """The fields that every one of these answers has."""
-
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
-    stacks: Stacks
-    usage: Usage = Field(description="Token counts.")
 
 
 class InspectionRequest(InputFields):

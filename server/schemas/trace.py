@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, Selector, Stacks, Usage
+from server.schemas.base import AnswerModel, InspectionAnswer, Selector
 from server.schemas.inputs import InputFields
 from server.schemas.interventions import PointName
 
@@ -65,12 +65,7 @@ class TraceEntry(AnswerModel):
     points: dict[str, TracedPoint] = Field(description="By full name.")
 
 
-class TraceAnswer(AnswerModel):
+class TraceAnswer(InspectionAnswer):
     """Answer of POST /v1/trace as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
-    stacks: Stacks
-    usage: Usage = Field(description="Token counts.")
     data: list[TraceEntry] = Field(description="One entry an input.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, Index, RunFields, Selector, Stacks, Text, Usage
+from server.schemas.base import AnswerModel, Index, InspectionAnswer, ListAnswer, RunFields, Selector, Text
 from server.schemas.interventions import PointName
 from server.schemas.predictions import DescribedArrayAnswer, InspectionRequest
 
@@ -145,12 +145,9 @@ class GeometryEntry(AnswerModel):
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
-class GeometryAnswer(AnswerModel):
+class GeometryAnswer(ListAnswer):
     """Answer of GET /v1/models/{id}/geometry as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[GeometryEntry] = Field(description="One entry.")
 
 
@@ -191,12 +188,9 @@ class CircuitsEntry(AnswerModel):
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
-class CircuitsAnswer(AnswerModel):
+class CircuitsAnswer(ListAnswer):
     """Answer of POST /v1/circuits as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[CircuitsEntry] = Field(description="One entry.")
 
 
@@ -240,12 +234,7 @@ class CorrelationsEntry(AnswerModel):
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
-class CorrelationsAnswer(AnswerModel):
+class CorrelationsAnswer(InspectionAnswer):
     """Answer of POST /v1/geometry as JSON."""
 
-    object: Literal["list"] = Field(description="Kind of answer.")
-    model: str = Field(description="Name of the model.")
-    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
-    stacks: Stacks
-    usage: Usage = Field(description="Token counts.")
     data: list[CorrelationsEntry] = Field(description="One entry.")

@@ -15,7 +15,20 @@ from pydantic import BaseModel
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
 from lightwell_client import _exceptions as exceptions
-from server import schemas
+from server.schemas.attention import AttentionRequest
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.generation import ChatCompletionRequest, CompletionRequest
+from server.schemas.mechanisms import (
+    ContributionsRequest,
+    ExplainRequest,
+    HeadsRequest,
+    RolloutRequest,
+    TrajectoryRequest,
+)
+from server.schemas.predictions import LensRequest, NextRequest
+from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
+from server.schemas.trace import TraceRequest
+from server.schemas.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {
@@ -83,12 +96,12 @@ def test_every_argument_is_shown_with_its_type_its_default_and_a_line(method: Ca
 
 
 BODIES: dict[str, type[BaseModel]] = {
-    "generate": schemas.CompletionRequest, "chat": schemas.ChatCompletionRequest, "embed": schemas.EmbeddingRequest,
-    "attention": schemas.AttentionRequest, "trace": schemas.TraceRequest, "next": schemas.NextRequest,
-    "lens": schemas.LensRequest, "explain": schemas.ExplainRequest, "contributions": schemas.ContributionsRequest,
-    "trajectory": schemas.TrajectoryRequest, "heads": schemas.HeadsRequest, "rollout": schemas.RolloutRequest,
-    "geometry": schemas.GeometryQuery, "circuits": schemas.CircuitsRequest, "tokenize": schemas.TokenizeRequest,
-    "correlations": schemas.CorrelationsRequest, "detokenize": schemas.DetokenizeRequest,
+    "generate": CompletionRequest, "chat": ChatCompletionRequest, "embed": EmbeddingRequest,
+    "attention": AttentionRequest, "trace": TraceRequest, "next": NextRequest,
+    "lens": LensRequest, "explain": ExplainRequest, "contributions": ContributionsRequest,
+    "trajectory": TrajectoryRequest, "heads": HeadsRequest, "rollout": RolloutRequest,
+    "geometry": GeometryQuery, "circuits": CircuitsRequest, "tokenize": TokenizeRequest,
+    "correlations": CorrelationsRequest, "detokenize": DetokenizeRequest,
 }  # fmt: skip
 
 

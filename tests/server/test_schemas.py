@@ -8,20 +8,13 @@ from pydantic import BaseModel, ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas import (
-    AttentionRequest,
-    ChatCompletionRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    EncodedArray,
-    InterventionField,
-    InterventionSource,
-    TokenizeRequest,
-    TraceRequest,
-)
+from server.schemas.attention import AttentionRequest
 from server.schemas.base import ChatMessage, RequestModel
-from server.schemas.generation import StreamOptions
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
+from server.schemas.interventions import EncodedArray, InterventionField, InterventionSource
+from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
+from server.schemas.trace import TraceRequest
 
 REQUESTS = (
     CompletionRequest,

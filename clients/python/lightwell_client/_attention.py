@@ -12,7 +12,7 @@ from lightwell_client._arrays import require_numpy
 from lightwell_client._heatmap import heat_map_html, heat_map_png
 from lightwell_client._notebook import described, listed
 from lightwell_client._places import Stacks, own_number, place_of, total_of
-from lightwell_client._plots import axes_for, name_ticks
+from lightwell_client._plots import picture
 from lightwell_client._results import Usage
 
 if TYPE_CHECKING:
@@ -115,14 +115,7 @@ class AttentionResult:
         """
         matrix = self.matrix(layer, head)
         rows, columns = self._row_and_column_labels(matrix)
-        axes = axes_for(ax)
-        image = axes.imshow(matrix, cmap="Blues", aspect="auto", interpolation="nearest")
-        name_ticks(axes, rows, columns)
-        names = self.axes[-2:]
-        axes.set_ylabel(names[0])
-        axes.set_xlabel(names[1])
-        axes.figure.colorbar(image, ax=axes, label=self.kind)
-        return axes
+        return picture(matrix, rows, columns, names=self.axes[-2:], label=self.kind, ax=ax, cmap="Blues")
 
     def png(self, layer: int | None = None, head: int | None = None) -> bytes:
         """Return one map as a PNG, one pixel per cell; this needs no matplotlib."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import array_from_json, array_of
@@ -17,9 +16,6 @@ from lightwell_client._wire import JSON, Answer
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
-TakeArray = Callable[[str], "Array"]
-"""Returns the array of an entry by its name: attention, values or indices."""
-
 
 def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResult]:
     """Return one result for each of `count` inputs, in their order; `kind` is what was asked for.
@@ -29,52 +25,49 @@ def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResu
     """
     read = _from_json if answer.media_type == JSON else _from_file
     try:
-        results = read(answer, kind)
+        results = sorted(read(answer, kind), key=lambda result: result.index)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidResponse(f"not an attention answer: {type(error).__name__}: {error}") from error
-    results.sort(key=lambda result: result.index)
     if [result.index for result in results] != list(range(count)):
         raise InvalidResponse(f"attention of {count} inputs was asked for; {[r.index for r in results]} came")
     return results
 
 
-def _from_json(answer: Answer, kind: str) -> list[AttentionResult]:
+def _from_json(answer: Answer, kind: str) -> Iterator[AttentionResult]:
     body = answer.json()
-
-    def taker(entry: dict[str, Any]) -> TakeArray:
-        def take(name: str) -> Array:
-            dtype = "int32" if name == "indices" else str(entry.get("dtype", "float32"))
-            return array_from_json(entry[name], dtype, tuple(entry["shape"]))
-
-        return take
-
-    return [_result(entry, body, kind, taker(entry)) for entry in body["data"]]
+    for entry in body["data"]:
+        dtypes = [str(entry.get("dtype", "float32")), "int32"]
+        arrays = [
+            array_from_json(entry[name], dtype, tuple(entry["shape"]))
+            for name, dtype in zip(_names_of_arrays(entry), dtypes, strict=False)
+        ]
+        yield _result(entry, body, kind, *arrays)
 
 
-def _from_file(answer: Answer, kind: str) -> list[AttentionResult]:
+def _from_file(answer: Answer, kind: str) -> Iterator[AttentionResult]:
     file = read_safetensors(answer.content)
-    common = {name: _json_or_text(text) for name, text in file.metadata.items()}
-
-    def taker(index: int) -> TakeArray:
-        def take(name: str) -> Array:
-            return array_of(file.tensors[f"{name}.{index}"])
-
-        return take
-
-    entries = [entry for name, entry in common.items() if re.fullmatch(r"attention\.\d+", name)]
-    return [_result(entry, common, kind, taker(entry["index"])) for entry in entries]
+    common = file.fields
+    for key, entry in common.items():
+        if re.fullmatch(r"attention\.\d+", key):
+            names = _names_of_arrays(entry)
+            yield _result(entry, common, kind, *(array_of(file.tensors[f"{name}.{entry['index']}"]) for name in names))
 
 
-def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: TakeArray) -> AttentionResult:
+def _names_of_arrays(entry: dict[str, Any]) -> tuple[str, ...]:
+    return ("values", "indices") if "k" in entry["axes"] else ("attention",)
+
+
+def _result(
+    entry: dict[str, Any], common: Mapping[str, Any], kind: str, attention: Array, indices: Array | None = None
+) -> AttentionResult:
     """Return the entry as a result, after checking that its parts agree with each other."""
     axes = tuple(map(str, entry["axes"]))
-    sparse = "k" in axes
     pairs = None if entry.get("pairs") is None else tuple((pair[0], pair[1]) for pair in entry["pairs"])
     offsets = None if entry.get("offsets") is None else tuple((span[0], span[1]) for span in entry["offsets"])
     result = AttentionResult(
         index=int(entry["index"]),
-        attention=take("values" if sparse else "attention"),
-        indices=take("indices") if sparse else None,
+        attention=attention,
+        indices=indices,
         axes=axes,
         tokens=tuple(entry["tokens"]),
         token_ids=tuple(entry["token_ids"]),
@@ -98,10 +91,3 @@ def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: T
     if "shape" in entry and result.shape != tuple(entry["shape"]):
         raise InvalidResponse(f"attention of shape {result.shape} was announced as {entry['shape']}")
     return result
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -5,7 +5,6 @@ It knows the form that these answers share, as safetensors or as JSON; each resu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -147,10 +146,9 @@ def parse_inspections(answer: Answer, kind: type[L], count: int) -> list[L]:
     """
     read = _from_json if answer.media_type == JSON else _from_file
     try:
-        results = [kind.model_validate(entry) for entry in read(answer)]
+        results = sorted(map(kind.model_validate, read(answer)), key=lambda result: result.index)
     except (AttributeError, IndexError, KeyError, TypeError, ValidationError, ValueError) as error:
         raise InvalidResponse(f"not a {kind.__name__}: {type(error).__name__}: {error}") from error
-    results.sort(key=lambda result: result.index)
     if [result.index for result in results] != list(range(count)):
         raise InvalidResponse(f"answers to {count} inputs were asked for; {[r.index for r in results]} came")
     return results
@@ -169,7 +167,7 @@ def _from_json(answer: Answer) -> Iterator[dict[str, Any]]:
 
 def _from_file(answer: Answer) -> Iterator[dict[str, Any]]:
     file = read_safetensors(answer.content)
-    common = {name: _json_or_text(text) for name, text in file.metadata.items()}
+    common = file.fields
     for entry in list(common.values()):
         if isinstance(entry, dict) and "index" in entry:
             holder = _holder(entry)
@@ -201,10 +199,3 @@ def _named(array: Array, about: dict[str, Any]) -> NamedArray:
     if array.ndim != len(axes) or tuple(array.shape) != tuple(about["shape"]):
         raise InvalidResponse(f"an array of shape {array.shape} was announced as {about['shape']} with axes {axes}")
     return NamedArray(array, axes, {name: value for name, value in about.items() if name not in ("axes", "shape")})
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

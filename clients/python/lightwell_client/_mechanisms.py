@@ -10,7 +10,7 @@ from pydantic import Field
 
 from lightwell_client._inspection import Inspection
 from lightwell_client._inspection_result import InspectionResult
-from lightwell_client._options import InspectionOptions, Selection
+from lightwell_client._options import AnyPart, InspectionOptions, Selection
 from lightwell_client._places import place_of, total_of
 from lightwell_client._plots import axes_for, bars, heat_map, visible
 from lightwell_client._predictions import TargetToken
@@ -35,10 +35,7 @@ class ExplainOptions(InspectionOptions, total=False):
     """What `explain` takes."""
 
     query_position: Annotated[int, Argument("The position that looks; negative counts from the end.", -1)]
-    part: Annotated[
-        Literal["decoder", "encoder", "cross"],
-        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
-    ]
+    part: AnyPart
 
 
 class Explanation(InspectionResult):
@@ -88,10 +85,7 @@ class ContributionsOptions(InspectionOptions, total=False):
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
     query_positions: Annotated[Selection, Argument('Whom is added to: "all", a position, or several.', -1)]
     key_positions: Annotated[Selection, Argument('By whom: "all", a position, or several.', "all")]
-    part: Annotated[
-        Literal["decoder", "encoder", "cross"],
-        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
-    ]
+    part: AnyPart
     target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
     versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
 

@@ -28,6 +28,16 @@ Selection = Literal["all"] | int | Sequence[int]
 """Which indices of an axis: all, one, or several; negative numbers count from the end."""
 
 
+AnyPart = Annotated[
+    Literal["decoder", "encoder", "cross"],
+    Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
+]
+Interventions = Annotated[
+    Sequence[Mapping[str, Any]],
+    Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
+]
+
+
 class Options(TypedDict, total=False):
     """What every call takes."""
 
@@ -56,10 +66,7 @@ class InspectionOptions(ModelOptions, total=False):
     truncate: Annotated[
         bool, Argument("Cut the end of an input that is over the context, instead of being refused.", False)
     ]
-    interventions: Annotated[
-        Sequence[Mapping[str, Any]],
-        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
-    ]
+    interventions: Interventions
 
 
 class SamplingOptions(ModelOptions, total=False):
@@ -103,10 +110,7 @@ class SamplingOptions(ModelOptions, total=False):
         Mapping[str, Any],
         Argument('Rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}.'),
     ]
-    interventions: Annotated[
-        Sequence[Mapping[str, Any]],
-        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
-    ]
+    interventions: Interventions
     include_usage: Annotated[bool, Argument("Streams only: a last chunk that carries the token counts.", False)]
 
 
@@ -132,16 +136,13 @@ class ChatOptions(SamplingOptions, total=False):
     add_generation_prompt: Annotated[bool, Argument("Let the template open the assistant's answer.", True)]
 
 
-class AttentionOptions(ModelOptions, total=False):
+class AttentionOptions(InspectionOptions, total=False):
     """What `attention` takes."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a query head, or several; negative counts from the end.', "all")]
     pairs: Annotated[Sequence[Sequence[int]], Argument("[layer, head] pairs, in place of layers and heads.")]
-    part: Annotated[
-        Literal["decoder", "encoder", "cross"],
-        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
-    ]
+    part: AnyPart
     kind: Annotated[
         Literal["pattern", "scores", "dots"],
         Argument(
@@ -163,18 +164,6 @@ class AttentionOptions(ModelOptions, total=False):
     dtype: Annotated[
         Literal["float32", "float16", "uint8"],
         Argument("Number format; uint8 is round(255 p), for patterns.", "float32"),
-    ]
-    completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
-    decoder_input: Annotated[
-        Any, Argument("For encoder-decoders: what the decoder has read; the input is then the encoder's.")
-    ]
-    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
-    truncate: Annotated[
-        bool, Argument("Cut the end of an input that is over the context, instead of being refused.", False)
-    ]
-    interventions: Annotated[
-        Sequence[Mapping[str, Any]],
-        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
     ]
 
 

@@ -38,24 +38,26 @@ def heat_map(
     matrix: Array, rows: Sequence[str], columns: Sequence[str], *, names: tuple[str, str], label: str, ax: Any = None
 ) -> Any:
     """Draw a matrix [row, column] with names at both sides; blue for numbers from 0, blue to red if they have signs."""
-    axes = axes_for(ax)
     signed = float(matrix.min()) < 0
     reach = float(abs(matrix).max()) or 1.0
     limits = {"cmap": "RdBu_r", "vmin": -reach, "vmax": reach} if signed else {"cmap": "Blues"}
-    image = axes.imshow(matrix, aspect="auto", interpolation="nearest", **limits)
-    name_ticks(axes, rows, columns)
-    axes.set_ylabel(names[0])
-    axes.set_xlabel(names[1])
-    axes.figure.colorbar(image, ax=axes, label=label)
-    return axes
+    return picture(matrix, rows, columns, names=names, label=label, ax=ax, **limits)
 
 
-def name_ticks(axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Write names at both sides of a picture of a matrix, if there is room for them."""
+def picture(
+    matrix: Array, rows: Sequence[str], columns: Sequence[str], *, names: Sequence[str], label: str, ax: Any, **how: Any
+) -> Any:
+    """Draw a matrix [row, column] with names at both sides, if there is room for them; `how` is imshow's."""
+    axes = axes_for(ax)
+    image = axes.imshow(matrix, aspect="auto", interpolation="nearest", **how)
     if len(columns) <= MAX_LABELS:
         axes.set_xticks(range(len(columns)), [visible(text) for text in columns], rotation=90)
     if len(rows) <= MAX_LABELS:
         axes.set_yticks(range(len(rows)), [visible(text) for text in rows])
+    axes.set_ylabel(names[0])
+    axes.set_xlabel(names[1])
+    axes.figure.colorbar(image, ax=axes, label=label)
+    return axes
 
 
 def write_cells(axes: Any, texts: Sequence[Sequence[str]], dark: Array) -> None:

@@ -29,6 +29,18 @@ class TensorFile:
     tensors: dict[str, RawTensor]
     metadata: dict[str, str]
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the metadata, what is JSON as its value."""
+        return {name: _json_or_text(text) for name, text in self.metadata.items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 def read_safetensors(content: bytes) -> TensorFile:
     """Parse a whole file; tensors are views into `content`, not copies.

@@ -15,7 +15,7 @@ from lightwell_client._calls import check_names, reader_of
 from lightwell_client._inspection import ACCEPT, Inspection
 from lightwell_client._inspection_result import InspectionResult, parse_inspections
 from lightwell_client._notebook import table
-from lightwell_client._options import InspectionOptions, ModelOptions, Options, Selection
+from lightwell_client._options import AnyPart, InspectionOptions, ModelOptions, Options, Selection
 from lightwell_client._plots import axes_for, bars, heat_map
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -164,10 +164,7 @@ class Geometry(InspectionResult):
 class CircuitsOptions(ModelOptions, total=False):
     """What `circuits` takes."""
 
-    part: Annotated[
-        Literal["decoder", "encoder", "cross"],
-        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
-    ]
+    part: AnyPart
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
     compose: Annotated[bool, Argument("Also how heads of later layers read what earlier ones write.", False)]

@@ -15,7 +15,6 @@ from model.analysis.contributions import value_attributions, value_norms
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
-from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
@@ -34,9 +33,9 @@ from server.routes.inspect.logit_parts import LogitParts, check_attributable, ou
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import ContributionsAnswer, ContributionsRequest
+from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -44,13 +43,7 @@ Pairs = tuple[tuple[int, int], ...]
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/contributions",
-        tags=["inside"],
-        summary="Who moves whom, and who speaks for a token",
-        response_model=ContributionsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/contributions", "Who moves whom, and who speaks for a token", ContributionsAnswer)
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
         the direction of the target's logit, and every part of that logit, which is their sum.
@@ -69,7 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         questions = _questions(plans[0], tuple(token.token_id for token in named))
         asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
         found = await inspection.run(asked, list(questions.values()))
-        weights = _weights(plans[0], dict(zip(questions, found[len(plans) :], strict=True)))
+        weights = dict(zip(questions, found[len(plans) :], strict=True))
 
         def report() -> list[DescribedEntry]:
             return [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
@@ -155,15 +148,6 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """What was asked of the weights."""
-
-    grams: dict[tuple[int, int], NumpyArray]
-    readouts: dict[Part, Tensors]
-    """The readouts of every head, if there is a target."""
-
-
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
     """Return what is asked of the weights of each part."""
     size = plan.config.head_dim
@@ -175,15 +159,16 @@ def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
     }
 
 
-def _weights(plan: _Plan, answers: dict[Part, Tensors]) -> _Weights:
-    """Gather the answers to `_questions`."""
-    grams = dict(zip(plan.asked_pairs, answers[plan.part]["gram"], strict=True))
-    return _Weights(grams, {} if plan.logit is None else answers)
-
-
 def _entry(
-    inspection: Inspection, index: int, plan: _Plan, tensors: Tensors, weights: _Weights, named: list[NamedToken]
+    inspection: Inspection,
+    index: int,
+    plan: _Plan,
+    tensors: Tensors,
+    weights: dict[Part, Tensors],
+    named: list[NamedToken],
 ) -> DescribedEntry:
+    """Return the entry of one input; `weights` answers `_questions`."""
+    grams = dict(zip(plan.asked_pairs, weights[plan.part]["gram"], strict=True))
     signs = np.array([1.0, -1.0])[: len(named)]
     norms = np.empty(plan.shape)
     attributions = np.empty(plan.shape)
@@ -194,9 +179,9 @@ def _entry(
         scale = None if norm is None else tensors[plan.point(inspection.context, norm, layer).name][:, 0]
         for j, head in enumerate(plan.heads):
             v = values[:, plan.kv_heads.index(plan.kv_head(head))]
-            norms[i, j] = value_norms(patterns[j], v, weights.grams[layer, head], scale)
+            norms[i, j] = value_norms(patterns[j], v, grams[layer, head], scale)
             if plan.logit is not None:
-                readout = weights.readouts[plan.part]["readout"][layer * plan.config.num_heads + head]
+                readout = weights[plan.part]["readout"][layer * plan.config.num_heads + head]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
                 attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor)
     axes = ("layer", "head", "query", "key")
@@ -209,7 +194,7 @@ def _entry(
         "key_positions": plan.keys,
     }
     if plan.logit is not None:
-        components = plan.logit.components(tensors, weights.readouts)  # T Q C
+        components = plan.logit.components(tensors, weights)  # T Q C
         arrays["attributions"] = described(attributions, *axes)
         arrays["components"] = described(np.tensordot(signs, components, 1), "query", "component")
         sums = components.sum(-1)

@@ -21,8 +21,8 @@ from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.routes.prompts import Prompt
-from server.routes.responses import TENSOR_CONTENT
-from server.schemas import CorrelationsAnswer, CorrelationsRequest
+from server.routes.responses import tensor_route
+from server.schemas.weights import CorrelationsAnswer, CorrelationsRequest
 
 MAX_PRODUCTS = 20_000_000_000
 """Samples times pairs of units that one request may ask for: some seconds of one core."""
@@ -33,12 +33,11 @@ _PER_PAIR = 200
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
+    @tensor_route(
+        router.post,
         "/v1/geometry",
-        tags=["inside"],
-        summary="Correlation of a point's numbers over a text, and their Gaussian mutual information",
-        response_model=CorrelationsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "Correlation of a point's numbers over a text, and their Gaussian mutual information",
+        CorrelationsAnswer,
     )
     async def correlations(request: Request, body: CorrelationsRequest) -> Response:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:

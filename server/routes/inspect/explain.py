@@ -18,9 +18,9 @@ from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import ExplainAnswer, ExplainRequest
+from server.schemas.mechanisms import ExplainAnswer, ExplainRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")
 _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
@@ -29,13 +29,7 @@ _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/explain",
-        tags=["inside"],
-        summary="Every step of one head for one query",
-        response_model=ExplainAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainAnswer)
     async def explain(request: Request, body: ExplainRequest) -> Response:
         """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,
         weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it

@@ -1,7 +1,7 @@
 """POST /v1/heads: what kind of head each one is, over a text or over a repeated sequence of random tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import HeadSelection, every_head
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import encoder_limit
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import HeadsAnswer, HeadsRequest
+from server.schemas.mechanisms import HeadsAnswer, HeadsRequest
 
 _DEFAULT_REPEAT = 50
 """Random tokens before they are repeated, as in TransformerLens's Main_Demo."""
@@ -31,12 +31,11 @@ _NUM_STRONGEST = 5
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
+    @tensor_route(
+        router.post,
         "/v1/heads",
-        tags=["inside"],
-        summary="Scores of heads: previous token, induction, self, first token, entropy, distance",
-        response_model=HeadsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "Scores of heads: previous token, induction, self, first token, entropy, distance",
+        HeadsAnswer,
     )
     async def heads(request: Request, body: HeadsRequest) -> Response:
         """Return six numbers for each head, reduced next to the running batch: no pattern leaves it.
@@ -46,9 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
-        grid = _Grid(
-            resolve(body.layers, own.num_layers, "layers", "layer"), resolve(body.heads, own.num_heads, "heads", "head")
-        )
+        grid = every_head(body.layers, body.heads, own)
         half = None if body.input is not None else _repeat_length(context, body)
         read = body if half is None else body.model_copy(update=_random_input(context, body, half))
         inspection = await begin(context, request, read, "/v1/heads", 1)
@@ -78,27 +75,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return inspection.answer(await inspection.compute(report))
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """Every head of `heads` in every layer of `layers`."""
-
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
-
-    @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        return tuple((layer, head) for layer in self.layers for head in self.heads)
-
-
-def _bos(context: AppContext) -> int | None:
-    """Return the token that a text of this model begins with, or None if its tokenizer has no such token."""
-    return context.tokenizer.bos_token_id
-
-
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
     """Return how many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
     limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
-    most = (limit - (_bos(context) is not None)) // 2
+    most = (limit - (context.tokenizer.bos_token_id is not None)) // 2
     if body.repeat_length is None:
         return min(_DEFAULT_REPEAT, most)
     if body.repeat_length > most:
@@ -115,7 +95,7 @@ def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[st
     config, tokenizer = context.config, context.tokenizer
     vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
     plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
-    start = _bos(context)
+    start = tokenizer.bos_token_id
     if config.kind == "encoder-decoder" and body.part != "encoder":
         start = config.decoder_start_token_id if start is None else start
         drawn = repeated_random_tokens(plain, half, body.num_sequences, body.seed, start)
@@ -124,7 +104,7 @@ def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[st
 
 
 def _entry(
-    inspection: Inspection, index: int, grid: _Grid, scores: NumpyArray, fields: dict[str, Any]
+    inspection: Inspection, index: int, grid: HeadSelection, scores: NumpyArray, fields: dict[str, Any]
 ) -> DescribedEntry:
     """Return the entry of scores [pair, measure]."""
     reported = {
@@ -134,7 +114,7 @@ def _entry(
         "measures": MEASURES,
         "strongest": {name: _strongest(grid.pairs, scores[:, i]) for i, name in enumerate(MEASURES)},
     }
-    shaped = scores.reshape(len(grid.layers), len(grid.heads), len(MEASURES))
+    shaped = scores.reshape(*grid.shape, len(MEASURES))
     entry = inspection.entry(index, "heads", reported, {"scores": described(shaped, "layer", "head", "measure")})
     if "repeat_length" in fields:  # over several sequences: the tokens of the first would mislead
         plain = {name: value for name, value in entry.fields.items() if not name.endswith(("tokens", "ids", "offsets"))}

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from model.hooks.point_names import full_name
 from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture, Task, WeightsTask
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
@@ -32,16 +32,17 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
     both_stacks_fields,
-    counted_refusals,
+    check_num_values,
     input_usage,
     inspection_head,
     tensor_response,
     token_bytes,
-    wire_of,
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
-from server.schemas import InspectionRequest
+from server.schemas.attention import AttentionRequest
+from server.schemas.predictions import InspectionRequest
+from server.schemas.trace import TraceRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]
@@ -51,8 +52,6 @@ _THREADS = ThreadPoolExecutor(4, "inspection")
 """Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
 few flows would hold up all prompts.
 """
-_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one number on the wire."""
 
 
 def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
@@ -66,7 +65,7 @@ class Inspection:
 
     context: AppContext
     request: Request
-    body: InspectionRequest
+    body: InspectionRequest | AttentionRequest | TraceRequest
     wanted: Format
     inputs: list[Prompt]
     arrival: float
@@ -79,16 +78,8 @@ class Inspection:
 
         `advice` says what would help; None as `reported` means all inputs.
         """
-        size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
-        size += token_bytes(self.inputs if reported is None else reported)
-        limit = self.context.settings.max_response_bytes
-        with counted_refusals(self.context):
-            if size > limit:
-                raise PayloadTooLarge(
-                    f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                    f"{advice}, or Accept: application/vnd.safetensors.",
-                    code="answer_too_large",
-                )
+        num_bytes = token_bytes(self.inputs if reported is None else reported)
+        check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
         """Run a task for each input, and questions about the weights, while the client waits; return the tensors of
@@ -98,9 +89,14 @@ class Inspection:
         are over what may be captured.
         """
         check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
+        results = await self.results_of(asked, questions)
+        return [{name: as_numpy(tensor) for name, tensor in result.tensors.items()} for result in results]
+
+    async def results_of(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[TaskResult]:
+        """Run the same, and return the results as the engine gave them."""
         return await unless_disconnected(self.request, self._run(asked, questions))
 
-    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[Tensors]:
+    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:
         changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
         works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
         works += [
@@ -109,7 +105,7 @@ class Inspection:
         ]
         results = await run_all(self.context, works, self.arrival)
         answers, self.results = results[: len(questions)], results[len(questions) :]
-        return [_arrays(result) for result in (*self.results, *answers)]
+        return self.results + answers
 
     async def compute(self, report: Callable[[], T]) -> T:
         """Return `report()`, computed outside the event loop, in a thread that only inspection requests use, while the
@@ -160,7 +156,11 @@ class Inspection:
 
 
 async def begin(
-    context: AppContext, request: Request, body: InspectionRequest, route: str, num_arrays: int
+    context: AppContext,
+    request: Request,
+    body: InspectionRequest | AttentionRequest | TraceRequest,
+    route: str,
+    num_arrays: int,
 ) -> Inspection:
     """Check what needs no engine, and read the inputs. Raises ApiError.
 
@@ -174,10 +174,6 @@ async def begin(
     if wanted is Format.NPY:
         check_npy(len(inputs) * num_arrays)
     return Inspection(context, request, body, wanted, inputs, arrival)
-
-
-def _arrays(result: TaskResult) -> Tensors:
-    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 
 def described(value: NumpyArray, *axes: str) -> DescribedArray:

@@ -29,11 +29,13 @@ from server.routes.inspect.intervention_plan import (
     is_scores,
     mean_target,
     target_of,
+    wrong,
 )
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.schemas import InputFields, InterventionField, InterventionSource
+from server.schemas.inputs import InputFields
+from server.schemas.interventions import InterventionField, InterventionSource
 
 MAX_VALUE_BYTES = 64 << 20
 """Most bytes of all values of one input's interventions together: they travel to the worker with the request."""
@@ -192,11 +194,10 @@ async def _all_sources(
     elsewhere = [source.prompt for (_, index), each in sources.items() if index is None for source in each]
     num_tokens = sum(prompt.num_tokens for prompt in {_ids(prompt): prompt for prompt in elsewhere}.values())
     if num_tokens > MAX_SOURCE_TOKENS:
-        raise BadRequest(
+        raise wrong(
             f"interventions: the inputs of from have {num_tokens} tokens, equal inputs counted once; at most "
             f"{MAX_SOURCE_TOKENS} are accepted. Give fewer or shorter ones.",
-            param="interventions",
-            code="sources_too_long",
+            "sources_too_long",
         )
     return sources
 
@@ -212,9 +213,8 @@ async def _sources(
     is_mean = item.op == "mean"
     prompts = await _read_source(context, source, field)
     if len(prompts) > 1 and not is_mean:
-        raise BadRequest(
-            f"{field}.input: {len(prompts)} inputs; one is accepted with op {item.op!r}, more with 'mean'.",
-            param="interventions",
+        raise wrong(
+            f"{field}.input: {len(prompts)} inputs; one is accepted with op {item.op!r}, more with 'mean'.", None
         )
     layer = source.layer if source.point is not None or source.layer is not None else item.layer
     own_positions = "all" if is_mean else item.positions
@@ -228,9 +228,8 @@ async def _sources(
             check_fits(found[-1].shape, target, field)
         num_layers = len(targets[0].layers)
         if len(place.layers) not in (1, num_layers):
-            raise BadRequest(
-                f"{field}.layer: {len(place.layers)} layers for {num_layers}; one, or as many, are accepted.",
-                param="interventions",
+            raise wrong(
+                f"{field}.layer: {len(place.layers)} layers for {num_layers}; one, or as many, are accepted.", None
             )
     return found
 
@@ -240,7 +239,7 @@ async def _read_source(context: AppContext, source: InterventionSource, field: s
     try:
         return await read_inputs(context, InputFields.model_validate(fields))
     except BadRequest as error:
-        raise BadRequest(f"{field}.{error.message}", param="interventions", code=error.code) from None
+        raise wrong(f"{field}.{error.message}", error.code) from None
 
 
 def _ids(prompt: Prompt) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -16,20 +16,14 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
-from server.routes.responses import TENSOR_CONTENT
-from server.schemas import LensAnswer, LensRequest
+from server.routes.responses import tensor_route
+from server.schemas.predictions import LensAnswer, LensRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/lens",
-        tags=["inside"],
-        summary="Logit lens: what each layer would say next",
-        response_model=LensAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/lens", "Logit lens: what each layer would say next", LensAnswer)
     async def lens(request: Request, body: LensRequest) -> Response:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
         there.

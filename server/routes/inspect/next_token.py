@@ -1,6 +1,5 @@
 """POST /v1/next: the whole distribution over the next token, at several temperatures, before and after the filters."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,14 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, capture, described
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray
-from server.routes.responses import TENSOR_CONTENT
-from server.schemas import NextAnswer, NextRequest
+from server.routes.responses import tensor_route
+from server.schemas.predictions import NextAnswer, NextRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/next",
-        tags=["inside"],
-        summary="Next-token distribution at several temperatures",
-        response_model=NextAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
         vocabulary.
@@ -49,20 +42,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         reported = await inspection.compute(lambda: [_next_tokens(context, body, row) for row in logits])
         return inspection.answer(
             [
-                inspection.entry(index, "next", {"position": positions[index][0], **one.fields}, one.arrays)
-                for index, one in enumerate(reported)
+                inspection.entry(index, "next", {"position": positions[index][0], "temperatures": temperatures}, arrays)
+                for index, (temperatures, arrays) in enumerate(reported)
             ]
         )
 
 
-@dataclass(frozen=True)
-class _NextTokens:
-    fields: dict[str, Any]
-    arrays: dict[str, DescribedArray]
-
-
-def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> _NextTokens:
-    """Return what is reported of one row of logits."""
+def _next_tokens(
+    context: AppContext, body: NextRequest, logits: NumpyArray
+) -> tuple[list[dict[str, Any]], dict[str, DescribedArray]]:
+    """Return what is reported of one row of logits: at each temperature, and its arrays."""
     top_k = max(0, body.top_k)
     found = [
         distribution(logits, temperature, top_k=top_k, top_p=body.top_p, min_p=body.min_p)
@@ -89,7 +78,7 @@ def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> 
             "probabilities": described(np.stack([one.probabilities for one in found]), "temperature", "token"),
             "kept": described(np.stack([one.kept for one in found]), "temperature", "token"),
         }
-    return _NextTokens({"temperatures": temperatures}, arrays)
+    return temperatures, arrays
 
 
 def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:

@@ -19,9 +19,9 @@ from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import RolloutAnswer, RolloutRequest
+from server.schemas.mechanisms import RolloutAnswer, RolloutRequest
 
 MAX_FLOW_WORK = 400_000_000
 """Most edges of the graphs, times the inputs that are flowed to: about six seconds of one core."""
@@ -32,13 +32,7 @@ MAX_ROLLOUT_WORK = 1_000_000_000_000
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/rollout",
-        tags=["inside"],
-        summary="Attention through all layers: rollout and flow",
-        response_model=RolloutAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/rollout", "Attention through all layers: rollout and flow", RolloutAnswer)
     async def rollout(request: Request, body: RolloutRequest) -> Response:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
         connection (Abnar and Zuidema 2020, arXiv:2005.00928).

@@ -7,12 +7,13 @@ tensors' contents, of HTTP or of the engine's work.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from model.config import ModelConfig
 from server.engine.request import AttentionCapture, Part
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.tensor_formats import Wire
-from server.schemas import AttentionFields, AttentionRequest
+from server.schemas.attention import AttentionFields, AttentionRequest
 
 Selector = str | int | list[int]
 
@@ -77,14 +78,20 @@ class HeadSelection:
         return (len(self.layers), len(self.heads)) if self.is_grid else (len(self.pairs),)
 
 
+def every_head(
+    layers: Selector, heads: Selector, config: ModelConfig, prefix: str = "", is_reduced: bool = False
+) -> HeadSelection:
+    """Return every head of `heads` in every layer of `layers`. Raises BadRequest, as `select_heads` does."""
+    rows = resolve(layers, config.num_layers, f"{prefix}layers", "layer")
+    columns = resolve(heads, config.num_heads, f"{prefix}heads", "head")
+    return HeadSelection(tuple(product(rows, columns)), rows, columns, True, is_reduced)
+
+
 def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "") -> HeadSelection:
     """Return the pairs that `fields` asks for. Raises BadRequest; `prefix` precedes the names of the fields."""
     is_reduced = getattr(fields, "reduce", None) is not None
     if fields.pairs is None:
-        layers = resolve(fields.layers, config.num_layers, f"{prefix}layers", "layer")
-        heads = resolve(fields.heads, config.num_heads, f"{prefix}heads", "head")
-        pairs = tuple((layer, head) for layer in layers for head in heads)
-        return HeadSelection(pairs, layers, heads, True, is_reduced)
+        return every_head(fields.layers, fields.heads, config, prefix, is_reduced)
     name = f"{prefix}pairs"
     pairs = tuple(
         (_absolute(layer, config.num_layers, name, "layer"), _absolute(head, config.num_heads, name, "head"))

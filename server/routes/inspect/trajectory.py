@@ -15,21 +15,15 @@ from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
-from server.routes.responses import TENSOR_CONTENT
+from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas import TrajectoryAnswer, TrajectoryRequest
+from server.schemas.mechanisms import TrajectoryAnswer, TrajectoryRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/trajectory",
-        tags=["inside"],
-        summary="A position's way through the layers",
-        response_model=TrajectoryAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/trajectory", "A position's way through the layers", TrajectoryAnswer)
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.

@@ -12,20 +12,19 @@ from model.analysis.census import take_census
 from model.analysis.census_report import as_json
 from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
 from model.hooks.point_names import stack_config
-from server.engine.request import WeightsTask
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
+from server.routes.inspect.selectors import every_head, resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
 from server.routes.request_context import accept
-from server.routes.responses import TENSOR_CONTENT, counted_refusals, head_of, tensor_response, wire_of
+from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
-from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
+from server.schemas.weights import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 
 MAX_COMPOSED_HEADS = 256
 """Most heads whose composition scores are computed at once: the scores are the square of it, about 10 seconds of one
@@ -35,7 +34,6 @@ _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles that the worker returns, in its order."""
 _GEOMETRY_VALUES = 20_000
 """A bound of the numbers of a geometry's answer, apart from the singular values."""
-_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -62,12 +60,11 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
 
 
 def _add_geometry(router: APIRouter, context: AppContext) -> None:
-    @router.get(
+    @tensor_route(
+        router.get,
         "/v1/models/{model_id:path}/geometry",
-        tags=["inside"],
-        summary="How the rows or columns of a weight matrix stand to each other",
-        response_model=GeometryAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "How the rows or columns of a weight matrix stand to each other",
+        GeometryAnswer,
     )
     async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
         """Return the cosines of all pairs of rows or columns, compared with those of random directions, and the
@@ -81,29 +78,19 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         place, head = _locate(context, query)
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
-        _check_size(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
-        found = await _ask(
-            context,
-            request,
-            arrival,
-            "geometry",
-            matrix=place.name,
-            axis=query.axis,
-            head=head,
-            max_pairs=query.pairs,
-            seed=query.seed,
-            spectrum=int(query.spectrum),
-        )
+        check_num_values(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
+        options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
+        question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
+        found = await _ask(context, request, arrival, question)
         return _answer(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
-    @router.post(
+    @tensor_route(
+        router.post,
         "/v1/circuits",
-        tags=["inside"],
-        summary="What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
-        response_model=CircuitsAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
+        "What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
+        CircuitsAnswer,
     )
     async def circuits(request: Request, body: CircuitsRequest) -> Response:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
@@ -114,50 +101,35 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
-        layers = resolve(body.layers, own.num_layers, "layers", "layer")
-        heads = resolve(body.heads, own.num_heads, "heads", "head")
-        pairs = tuple((layer, head) for layer in layers for head in heads)
+        chosen = every_head(body.layers, body.heads, own)
+        pairs = chosen.pairs
         _check_composition(body, part, len(pairs))
         if wanted is Format.NPY:
             check_npy(8)
         composed = 3 * len(pairs) ** 2 if body.compose else 0
         num_values = len(pairs) * (4 * own.head_dim + 10) + composed
-        _check_size(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
-        found = await _ask(
-            context,
-            request,
-            arrival,
-            "circuits",
-            2 * num_values,
-            part=part,
-            pairs=pairs,
-            compose=int(body.compose),
-        )
+        check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
+        question = asked_of_weights("circuits", 2 * num_values, part=part, pairs=pairs, compose=int(body.compose))
+        found = await _ask(context, request, arrival, question)
         group = own.num_heads // own.num_kv_heads
         fields: dict[str, Any] = {
             "object": "circuits",
             "index": 0,
             "part": part,
-            "layers": layers,
-            "heads": heads,
-            "kv_heads": [head // group for head in heads],
+            "layers": chosen.layers,
+            "heads": chosen.heads,
+            "kv_heads": [head // group for head in chosen.heads],
         }
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
-        arrays = _circuit_arrays(found, len(layers), len(heads))
+        arrays = _circuit_arrays(found, chosen.shape)
         return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
 
 
-async def _ask(
-    context: AppContext,
-    request: Request,
-    arrival: float,
-    question: str,
-    num_values: int = _GEOMETRY_VALUES,
-    **options: Any,
-) -> dict[str, NumpyArray]:
+async def _ask(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
     """Return the worker's answer to a question about the weights."""
-    work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
+    task, num_bytes = asked
+    work = Work(task, Prompt(()), num_bytes)
     (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
@@ -165,21 +137,6 @@ async def _ask(
 def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
-
-
-def _check_size(
-    context: AppContext, num_values: int, wanted: Format, encoding_format: EncodingFormat, advice: str
-) -> None:
-    """Raise PayloadTooLarge for an answer over the limit."""
-    size = round(num_values * _VALUE_BYTES[wire_of(wanted, encoding_format)])
-    limit = context.settings.max_response_bytes
-    with counted_refusals(context):
-        if size > limit:
-            raise PayloadTooLarge(
-                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                f"{advice}, or Accept: application/vnd.safetensors.",
-                code="answer_too_large",
-            )
 
 
 # ---- geometry
@@ -287,9 +244,9 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         )
 
 
-def _circuit_arrays(found: dict[str, NumpyArray], num_layers: int, num_heads: int) -> dict[str, DescribedArray]:
+def _circuit_arrays(found: dict[str, NumpyArray], grid: tuple[int, ...]) -> dict[str, DescribedArray]:
+    """Return the arrays of heads on a grid [layer, head]."""
     arrays: dict[str, DescribedArray] = {}
-    grid = (num_layers, num_heads)
 
     def per_head(name: str, values: list[float]) -> None:
         arrays[name] = described(np.array(values).reshape(grid), "layer", "head")

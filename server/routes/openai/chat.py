@@ -9,29 +9,27 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.engine.outputs import TokenLogprobs
-from server.http.sse import DONE, EventStream, event, unless_disconnected
+from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.openai.choices import Piece
 from server.routes.openai.generation import (
+    AnswerWriter,
     Arrived,
     Collected,
     Job,
     Started,
+    begin,
     collect,
-    from_first,
-    merged,
     start,
     token_writer,
-    usage,
 )
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.openai.sampling import sampling_params
 from server.routes.prompts import fit_generation, keep_end, read_chat
 from server.routes.request_context import accept
-from server.routes.responses import new_answer_id
 from server.routes.supported_routes import check_route
-from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
+from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -54,7 +52,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         job = await _job(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, job, arrival))
-        started, arrivals = await unless_disconnected(request, _begin(context, body, job, arrival))
+        started, arrivals = await unless_disconnected(request, begin(context, body, [job], arrival))
         writer = _ChatWriter(context, body, job, started)
         direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
@@ -66,9 +64,7 @@ async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
-    sampling = sampling_params(
-        context, body, max_tokens=max_tokens, logprobs=body.num_logprobs, prompt_logprobs=body.prompt_logprobs
-    )
+    sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
     return Job(prompt, sampling)
 
 
@@ -78,64 +74,30 @@ async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arr
     writer = _ChatWriter(context, body, job, started)
     answer = writer.head("chat.completion")
     answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
-    answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
+    answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
         answer["prompt_logprobs"] = await writer.prompt_logprobs(choices[0].prompt_logprobs)
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-async def _begin(
-    context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float
-) -> tuple[Started, AsyncIterator[Arrived]]:
-    started = await start(context, body, [job], arrival)
-    try:
-        return started, await from_first(merged(started.runs))
-    except BaseException:
-        started.close()
-        raise
-
-
 async def _events(writer: "_ChatWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
     for run in writer.started.runs:
         yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
-    num_tokens = 0
     async for arrived in arrivals:
-        num_tokens += len(arrived.piece.token_ids)
         chunk = writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])
         if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
             chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
-    last = DONE
-    if writer.body.include_usage:
-        total = usage([writer.job], num_tokens, writer.started.runs)
-        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
-    yield last
+    yield writer.end_of_stream()
 
 
-class _ChatWriter:
-    """Writes the choices of one request, and remembers how far each has come."""
+class _ChatWriter(AnswerWriter):
+    CHUNK = "chat.completion.chunk"
+    body: ChatCompletionRequest
 
     def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:
-        self.context = context
-        self.body = body
+        super().__init__(context, body, [job], started, "chatcmpl")
         self.job = job
-        self.started = started
-        self._id = new_answer_id("chatcmpl")
-        self._created = int(time.time())
-        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """Return the fields before the choices."""
-        return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
-
-    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one chunk of a stream."""
-        return {**self.head("chat.completion.chunk"), **self._usage_so_far(), "choices": choices}
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self.body.counts_as_it_goes:
-            return {"usage": usage([self.job], sum(self._num_tokens.values()), self.started.runs)}
-        return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
@@ -154,6 +116,7 @@ class _ChatWriter:
 
     async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
         """Return a choice in one piece."""
+        self.num_tokens[index] += len(choice.token_ids)
         written: dict[str, Any] = {
             "index": index,
             "message": {"role": "assistant", "content": choice.text},
@@ -169,8 +132,8 @@ class _ChatWriter:
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return what a piece adds to a choice."""
-        query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
-        self._num_tokens[index] += len(piece.token_ids)
+        query = len(self.job.prompt.ids) - 1 + self.num_tokens[index]
+        self.num_tokens[index] += len(piece.token_ids)
         choice = self.choice(index, piece)
         choice["logprobs"] = await self._logprobs(piece.logprobs)
         if self.body.return_token_ids:

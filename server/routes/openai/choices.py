@@ -97,7 +97,6 @@ class Run:
     def __init__(
         self,
         index: int,
-        num_prompt_tokens: int,
         handle: Handle,
         text: ChoiceText,
         metrics: Metrics,
@@ -108,7 +107,6 @@ class Run:
         read it all.
         """
         self.index = index
-        self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_written = 0
         """Tokens that are in no piece, because `write_tokens` wrote them."""

@@ -9,30 +9,28 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
-from server.http.sse import DONE, EventStream, event, unless_disconnected
+from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.openai.attention_rows import prompt_rows
 from server.routes.openai.choices import Piece
 from server.routes.openai.generation import (
+    AnswerWriter,
     Arrived,
     Collected,
     Job,
     Started,
+    begin,
     collect,
-    from_first,
-    merged,
     start,
     token_writer,
-    usage,
 )
 from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.openai.sampling import sampling_params
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import new_answer_id
 from server.routes.supported_routes import check_route
-from server.schemas import CompletionAnswer, CompletionRequest
+from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -55,7 +53,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         jobs = await _jobs(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
-        started, arrivals = await unless_disconnected(request, _begin(context, body, jobs, arrival))
+        started, arrivals = await unless_disconnected(request, begin(context, body, jobs, arrival))
         writer = _CompletionWriter(context, body, jobs, started)
         direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
@@ -80,13 +78,7 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
         fitted, max_tokens = fit_generation(
             context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
         )
-        sampling = sampling_params(
-            context,
-            body,
-            max_tokens=max_tokens,
-            logprobs=body.num_logprobs,
-            prompt_logprobs=max(asked) if asked else None,
-        )
+        sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=max(asked, default=None))
         jobs.append(Job(fitted, sampling))
     return jobs
 
@@ -95,60 +87,26 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     started = await start(context, body, jobs, arrival)
     choices = await collect(started)
     writer = _CompletionWriter(context, body, jobs, started)
-    answer = writer.head()
+    answer = writer.head(writer.CHUNK)
     answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
-    answer["usage"] = usage(jobs, writer.num_completion_tokens, started.runs)
+    answer["usage"] = writer.usage()
     return Response(orjson.dumps(answer), media_type="application/json")
-
-
-async def _begin(
-    context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float
-) -> tuple[Started, AsyncIterator[Arrived]]:
-    started = await start(context, body, jobs, arrival)
-    try:
-        return started, await from_first(merged(started.runs))
-    except BaseException:
-        started.close()
-        raise
 
 
 async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
     async for arrived in arrivals:
         yield event(orjson.dumps(writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])))
-    last = DONE
-    if writer.body.include_usage:
-        total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
-        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
-    yield last
+    yield writer.end_of_stream()
 
 
-class _CompletionWriter:
-    """Writes the choices of one request, and remembers how far each has come."""
+class _CompletionWriter(AnswerWriter):
+    CHUNK = "text_completion"
+    body: CompletionRequest
 
     def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
-        self.context = context
-        self.body = body
-        self.jobs = jobs
-        self.started = started
-        self.num_completion_tokens = 0
-        self._id = new_answer_id("cmpl")
-        self._created = int(time.time())
+        super().__init__(context, body, jobs, started, "cmpl")
         self._legacy: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
-        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
-
-    def head(self) -> dict[str, Any]:
-        """Return the fields before the choices."""
-        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self.context.model_id}
-
-    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one chunk of a stream."""
-        return {**self.head(), **self._usage_so_far(), "choices": choices}
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self.body.counts_as_it_goes:
-            return {"usage": usage(self.jobs, self.num_completion_tokens, self.started.runs)}
-        return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
@@ -198,9 +156,8 @@ class _CompletionWriter:
                 tensors=prompt_rows(piece.tensors),
                 finish_reason=piece.finish_reason and "length",
             )
-        query = len(self._prompt(index).ids) - 1 + self._num_tokens[index]
-        self._num_tokens[index] += len(piece.token_ids)
-        self.num_completion_tokens += len(piece.token_ids)
+        query = len(self._prompt(index).ids) - 1 + self.num_tokens[index]
+        self.num_tokens[index] += len(piece.token_ids)
         echoes = bool(self.body.echo) and is_first
         choice = self.choice(index, piece)
         if echoes:

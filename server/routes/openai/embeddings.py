@@ -17,24 +17,24 @@ from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import TENSOR_CONTENT, head_of, input_usage, tensor_response, token_bytes, wire_of
+from server.routes.responses import (
+    VALUE_BYTES,
+    head_of,
+    input_usage,
+    tensor_response,
+    tensor_route,
+    token_bytes,
+    wire_of,
+)
 from server.routes.tasks import TaskResult, Work, run_all
-from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
-
-_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one float32 on the wire."""
+from server.schemas.base import PromptInput
+from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
-    @router.post(
-        "/v1/embeddings",
-        tags=["inside"],
-        summary="Vectors of a text",
-        response_model=EmbeddingAnswer,
-        responses={200: {"content": TENSOR_CONTENT}},
-    )
+    @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
         arrival = time.monotonic()
@@ -45,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
-        _check_size(context, task, inputs, _BYTES[wire_of(wanted, encoding_format)])
+        _check_size(context, task, inputs, VALUE_BYTES[wire_of(wanted, encoding_format)])
         works = [embedding_work(context, task, prompt) for prompt in inputs]
         results = await unless_disconnected(request, run_all(context, works, arrival))
         entries = [

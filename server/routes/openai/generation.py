@@ -5,17 +5,20 @@ The routes define how a choice is written; this file ensures that every choice e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+
+import orjson
 
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, PayloadTooLarge
-from server.http.sse import TokenEvent
+from server.http.sse import DONE, TokenEvent, event
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.openai.attention_rows import RowWriter, check_rows, row_writer
@@ -23,9 +26,9 @@ from server.routes.openai.choices import ChoiceText, Piece, Run
 from server.routes.openai.sampling import seed_of_choice
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.responses import counted_refusals
+from server.routes.responses import counted_refusals, new_answer_id
 from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.schemas import GenerationFields
+from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a prompt's token in an answer, approximately: its id, text, rank and number."""
@@ -88,7 +91,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
+                run = Run(index, handle, text, context.metrics, arrival, keep_rows)
                 started.runs.append(run)
     except BaseException as error:
         started.close()
@@ -187,8 +190,21 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
             task.cancel()
 
 
-async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]:
-    """Return the same pieces, the first of them awaited now: until then an error still has its own HTTP status."""
+async def begin(
+    context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float
+) -> tuple[Started, AsyncIterator[Arrived]]:
+    """Start every choice of a stream, and return its pieces. The first is awaited here: until then an error still has
+    its own HTTP status.
+    """
+    started = await start(context, body, jobs, arrival)
+    try:
+        return started, await _from_first(merged(started.runs))
+    except BaseException:
+        started.close()
+        raise
+
+
+async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]:
     first = await anext(arrivals, None)
 
     async def rest() -> AsyncIterator[Arrived]:
@@ -249,18 +265,52 @@ async def collect(started: Started) -> list[Collected]:
     return [choices[run.index] for run in started.runs]
 
 
-def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
-    """Return the tokens of the whole request; a prompt counts once, however many choices it has.
-    `num_completion_tokens` are those of the pieces.
-    """
-    jobs, runs = list(jobs), list(runs)
-    num_completion_tokens += sum(run.num_written for run in runs)
-    num_prompt_tokens = sum(job.prompt.num_tokens for job in jobs)
-    each = len(runs) // len(jobs)
-    num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
-    return {
-        "prompt_tokens": num_prompt_tokens,
-        "completion_tokens": num_completion_tokens,
-        "total_tokens": num_prompt_tokens + num_completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
-    }
+class AnswerWriter:
+    """Writes the answer to one request, whole or in chunks, and remembers how far each choice has come."""
+
+    CHUNK: ClassVar[str]
+    """The object that a chunk of a stream is."""
+
+    def __init__(
+        self, context: AppContext, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
+    ) -> None:
+        self.context = context
+        self.body = body
+        self.jobs = jobs
+        self.started = started
+        self.num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
+        """Tokens of each choice that were in its pieces."""
+        self._id = new_answer_id(id_prefix)
+        self._created = int(time.time())
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Return the fields before the choices."""
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
+
+    def usage(self) -> dict[str, Any]:
+        """Return the tokens so far of the whole request; a prompt counts once, however many choices it has."""
+        runs, each = self.started.runs, len(self.started.runs) // len(self.jobs)
+        prompt_tokens = sum(job.prompt.num_tokens for job in self.jobs)
+        completion_tokens = sum(self.num_tokens.values()) + sum(run.num_written for run in runs)
+        cached = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return one chunk of a stream."""
+        return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.body.counts_as_it_goes:
+            return {"usage": self.usage()}
+        return {"usage": None} if self.body.include_usage else {}  # until the last one
+
+    def end_of_stream(self) -> bytes:
+        """Return the last events of a stream: the usage, if it is asked for, and the end mark."""
+        if not self.body.include_usage:
+            return DONE
+        return event(orjson.dumps({**self.stream_chunk([]), "usage": self.usage()})) + DONE

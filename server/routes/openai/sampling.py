@@ -10,7 +10,7 @@ from typing import Any
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.schemas import GenerationFields
+from server.schemas.generation import ChatCompletionRequest, CompletionRequest, GenerationFields
 
 _SEEDS = 2**63
 
@@ -20,10 +20,9 @@ _SHARED = {field.name for field in fields(SamplingParams)} & GenerationFields.mo
 
 def sampling_params(
     context: AppContext,
-    body: GenerationFields,
+    body: CompletionRequest | ChatCompletionRequest,
     *,
     max_tokens: int,
-    logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
     """Gather what every choice of a request shares; what it does not say is the model's (`SamplingDefaults`).
@@ -50,7 +49,7 @@ def sampling_params(
         "min_tokens": min_tokens,
         "eos_token_ids": tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size),
         "stop_token_ids": stop_ids,
-        "logprobs": logprobs,
+        "logprobs": body.num_logprobs,
         "prompt_logprobs": prompt_logprobs,
     }
     return SamplingParams(**read, **{name: value for name, value in _as_named(context, body) if name not in read})

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, check_ids, check_model, encode, render_chat
-from server.schemas import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
 """Longer lists are written, or read, in a thread: some microseconds per token would hold up running streams."""
