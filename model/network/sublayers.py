@@ -57,7 +57,8 @@ class AttentionHeads:
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
         if layer_hooks.attention or layer_hooks.attention_changes:
-            return attend_with_hooks(self._attended(q, step, key_range, cross=cross), step.batch, layer_hooks)
+            attended = self._attended(q, step, key_range, cross=cross)
+            return attend_with_hooks(self.attention, attended, step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
     def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
