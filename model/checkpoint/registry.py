@@ -152,9 +152,5 @@ def _suppressed(written: Fields) -> tuple[int, ...]:
     words = written.values.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
         raise written.refuse("bad_words_ids", "a list of lists of token ids is expected")
-    single = [word[0] for word in words if len(word) == 1]
-    return tuple(
-        dict.fromkeys(
-            (*Fields({"bad_words_ids": single}, written.file).ids("bad_words_ids"), *written.ids("suppress_tokens"))
-        )
-    )
+    single = Fields({"bad_words_ids": [word[0] for word in words if len(word) == 1]}, written.file)
+    return tuple(dict.fromkeys(single.ids("bad_words_ids") + written.ids("suppress_tokens")))
