@@ -18,7 +18,7 @@ from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
-from model.network.block import Block, Residual
+from model.network.block import Block, Residual, Sublayer
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
@@ -186,14 +186,14 @@ class StackBuilder:
 
     def _residual(
         self,
-        f: SelfAttention | CrossAttention | Feedforward,
+        f: Sublayer,
         out: str,
         stream: str,
         points: str,
         weights: str,
         *,
         has_norm: bool = True,
-    ) -> Residual:
+    ) -> Residual[Sublayer]:
         """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
         match self.config.norm_placement:

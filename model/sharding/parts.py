@@ -109,17 +109,18 @@ class NormOfAllHeads:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normed rows: x [T, own heads D] -> the same shape."""
-        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
-        return self._share.part(self._norm(whole.flatten(1)), 1, self._size)
+        return self._share.part(self._norm(self._whole(x)), 1, self._size)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm's scale: x [T, own heads D] -> [T, 1]."""
-        return self._norm.scale(self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1))
+        return self._norm.scale(self._whole(x))
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normalised rows: x [T, own heads D] -> the same shape."""
-        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
-        return self._share.part(self._norm.normalized(whole.flatten(1)), 1, self._size)
+        return self._share.part(self._norm.normalized(self._whole(x)), 1, self._size)
+
+    def _whole(self, x: torch.Tensor) -> torch.Tensor:
+        return self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
