@@ -41,13 +41,9 @@ What overflowed in the network is inf or NaN here too, and no warning is given o
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
+from model.analysis.arrays import Float64, Floats
 
 _overflows = np.errstate(invalid="ignore", over="ignore")
 

@@ -101,8 +101,7 @@ def read_config(folder: Path) -> ModelConfig:
     architecture = find_architecture(hf.values)
     if hf.values.get("quantization_config"):
         raise ModelLoadError("config.json: quantization_config is set; only unquantized checkpoints are supported")
-    path = written.with_name("generation_config.json")
-    generation = Fields(read_object(path) if path.is_file() else {}, path.name)
+    generation = Fields.of_file(written.with_name("generation_config.json"))
     common = {
         "architecture": architecture.name,
         "family": architecture.family.name,

@@ -158,7 +158,7 @@ class CrossAttention:
         q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
         if layer_hooks is not None:
             q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
-        z = self.heads.attend(q, step, step.batch.cross_key_range(), layer_hooks, cross=True)  # [T, H, D]
+        z = self.heads.attend(q, step, step.batch.cross_key_range, layer_hooks, cross=True)  # [T, H, D]
         out = self.heads.out(z.flatten(1))
         return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
 

@@ -65,6 +65,11 @@ class Fields:
         self.values = values
         self.file = file
 
+    @classmethod
+    def of_file(cls, path: Path) -> "Fields":
+        """Return the fields of a JSON file, or none if there is no such file."""
+        return cls(read_object(path) if path.is_file() else {}, path.name)
+
     def refuse(self, name: str, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
 

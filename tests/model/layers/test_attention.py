@@ -202,7 +202,7 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dt
             attention.write_cross_kv(kv, world.cache, np.array(slots, np.int64))
             spans.append(Span([0] * rows, 0, world.tables[s], 1, world.tables[encoder], keys))
         batch = Batch(spans, world.block_size, CPU)
-        key_range = batch.cross_key_range()
+        key_range = batch.cross_key_range
         q = torch.cat([world.qkv[0], world.qkv[1]])[:, : world.num_heads]
         found = attention.attend(q, world.cache, batch, key_range, rule)
         for span, (s, encoder) in enumerate(((0, 2), (1, 3))):
