@@ -85,8 +85,7 @@ def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor
         divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
     """
     per_key = values.astype(np.float64) @ readout.astype(np.float64)
-    attributed: Float64 = pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
-    return attributed
+    return pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
 
 
 @_overflows
@@ -102,5 +101,4 @@ def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Fl
     """Return what vectors added to the residual stream [Q, d] add to the logit [Q]: their product with u [d], over
     sigma [Q].
     """
-    attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)
-    return attributed
+    return (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)

@@ -152,9 +152,8 @@ def build_model(
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
         share = None if shares is None else shares[prefix]
-        own = own if share is None else share.own_config
         builder = StackBuilder(
-            own,
+            own if share is None else share.own_config,
             taken,
             tokens,
             longest,

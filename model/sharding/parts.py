@@ -138,14 +138,14 @@ class SplitHeads(AttentionHeads):
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
         if not (layer_hooks.attention or layer_hooks.attention_changes):
             return z
-        attended = self._attended(q, step, key_range, cross=cross)
+        attended = self.attended(q, step, key_range, cross=cross)
         if not any(change.cross == cross for change in layer_hooks.attention_changes):
             deliver_rows(attended, layer_hooks)
             return z
         heads = self.shares.heads
         return heads.part(apply_hooks(attended, heads.whole(z, 1), layer_hooks), 1)
 
-    def _attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+    def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
         attention = AttentionOfAll(self.attention, self.shares.heads)
         return Attended(attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
