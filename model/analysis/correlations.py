@@ -46,8 +46,7 @@ class Correlations:
 def gaussian_information(correlation: Floats) -> Float64:
     """Return -1/2 ln(1 - rho^2), in nats."""
     rest = np.maximum(1.0 - np.square(correlation.astype(np.float64)), _SMALLEST_REST)
-    information: Float64 = -0.5 * np.log(rest)
-    return information
+    return -0.5 * np.log(rest)
 
 
 def independent_information(num_samples: int) -> float:
