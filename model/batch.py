@@ -249,12 +249,9 @@ class Batch:
             )
         return self._key_ranges[causal, window]
 
+    @cached_property
     def cross_key_range(self) -> KeyRange:
         """Return which keys the rows see in cross attention: all of their span's encoder positions."""
-        return self._cross_key_range
-
-    @cached_property
-    def _cross_key_range(self) -> KeyRange:
         lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
         tables = _as_array([span.cross_block_table for span in self.spans])
         last = lengths[self._owners]

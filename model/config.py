@@ -97,16 +97,16 @@ class ModelConfig:
     """Whether a block is x + attention(norm1(x)) + mlp(norm2(x)), as in GPT-NeoX."""
     qk_norm: QkNorm | None = None
     activation: Activation
-    gated_mlp: bool
-    attention_bias: bool
+    gated_mlp: bool = False
+    attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
-    attention_out_bias: bool
-    mlp_bias: bool
-    rope: RopeConfig | None
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    rope: RopeConfig | None = None
     local_rope: RopeConfig | None = None
     """The embedding of the layers that have a window, if it differs (Gemma 3, ModernBERT); None: all layers use `rope`.
     """
-    learned_positions: bool
+    learned_positions: bool = False
     sinusoidal_positions: bool = False
     """Whether positions are a fixed table in place of a learned one (Marian): sines in the first half, cosines in the
     second.

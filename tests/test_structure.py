@@ -45,8 +45,7 @@ MAY_IMPORT = {
                    "model.layers model.loading model.network model.sampling model.sharding",
     "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.sharding",
     "model.analysis": "model.checkpoint model.config model.hooks model.kernels model.layers model.network",
-    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
-                      "model.layers model.network",
+    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kernels model.layers model.network",
     "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                      "model.layers model.sampling",
     "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",

@@ -59,27 +59,17 @@ def _sum(shares: Iterable[float | None]) -> float | None:
 
 def as_table(census: Census, config: ModelConfig) -> str:
     """Return lines to read: one for each group, then both totals."""
-    has_two = len({row.stack for row in census.rows}) > 1
-    heads = [
-        *(["stack"] if has_two else []),
-        "component",
-        "weight",
-        "shape",
-        "count",
-        "parameters",
-        "share",
-        "of matrices",
-    ]
-    lines = [heads]
+    lines = [["stack", "component", "weight", "shape", "count", "parameters", "share", "of matrices"]]
     for row in census.rows:
         share = f"tied to {row.tied_to}" if row.tied_to else f"{_share(census, row):.2%}"
         shape = " x ".join(f"{length:,}" for length in row.shape)
         of_matrices = _share_of_matrices(census, row)
         shares = [share, "" if of_matrices is None else f"{of_matrices:.3%}"]
-        name = [row.component, row.weight, shape, f"{row.count:,}", f"{row.parameters:,}", *shares]
-        lines.append([row.stack, *name] if has_two else name)
+        lines.append([row.stack, row.component, row.weight, shape, f"{row.count:,}", f"{row.parameters:,}", *shares])
+    if len({row.stack for row in census.rows}) == 1:
+        lines = [line[1:] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    num_words = len(heads) - 5
+    num_words = len(widths) - 5
     table = [
         "  ".join(
             cell.ljust(width) if i < num_words else cell.rjust(width)

@@ -41,13 +41,9 @@ What overflowed in the network is inf or NaN here too, and no warning is given o
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
+from model.analysis.arrays import Float64, Floats
 
 _overflows = np.errstate(invalid="ignore", over="ignore")
 
@@ -89,8 +85,7 @@ def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor
         divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
     """
     per_key = values.astype(np.float64) @ readout.astype(np.float64)
-    attributed: Float64 = pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
-    return attributed
+    return pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
 
 
 @_overflows
@@ -106,5 +101,4 @@ def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Fl
     """Return what vectors added to the residual stream [Q, d] add to the logit [Q]: their product with u [d], over
     sigma [Q].
     """
-    attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)
-    return attributed
+    return (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)

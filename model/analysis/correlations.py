@@ -9,13 +9,10 @@ Axes: N samples (positions), M units.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
+from model.analysis.arrays import Float64, Floats, Ints
 
 BINS = 200
 """Bins of the histogram over [-1, 1], each 0.01 wide."""
@@ -38,9 +35,9 @@ class Correlations:
     """The mean square of the correlations; for independent samples it is 1 / (N - 1)."""
     mean_information: float
     """The mean `gaussian_information`, in nats."""
-    histogram: npt.NDArray[np.int64]
+    histogram: Ints
     """[BINS] pairs by their correlation."""
-    strongest: npt.NDArray[np.int64]
+    strongest: Ints
     """[k, 2] pairs of units, the largest |rho| first."""
     strongest_correlations: Float64
     """[k] the correlations of these pairs."""
@@ -49,8 +46,7 @@ class Correlations:
 def gaussian_information(correlation: Floats) -> Float64:
     """Return -1/2 ln(1 - rho^2), in nats."""
     rest = np.maximum(1.0 - np.square(correlation.astype(np.float64)), _SMALLEST_REST)
-    information: Float64 = -0.5 * np.log(rest)
-    return information
+    return -0.5 * np.log(rest)
 
 
 def independent_information(num_samples: int) -> float:
@@ -77,7 +73,7 @@ def correlations(samples: Floats, num_strongest: int) -> Correlations:
     histogram = np.zeros(BINS, np.int64)
     total = squares = information = 0.0
     best: Float64 = np.empty(0)
-    pairs: npt.NDArray[np.int64] = np.empty((0, 2), np.int64)
+    pairs: Ints = np.empty((0, 2), np.int64)
     for i in range(0, len(units), _BLOCK):
         for j in range(i, len(units), _BLOCK):
             rho = np.clip(scaled[:, i : i + _BLOCK].T @ scaled[:, j : j + _BLOCK], -1.0, 1.0)

@@ -10,13 +10,11 @@ Axes: K keys, D numbers of a head, d_model.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
+from model.analysis.arrays import Float64, Floats
 
 
 @dataclass(frozen=True, slots=True)

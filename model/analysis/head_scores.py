@@ -10,14 +10,10 @@ Axes: N pairs, Q queries.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from model.analysis.arrays import Float64, Floats, Ints
 
 MEASURES = ("previous_token", "self", "first_token", "entropy", "mean_distance", "induction")
 """The measures of an answer, in order."""

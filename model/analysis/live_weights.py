@@ -17,7 +17,6 @@ from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 from model.network.block import Block
 from model.network.stack import Stack
-from model.network.sublayers import CrossAttention, Feedforward, SelfAttention
 from model.network.transformer import Transformer
 
 
@@ -47,39 +46,27 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         block = stack.blocks[int(match[1])]
         if match[2] == "attn_post_norm":
             return _of_norm(block.attention.after, kind)
-        sums = {"attn_norm": block.attention, "cross_norm": block.cross, "mlp_norm": block.mlp}
-        if match[2] in sums:
-            residual = sums[match[2]]
-            return None if residual is None else _of_norm(residual.of_sum, kind)
+        sums = {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
+        if block.cross is not None:
+            sums["cross_norm"] = block.cross.of_sum
+        if match[2].endswith("_norm"):
+            return _of_norm(sums.get(match[2]), kind)
         if match[2] in ("gate", "up"):
-            return _of_up(_mlp(block), match[2], kind)
+            return _of_up(block.mlp.f.mlp, match[2], kind)
         return _of_linear(linears_of(block).get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
     if owner == "position_bias":
-        return _attention(stack.blocks[0]).heads.rule.bias
+        return stack.blocks[0].attention.f.heads.rule.bias
     return stack.embedding.positions if owner == "pos_embed" else None
-
-
-def _attention(block: Block) -> SelfAttention:
-    attention = block.attention.f
-    assert isinstance(attention, SelfAttention)
-    return attention
-
-
-def _mlp(block: Block) -> Mlp:
-    feedforward = block.mlp.f
-    assert isinstance(feedforward, Feedforward)
-    return feedforward.mlp
 
 
 def linears_of(block: Block) -> dict[str, Linear]:
     """Return a block's matrices by their names; up has the gate, if there is one, above it."""
-    attention, mlp = _attention(block), _mlp(block)
+    attention, mlp = block.attention.f, block.mlp.f.mlp
     found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
     if block.cross is not None:
         cross = block.cross.f
-        assert isinstance(cross, CrossAttention)
         found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
     return found
 

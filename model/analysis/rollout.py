@@ -8,15 +8,11 @@ Axes: L layers, n positions.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from model.analysis.arrays import Float64, Floats
 from model.kernels.flow import maximum_flow
-
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
 
 _UNIT = 1 << 30
 """Capacities are whole multiples of 1/_UNIT for the solver. A node gives at most 1, so a flow is under 2^31."""

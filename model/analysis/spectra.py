@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
+from model.analysis.arrays import Floats
+
 Complexes = npt.NDArray[np.complexfloating[Any, Any]]
 
 

@@ -6,13 +6,10 @@ numbers.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
-Float64 = npt.NDArray[np.float64]
+from model.analysis.arrays import Float64, Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Literal
 
 import torch
 
+from model.layers.attention_arithmetic import at_least_float32
+
 Check = Callable[[], None]
 """A function called between blocks; it raises to stop the work."""
 
@@ -166,14 +168,10 @@ class _Units:
         return self.vectors[rows].to(self.norms.dtype) / self.norms[rows, None]
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _blocks(vectors: torch.Tensor, check: Check) -> Iterator[torch.Tensor]:
     for start in range(0, len(vectors), _BLOCK):
         check()
-        yield vectors[start : start + _BLOCK].to(_wide(vectors.dtype))
+        yield vectors[start : start + _BLOCK].to(at_least_float32(vectors.dtype))
 
 
 def _all(units: _Units, check: Check) -> _Tally:

@@ -19,6 +19,11 @@ class ModelLoadError(ValueError):
     """The model cannot be loaded. The message is one line that names the value at fault and what is accepted."""
 
 
+def one_line(error: Exception) -> str:
+    """Return an error's message in one line, or the error's name if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def resolve(name_or_path: str | None) -> Path:
     """Return the folder of a model.
 
@@ -84,8 +89,7 @@ def _download(hub_id: str) -> Path:
 
 
 def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
     return ModelLoadError(
-        f"model {hub_id!r} is no local folder and the hub did not give it ({reason}); without a network give the path "
-        f"of {needed}"
+        f"model {hub_id!r} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a network "
+        f"give the path of {needed}"
     )

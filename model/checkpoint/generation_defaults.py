@@ -6,7 +6,7 @@ They are the defaults of requests; what a request sets wins over them.
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.checkpoint.families.fields import Fields, read_object
+from model.checkpoint.families.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,7 @@ def read_sampling_defaults(folder: Path) -> SamplingDefaults:
 
     Raises ModelLoadError for a value that no request may have.
     """
-    path = folder / "generation_config.json"
-    fields = Fields(read_object(path) if path.is_file() else {}, path.name)
+    fields = Fields.of_file(folder / "generation_config.json")
     return SamplingDefaults(
         temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
         top_p=_number(fields, "top_p", 1.0, 1e-9, 1.0),

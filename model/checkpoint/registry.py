@@ -101,8 +101,7 @@ def read_config(folder: Path) -> ModelConfig:
     architecture = find_architecture(hf.values)
     if hf.values.get("quantization_config"):
         raise ModelLoadError("config.json: quantization_config is set; only unquantized checkpoints are supported")
-    path = written.with_name("generation_config.json")
-    generation = Fields(read_object(path) if path.is_file() else {}, path.name)
+    generation = Fields.of_file(written.with_name("generation_config.json"))
     common = {
         "architecture": architecture.name,
         "family": architecture.family.name,
@@ -152,9 +151,5 @@ def _suppressed(written: Fields) -> tuple[int, ...]:
     words = written.values.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
         raise written.refuse("bad_words_ids", "a list of lists of token ids is expected")
-    single = [word[0] for word in words if len(word) == 1]
-    return tuple(
-        dict.fromkeys(
-            (*Fields({"bad_words_ids": single}, written.file).ids("bad_words_ids"), *written.ids("suppress_tokens"))
-        )
-    )
+    single = Fields({"bad_words_ids": [word[0] for word in words if len(word) == 1]}, written.file)
+    return tuple(dict.fromkeys(single.ids("bad_words_ids") + written.ids("suppress_tokens")))

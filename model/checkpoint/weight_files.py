@@ -5,16 +5,16 @@ the file. Tensors are copied one by one into their final place and dtype: peak m
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
-from model.checkpoint.families.weight_table import WeightMap
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
@@ -37,66 +37,48 @@ class _Entry:
     shape: tuple[int, ...]
     dtype: str
     """The dtype, by safetensors' name."""
-    file: "_File"
+    read: Callable[[], torch.Tensor]
+    """Reads the whole tensor."""
 
     @property
     def num_bytes(self) -> int:
         return torch.Size(self.shape).numel() * _ITEM_SIZES[self.dtype]
 
 
-class _File(Protocol):
-    """An open weight file."""
+def _safetensors_entries(path: Path) -> dict[str, _Entry]:
+    def unreadable(error: Exception) -> ModelLoadError:
+        return ModelLoadError(f"{path}: not a complete safetensors file ({error})")
 
-    def entries(self) -> dict[str, _Entry]: ...
-    def read(self, name: str) -> torch.Tensor: ...
-
-
-class _SafetensorsFile:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def read(name: str) -> torch.Tensor:
         try:
-            self._handle: Any = safe_open(path, framework="pt", device="cpu")
+            tensor: torch.Tensor = handle.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> ModelLoadError:
-        return ModelLoadError(f"{self._path}: not a complete safetensors file ({error})")
-
-    def entries(self) -> dict[str, _Entry]:
-        found = {}
-        for name in self._handle.keys():  # noqa: SIM118 (not a mapping)
-            view = self._handle.get_slice(name)
-            found[name] = _Entry(tuple(view.get_shape()), view.get_dtype(), self)
-        return found
-
-    def read(self, name: str) -> torch.Tensor:
-        try:
-            tensor: torch.Tensor = self._handle.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(error) from error
         return tensor
 
+    try:
+        handle: Any = safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise unreadable(error) from error
+    views = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
+    return {
+        name: _Entry(tuple(view.get_shape()), view.get_dtype(), partial(read, name)) for name, view in views.items()
+    }
 
-class _TorchFile:
-    def __init__(self, path: Path) -> None:
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-        # torch reports a damaged or hostile file by whatever its parts happen to raise.
-        except Exception as error:
-            reason = str(error).partition("\n")[0][:200]
-            raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
-        if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-            raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
-        self._state: dict[str, torch.Tensor] = state
 
-    def entries(self) -> dict[str, _Entry]:
-        return {
-            name: _Entry(tuple(value.shape), _TORCH_DTYPES.get(value.dtype, str(value.dtype)), self)
-            for name, value in self._state.items()
-        }
-
-    def read(self, name: str) -> torch.Tensor:
-        return self._state[name]
+def _torch_entries(path: Path) -> dict[str, _Entry]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+    # torch reports a damaged or hostile file by whatever its parts happen to raise.
+    except Exception as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
+    return {
+        name: _Entry(tuple(x.shape), _TORCH_DTYPES.get(x.dtype, str(x.dtype)), partial(state.__getitem__, name))
+        for name, x in state.items()
+    }
 
 
 def _is_zip(path: Path) -> bool:
@@ -105,9 +87,9 @@ def _is_zip(path: Path) -> bool:
         return file.read(2) == b"PK"
 
 
-_FORMATS: tuple[tuple[str, Callable[[Path], _File]], ...] = (
-    ("model.safetensors", _SafetensorsFile),
-    ("pytorch_model.bin", _TorchFile),
+_FORMATS: tuple[tuple[str, Callable[[Path], dict[str, _Entry]]], ...] = (
+    ("model.safetensors", _safetensors_entries),
+    ("pytorch_model.bin", _torch_entries),
 )
 
 
@@ -119,11 +101,11 @@ class WeightFiles:
         self._entries, self._table = _open(folder), table_of(config)
         self.weights = {weight.name: weight for weight in weights_of(config)}
         self._names = {self._table.short(name): name for name in self._entries}
-        _check(folder, config, self.weights.values(), self._entries, self._names)
+        self._check(folder, config)
 
     def num_bytes(self, name: str) -> int:
         """Return the bytes of a weight as it is stored in the files."""
-        return sum(self._entry(source).num_bytes for source in self.weights[name].sources)
+        return sum(self._entries[self._find(source)].num_bytes for source in self.weights[name].sources)
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return one weight, contiguous."""
@@ -131,7 +113,7 @@ class WeightFiles:
         target = anonymous_memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
         row = 0
         for source in weight.sources:
-            found = self._entry(source).file.read(_find(source, self._table, self._names))
+            found = self._entries[self._find(source)].read()
             tensor = _arranged(found.detach(), weight)  # torch files may hold parameters
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)
@@ -141,11 +123,51 @@ class WeightFiles:
         """Raise for a head that config.json ties to the token table and that differs from it; `embed` is the table's
         part.
         """
-        copies = {self._names[s]: self._entries[self._names[s]] for s in self._table.tied_heads if s in self._names}
-        _check_tied(embed, copies, part)
+        for short in self._table.tied_heads:
+            name = self._names.get(short)
+            if name is not None and not torch.equal(part("embed.weight", self._entries[name].read()).to(embed), embed):
+                raise ModelLoadError(
+                    f"weights: {name} differs from the token table, to which config.json ties it; "
+                    "if the head is a matrix of its own, set tie_word_embeddings to false"
+                )
 
-    def _entry(self, source: Source) -> _Entry:
-        return self._entries[_find(source, self._table, self._names)]
+    def _find(self, source: Source) -> str:
+        """Return the tensor's name in the files, or the first of our candidates if the files have none of them."""
+        shorts = map(self._table.short, source.names)
+        return next((self._names[short] for short in shorts if short in self._names), source.names[0])
+
+    def _check(self, folder: Path, config: ModelConfig) -> None:
+        """Raise one error that names everything in the files that does not fit."""
+        entries, table = self._entries, self._table
+        sources = [source for weight in self.weights.values() for source in weight.sources]
+        accepted = {table.short(name) for source in sources for name in source.names}
+        found = [(source, self._find(source)) for source in sources]
+        missing = [name for _, name in found if name not in entries]
+        tied = table.tied_heads if config.tie_word_embeddings else ()
+        unexpected = [
+            name
+            for short, name in self._names.items()
+            if short not in accepted and short not in tied and not table.ignored.fullmatch(short)
+        ]
+        present = [(source, name) for source, name in found if name in entries]
+        misshaped = [
+            f"{name} {list(entries[name].shape)} (config.json says {list(source.shape)})"
+            for source, name in present
+            if entries[name].shape != source.shape
+        ]
+        strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
+        problems = [
+            f"{len(listed)} {kind}: {_some(listed)}"
+            for kind, listed in (
+                ("missing", missing),
+                ("unexpected", unexpected),
+                ("misshaped", misshaped),
+                (f"not of {', '.join(_ITEM_SIZES)}", strange),
+            )
+            if listed
+        ]
+        if problems:
+            raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
 
 
 def load_weights(
@@ -184,11 +206,6 @@ def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str)
     return anonymous_memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
 
 
-def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
-    """Return the tensor's name in the files, or the first of our candidates if the files have none of them."""
-    return next((names[table.short(name)] for name in source.names if table.short(name) in names), source.names[0])
-
-
 def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     """Return the tensor with its axes and rows in our order."""
     if weight.arrange == "transpose":
@@ -207,7 +224,7 @@ def _open(folder: Path) -> dict[str, _Entry]:
         index = folder / f"{single}.index.json"
         paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []
         if paths:
-            return {name: entry for path in paths for name, entry in opener(path).entries().items()}
+            return {name: entry for path in paths for name, entry in opener(path).items()}
     accepted = ", ".join(f"{single} or {single}.index.json" for single, _ in _FORMATS)
     raise ModelLoadError(f"model folder {str(folder)!r} holds no weights; looked for {accepted}")
 
@@ -218,61 +235,10 @@ def _shards(index: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
     # A name is a file next to the index: a path could reach anywhere.
-    paths = [index.parent / str(name) for name in files if Path(str(name)).name == name]
     missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
     if missing:
         raise ModelLoadError(f"{index}: names files that are not beside it: {_some(missing)}")
-    return paths
-
-
-def _check(
-    folder: Path,
-    config: ModelConfig,
-    weights: Iterable[MappedWeight],
-    entries: Mapping[str, _Entry],
-    names: Mapping[str, str],
-) -> None:
-    """Raise one error that names everything in the files that does not fit."""
-    table = table_of(config)
-    sources = [source for weight in weights for source in weight.sources]
-    accepted = {table.short(name) for source in sources for name in source.names}
-    found = [(source, _find(source, table, names)) for source in sources]
-    missing = [name for _, name in found if name not in entries]
-    tied = table.tied_heads if config.tie_word_embeddings else ()
-    unexpected = [
-        name
-        for short, name in names.items()
-        if short not in accepted and short not in tied and not table.ignored.fullmatch(short)
-    ]
-    present = [(source, name) for source, name in found if name in entries]
-    misshaped = [
-        f"{name} {list(entries[name].shape)} (config.json says {list(source.shape)})"
-        for source, name in present
-        if entries[name].shape != source.shape
-    ]
-    strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
-    problems = [
-        f"{len(listed)} {kind}: {_some(listed)}"
-        for kind, listed in (
-            ("missing", missing),
-            ("unexpected", unexpected),
-            ("misshaped", misshaped),
-            (f"not of {', '.join(_ITEM_SIZES)}", strange),
-        )
-        if listed
-    ]
-    if problems:
-        raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
-
-
-def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry], part: Part) -> None:
-    """Raise for a head that config.json ties to the token table `embed` and that is another matrix in the files."""
-    for name, entry in copies.items():
-        if not torch.equal(part("embed.weight", entry.file.read(name)).to(embed), embed):
-            raise ModelLoadError(
-                f"weights: {name} differs from the token table, to which config.json ties it; "
-                "if the head is a matrix of its own, set tie_word_embeddings to false"
-            )
+    return [index.parent / name for name in files]
 
 
 def _some(names: list[str]) -> str:

@@ -19,7 +19,7 @@ from model.batch import Batch, Check, KeyRange
 from model.hooks.hooks import AttentionChange, AttentionTap, LayerHooks, TensorRegion, corner, index_of
 from model.kernels.attention import PatternOutput
 from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, NativeAttention
+from model.layers.attention import Attention, AttentionRows, AttentionRule, CachedKV, NativeAttention
 
 Projection = Callable[[torch.Tensor], torch.Tensor]
 """Computes x [rows, H D] -> x W_O^T [rows, d], without the bias."""
@@ -32,7 +32,7 @@ this size."""
 class Attended:
     """One layer's attention (to the sequence itself, or across to the encoder) as it ran."""
 
-    attention: Attention
+    attention: AttentionRows
     rule: AttentionRule
     q: torch.Tensor
     """[T, H, D], rotated."""
@@ -44,7 +44,10 @@ class Attended:
 
     def rows(self, rows: Sequence[int], heads: Sequence[int], span: int, kind: str) -> torch.Tensor:
         """Return pattern, scores or dots [heads, rows, S] of one span."""
-        return self.attention.rows(self.q, rows, heads, self.cache, self.key_range, span, self.rule, kind)
+        return self.attention.rows(self.q, rows, heads, self.cached(span), self.rule, kind)
+
+    def cached(self, span: int) -> CachedKV:
+        return CachedKV(self.cache, self.key_range, span)
 
     def piece(self, span: int, num_heads: int) -> int:
         """Return how many rows of one span are computed together."""
@@ -83,31 +86,23 @@ def _places(
     return corner(index_of(at.heads), index_of(at.rows))
 
 
-def attend_with_hooks(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> torch.Tensor:
+def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> torch.Tensor:
     """Run a batch's attention and return z [T, H, D], changed as the hooks ask; the rows asked for are handed out."""
-    attention, written = attended.attention, _written_patterns(attended, batch, layer_hooks)
     arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
-    if written is not None:
-        assert isinstance(attention, NativeAttention)
-        z = attention.attend_with_pattern_output(*arguments, written.table)
-    else:
-        z = attention.attend(*arguments)
-    return apply_hooks(attended, z, layer_hooks, () if written is None else written.taps)
+    if isinstance(attention, NativeAttention) and not layer_hooks.attention_changes:
+        written, table = _written_patterns(attended, batch, layer_hooks)
+        if written:
+            z = attention.attend_with_pattern_output(*arguments, table)
+            return apply_hooks(attended, z, layer_hooks, written)
+    return apply_hooks(attended, attention.attend(*arguments), layer_hooks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _WrittenPatterns:
-    """The taps whose patterns attention itself can write to where they are wanted."""
-
-    taps: Sequence[AttentionTap]
-    table: PatternOutput
-    """The table that attention writes by; the taps keep alive what it points to."""
-
-
-def _written_patterns(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> _WrittenPatterns | None:
-    """Return the patterns that one layer's attention can write itself, or None if there are none."""
-    if not isinstance(attended.attention, NativeAttention) or layer_hooks.attention_changes:
-        return None
+def _written_patterns(
+    attended: Attended, batch: Batch, layer_hooks: LayerHooks
+) -> tuple[list[AttentionTap], PatternOutput]:
+    """Return the taps whose patterns one layer's attention can write itself, and the table that it writes by; the taps
+    keep alive what it points to.
+    """
     assert layer_hooks.layer is not None
     taps: list[AttentionTap] = []
     table = PatternOutput(len(batch.spans), attended.q.shape[1])
@@ -121,7 +116,7 @@ def _written_patterns(attended: Attended, batch: Batch, layer_hooks: LayerHooks)
         if room is not None:
             table.add(tap.span, every_row[0], tap.heads[layer_hooks.layer], room)
             taps.append(tap)
-    return _WrittenPatterns(taps, table) if taps else None
+    return taps, table
 
 
 def apply_hooks(
@@ -189,7 +184,7 @@ def _apply(
 def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> None:
     """Write the values of the changed rows and heads, mixed by their changed pattern, to z [T, H, D]."""
     pattern, num_heads = changed.numbers["pattern"], z.shape[1]
-    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.key_range, span)
+    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cached(span))
     z[corner(index_of(changed.rows), index_of(changed.heads))] = mixed.transpose(0, 1).to(z.dtype)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.kernels.checks import SUFFIXES
+from model.kernels.checks import SUFFIXES, described
 from model.kernels.library import kernels
 
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
@@ -59,7 +59,7 @@ class PatternOutput:
         """
         if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
             raise ValueError(
-                f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {_say(room)}"
+                f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {described(room)}"
             )
         num_spans, num_heads = self.shape
         if not 0 <= span < num_spans:
@@ -228,7 +228,7 @@ def mix_rows(
     """
     pattern = pattern.contiguous()
     if values.dtype not in SUFFIXES or values.dim() != 4:
-        raise ValueError(f"values must be float32 or bfloat16 [block, K, B, D], not {_say(values)}")
+        raise ValueError(f"values must be float32 or bfloat16 [block, K, B, D], not {described(values)}")
     _check("values", values, values.dtype, (values.shape[0], values.shape[1], seen.block_size, values.shape[3]))
     _check("pattern", pattern, torch.float32, (len(key_heads), *pattern.shape[1:]))
     heads = _chosen("key_heads", key_heads, values.shape[1])
@@ -257,11 +257,11 @@ def _arguments(
 ) -> AttentionArguments:
     """Check and return the arguments that all of these kernels share. The tensors and arrays must outlive them."""
     if keys.dtype not in SUFFIXES or keys.dim() != 4:
-        raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {_say(keys)}")
+        raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {described(keys)}")
     _, num_key_heads, dim, block_size = keys.shape
     _check("keys", keys, keys.dtype, tuple(keys.shape))
     if q.dim() != 3 or q.shape[1] % num_key_heads:
-        raise ValueError(f"q must be [rows, heads, {dim}] with a multiple of {num_key_heads} heads, not {_say(q)}")
+        raise ValueError(f"q must be [rows, heads, {dim}] with a multiple of {num_key_heads} heads, not {described(q)}")
     num_rows, num_heads, _ = q.shape
     _check("q", q, torch.float32, (num_rows, num_heads, dim))
     if num_rows > seen.num_rows:
@@ -293,7 +293,7 @@ def _arguments(
 
 def _check(name: str, x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if x.dtype != dtype or tuple(x.shape) != shape or not x.is_contiguous() or x.device.type != "cpu":
-        raise ValueError(f"{name} must be contiguous {dtype} {list(shape)} on cpu, not {_say(x)}")
+        raise ValueError(f"{name} must be contiguous {dtype} {list(shape)} on cpu, not {described(x)}")
 
 
 def _array(name: str, x: np.ndarray, dtype: type, num_axes: int) -> np.ndarray:
@@ -307,8 +307,3 @@ def _chosen(name: str, indices: Sequence[int], count: int) -> np.ndarray:
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
         raise ValueError(f"{name} are from {chosen.min()} to {chosen.max()}; there are {count}")
     return chosen
-
-
-def _say(x: torch.Tensor) -> str:
-    contiguous = "" if x.is_contiguous() else ", not contiguous"
-    return f"{x.dtype} {list(x.shape)} on {x.device}{contiguous}"

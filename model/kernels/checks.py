@@ -48,6 +48,10 @@ def check_indices(name: str, indices: Tensor, limit: int) -> None:
 
 
 def _refusal(name: str, x: Tensor, dtypes: Collection[torch.dtype], wanted: str) -> ValueError:
-    found = f"{x.dtype} {list(x.shape)} on {x.device}{'' if x.is_contiguous() else ', not contiguous'}"
     accepted = " or ".join(dict.fromkeys(map(str, dtypes)))
-    return ValueError(f"{name} is {found}; {accepted} {wanted} on cpu, contiguous, is accepted")
+    return ValueError(f"{name} is {described(x)}; {accepted} {wanted} on cpu, contiguous, is accepted")
+
+
+def described(x: Tensor) -> str:
+    """Return what a tensor is, for an error."""
+    return f"{x.dtype} {list(x.shape)} on {x.device}{'' if x.is_contiguous() else ', not contiguous'}"

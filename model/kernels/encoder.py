@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.kernels.checks import check_axes, check_numbers, check_tensor
 from model.kernels.library import kernels
-from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +75,7 @@ class Encoder:
         """Check and keep the layers. scale: of scores; eps: of norms; arithmetic: of bfloat16."""
         if not layers:
             raise ValueError("layers is empty; at least one is accepted")
-        if arithmetic not in (WIDEN, DOT):
-            raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")
+        check_arithmetic(arithmetic)
         first = layers[0]
         self._width, self._dtype, ff = first.out.num_outputs, first.out.dtype, first.up.num_outputs
         if num_heads < 1 or self._width % num_heads:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model.config import Activation
 from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_tensor
+from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
 from model.kernels.products import BLOCK
 
@@ -54,8 +55,7 @@ class Int8BlockedWeight:
 
     def to_dense(self) -> Tensor:
         """Return the dequantised weight, [N, K], in the dtype of its rows."""
-        values, scales = self.values_and_scales()
-        return (values * scales[:, None]).to(self.row_dtype)
+        return Int8Rows(*self.values_and_scales(), self.row_dtype).to_dense()
 
     def find_largest(self, x: Tensor) -> None:
         """Return None: there is no such search in int8; search what `multiply` returns."""

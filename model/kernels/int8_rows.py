@@ -40,9 +40,4 @@ class Int8Rows:
 
     def to_dense(self) -> torch.Tensor:
         """Return the dequantised weight, [out, in], rounded to its dtype."""
-        return dequantize(self.values, self.scales, self.dtype)
-
-
-def dequantize(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return values [out, in] times scales [out], in float32, rounded to `dtype`."""
-    return (values * scales[:, None]).to(dtype)
+        return (self.values * self.scales[:, None]).to(self.dtype)

@@ -60,7 +60,7 @@ class BlockedWeight:
         to multiply, the weight's own or float32.
         """
         kind = check_numbers("weight", weight, 2)
-        _check_arithmetic(arithmetic)
+        check_arithmetic(arithmetic)
         if row_dtype not in (None, weight.dtype, torch.float32):
             raise ValueError(f"row_dtype is {row_dtype}; {weight.dtype} or torch.float32 is accepted")
         self.arithmetic: Arithmetic = arithmetic
@@ -145,12 +145,13 @@ class BlockedWeight:
         if x.shape[1] != self.num_inputs:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")
         arithmetic = self.arithmetic if arithmetic is None else arithmetic
-        _check_arithmetic(arithmetic)
+        check_arithmetic(arithmetic)
         if x.dtype != self.dtype:
             return f"{name}_f32_bf16", ()
         return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()
 
 
-def _check_arithmetic(arithmetic: Arithmetic) -> None:
+def check_arithmetic(arithmetic: Arithmetic) -> None:
+    """Raise ValueError unless it is one of the two."""
     if arithmetic not in (WIDEN, DOT):
         raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")

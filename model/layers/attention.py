@@ -44,7 +44,58 @@ class AttentionRule:
     """
 
 
-class Attention(Protocol):
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedKV:
+    """The cached keys and values of one sequence of a batch."""
+
+    cache: LayerCache
+    key_range: KeyRange
+    index: int
+    """The sequence's place among the batch's spans."""
+
+    @property
+    def num_keys(self) -> int:
+        return self.key_range.num_keys(self.index)
+
+    def keys(self) -> torch.Tensor:
+        """Return a copy [S, K, D] of the keys in order, as they are cached (rotated)."""
+        blocks = self.cache.keys[self._table()]  # [J, K, D, B]
+        return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: self.num_keys]
+
+    def values(self) -> torch.Tensor:
+        """Return a copy [S, K, D] of the values in order."""
+        blocks = self.cache.values[self._table()]  # [J, K, B, D]
+        return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: self.num_keys]
+
+    def _table(self) -> torch.Tensor:
+        num_blocks = -(-self.num_keys // self.key_range.block_size)
+        return torch.from_numpy(self.key_range.tables_array[self.index, :num_blocks]).to(self.cache.keys.device)
+
+
+class AttentionRows(Protocol):
+    """What hooks need from an attention: the numbers inside it, for chosen rows and heads."""
+
+    def rows(
+        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> torch.Tensor:
+        """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
+
+        kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
+        "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
+        """
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`."""
+
+    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+        """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
+        `attend`.
+
+        num_heads is H. The result is [len(heads), rows, D] in the cache's dtype.
+        """
+
+
+class Attention(AttentionRows, Protocol):
     """What a block needs from its attention."""
 
     def write_kv(
@@ -71,58 +122,6 @@ class Attention(Protocol):
         q may have the dtype that `write_kv` returns or the cache's. Raises ValueError when the rule's bias does not
         reach far enough.
         """
-
-    def rows(
-        self,
-        q: torch.Tensor,
-        rows: Sequence[int],
-        heads: Sequence[int],
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-        rule: AttentionRule,
-        kind: str,
-    ) -> torch.Tensor:
-        """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
-
-        S is `key_range.num_keys(span)`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
-        "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
-        """
-
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`."""
-
-    def mix(
-        self,
-        pattern: torch.Tensor,
-        heads: Sequence[int],
-        num_heads: int,
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-    ) -> torch.Tensor:
-        """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
-        `attend`.
-
-        num_heads is H. The result is [len(heads), rows, D] in the cache's dtype.
-        """
-
-
-def cached_keys(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
-    """Return a copy [S, K, D] of the keys of one span in order, as they are cached (rotated)."""
-    blocks = cache.keys[_table(cache, key_range, span)]  # [J, K, D, B]
-    return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: key_range.num_keys(span)]
-
-
-def cached_values(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
-    """Return a copy [S, K, D] of the values of one span in order."""
-    blocks = cache.values[_table(cache, key_range, span)]  # [J, K, B, D]
-    return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: key_range.num_keys(span)]
-
-
-def _table(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
-    num_blocks = -(-key_range.num_keys(span) // key_range.block_size)
-    return torch.from_numpy(key_range.tables_array[span, :num_blocks]).to(cache.keys.device)
 
 
 class PlainAttention:
@@ -167,7 +166,8 @@ class PlainAttention:
                 break
             batch.check()
             rows = slice(first, batch.first_rows[span + 1])
-            keys, values = cached_keys(cache, key_range, span), cached_values(cache, key_range, span)
+            cached = CachedKV(cache, key_range, span)
+            keys, values = cached.keys(), cached.values()
             dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
             scores = self._scores(dots, heads, key_range, rows, rule)
             pattern = self.softmax(scores)
@@ -175,25 +175,17 @@ class PlainAttention:
         return out
 
     def rows(
-        self,
-        q: torch.Tensor,
-        rows: Sequence[int],
-        heads: Sequence[int],
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-        rule: AttentionRule,
-        kind: str,
+        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
     ) -> torch.Tensor:
-        check_reach(rule, key_range)
+        check_reach(rule, span.key_range)
         wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
-        keys = cached_keys(cache, key_range, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
+        keys = span.keys()[:, _key_heads(chosen, q.shape[1], span.cache)].to(wide)  # [S, heads, D]
         queries = q[torch.from_numpy(where).to(q.device)][:, chosen].to(wide)
         dots = self._arithmetic.dots(queries.transpose(0, 1), keys.permute(1, 2, 0))  # [heads, rows, S]
         if kind == "dots":
-            return self._masked(dots, key_range, where)
-        scores = self._scores(dots, chosen, key_range, where, rule)
+            return self._masked(dots, span.key_range, where)
+        scores = self._scores(dots, chosen, span.key_range, where, rule)
         return self.softmax(scores) if kind == "pattern" else scores
 
     def _scores(
@@ -227,17 +219,9 @@ class PlainAttention:
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         return self._arithmetic.softmax(scores)
 
-    def mix(
-        self,
-        pattern: torch.Tensor,
-        heads: Sequence[int],
-        num_heads: int,
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-    ) -> torch.Tensor:
-        readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, cache)
-        values = cached_values(cache, key_range, span)[:, readers]  # [S, heads, D]
+    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+        readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, span.cache)
+        values = span.values()[:, readers]  # [S, heads, D]
         return self._arithmetic.mix(pattern, values.transpose(0, 1))
 
 
@@ -289,24 +273,16 @@ class NativeAttention:
         return out
 
     def rows(
-        self,
-        q: torch.Tensor,
-        rows: Sequence[int],
-        heads: Sequence[int],
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-        rule: AttentionRule,
-        kind: str,
+        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
     ) -> torch.Tensor:
         return attention_rows(
             q.float().contiguous(),
             rows,
             heads,
-            cache.keys,
-            key_range.seen,
-            span,
-            key_range.num_keys(span),
+            span.cache.keys,
+            span.key_range.seen,
+            span.index,
+            span.num_keys,
             kind,
             scale=rule.scale,
             softcap=rule.softcap,
@@ -316,17 +292,9 @@ class NativeAttention:
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         return softmax_rows(scores)
 
-    def mix(
-        self,
-        pattern: torch.Tensor,
-        heads: Sequence[int],
-        num_heads: int,
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-    ) -> torch.Tensor:
-        readers = _key_heads(torch.tensor(list(heads)), num_heads, cache).tolist()
-        return mix_rows(pattern, readers, cache.values, key_range.seen, span)
+    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+        readers = _key_heads(torch.tensor(list(heads)), num_heads, span.cache).tolist()
+        return mix_rows(pattern, readers, span.cache.values, span.key_range.seen, span.index)
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, cached_keys, cached_values, check_reach
+from model.layers.attention import AttentionRule, CachedKV, PlainAttention, RotaryTables, check_reach
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.decode_batch import DecodeBatch, RowKeyRange
 from model.layers.rope import Rope
@@ -90,19 +90,17 @@ class BatchedAttention(PlainAttention):
         for span in [span for span in longer if span not in whole]:
             batch.check()
             rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
-            out[rows] = self._attend_span(q[rows], cache, batch, key_range, span, rule)
+            out[rows] = self._attend_span(q[rows], batch, CachedKV(cache, key_range, span), rule)
         return out
 
-    def _attend_span(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, span: int, rule: AttentionRule
-    ) -> torch.Tensor:
+    def _attend_span(self, q: torch.Tensor, batch: Batch, span: CachedKV, rule: AttentionRule) -> torch.Tensor:
         """Return the attention of all rows of one span: q [n, H, D] -> [n, H, D]."""
-        keys, values = cached_keys(cache, key_range, span), cached_values(cache, key_range, span)  # [S, K, D]
+        keys, values = span.keys(), span.values()  # [S, K, D]
         group = q.shape[1] // keys.shape[1]
         if group > 1:
             keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         q, keys, values = (x.transpose(0, 1)[None] for x in (q.to(keys.dtype), keys, values))  # [1, H, n or S, D]
-        mask = self._mask(batch, key_range, span)
+        mask = self._mask(batch, span.key_range, span.index)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
     def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:

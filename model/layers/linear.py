@@ -52,34 +52,6 @@ class Linear:
         else:
             self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
 
-    @classmethod
-    def take(
-        cls,
-        weights: dict[str, torch.Tensor],
-        name: str,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-        quantize: Quantization = "none",
-        activation: Activation | None = None,
-        keep_dtype: bool = False,
-    ) -> "Linear":
-        """Build from `{name}.weight` and, if there is one, `{name}.bias`; both are removed from the dict, which frees
-        the originals.
-
-        Raises KeyError when there is no such weight.
-        """
-        weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
-        return cls(
-            weight,
-            bias,
-            kernels=kernels,
-            batch_invariant=batch_invariant,
-            quantize=quantize,
-            activation=activation,
-            keep_dtype=keep_dtype,
-        )
-
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output: x [rows, in] -> [rows, out]."""
         return self.weight.multiply(x.contiguous(), self.bias, self.activation)

@@ -5,13 +5,9 @@ Activations are left to `Linear` and `gated`, which keep them independent of the
 Axes: rows, d, ff.
 """
 
-from functools import partial
-
 import torch
 
-from model.config import Activation, ModelConfig
-from model.kernels.choice import KernelConfig
-from model.kernels.int8_rows import Quantization
+from model.config import Activation
 from model.layers.gate import gated
 from model.layers.linear import Linear
 
@@ -31,27 +27,6 @@ class Mlp:
         self.down = down
         self.gate: Activation | None = gate
         self._batch_invariant = batch_invariant
-
-    @classmethod
-    def take(
-        cls,
-        weights: dict[str, torch.Tensor],
-        prefix: str,
-        config: ModelConfig,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-        quantize: Quantization = "none",
-    ) -> "Mlp":
-        """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which are removed from the dict.
-
-        Raises KeyError when a weight is missing.
-        """
-        take = partial(Linear.take, weights, kernels=kernels, batch_invariant=batch_invariant, quantize=quantize)
-        if not config.gated_mlp:
-            return cls(take(f"{prefix}.up", activation=config.activation), take(f"{prefix}.down"))
-        up, down = take(f"{prefix}.gate_up"), take(f"{prefix}.down")
-        return cls(up, down, config.activation, batch_invariant=batch_invariant)
 
     def before_activation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the input of the activation, [rows, ff], from x [rows, d] and, if gated, what its output is multiplied

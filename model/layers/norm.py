@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from model.config import ModelConfig
 from model.kernels import rows
 from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import row_sums
@@ -107,14 +106,3 @@ def _row_means(x: torch.Tensor) -> torch.Tensor:
     the number of rows.
     """
     return x.mean(-1, keepdim=True) if x.device.type == "cpu" else row_sums(x) / x.shape[-1]
-
-
-def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, kernels: KernelConfig) -> Norm:
-    """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which are removed from the dict.
-
-    Raises KeyError when there is no such weight.
-    """
-    weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
-    if config.norm == "rmsnorm":
-        return RmsNorm(weight, config.norm_eps, weight_offset=config.norm_weight_offset, kernels=kernels)
-    return LayerNorm(weight, bias, config.norm_eps, kernels=kernels)

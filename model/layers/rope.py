@@ -179,8 +179,3 @@ class Rope:
         turned = x * cos
         turned += x.roll(dims // 2, -1) * sin
         return turned.to(x.dtype)
-
-    def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return q [T, Hq, D] and k [T, Hk, D], both rotated by positions [T] (integers under max_len)."""
-        cos, sin = self.at(positions)
-        return self.rotate(q, cos, sin), self.rotate(k, cos, sin)

@@ -11,7 +11,7 @@ from model.batch import Batch, KeyRange
 from model.kernels.encoder import attend_texts
 from model.kernels.products import DOT
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, NativeAttention, cached_keys, cached_values
+from model.layers.attention import AttentionRule, CachedKV, NativeAttention
 
 
 class TextAttention(NativeAttention):
@@ -27,5 +27,6 @@ class TextAttention(NativeAttention):
         for text in range(len(first_rows) - 1):
             batch.check()
             own = slice(first_rows[text], first_rows[text + 1])
-            qkv[own, 1], qkv[own, 2] = cached_keys(cache, key_range, text), cached_values(cache, key_range, text)
+            span = CachedKV(cache, key_range, text)
+            qkv[own, 1], qkv[own, 2] = span.keys(), span.values()
         return attend_texts(qkv, torch.tensor(first_rows), rule.scale, DOT)

@@ -144,7 +144,7 @@ def build_model(
             head = GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=invariant)
         del weight
         if "embed_out.weight" in weights:
-            project_out = Linear.take(weights, "embed_out", kernels=kernels, batch_invariant=invariant)
+            project_out = Linear(weights.pop("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
     tied = head if is_tied else None
     tokens = TokenTable(table, tied) if shares is None else SplitTokenTable(table, shares[""].words, tied)
     del table
@@ -152,9 +152,8 @@ def build_model(
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
         share = None if shares is None else shares[prefix]
-        own = own if share is None else share.own_config
         builder = StackBuilder(
-            own,
+            own if share is None else share.own_config,
             taken,
             tokens,
             longest,

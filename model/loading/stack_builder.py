@@ -13,13 +13,13 @@ from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
-from model.layers.norm import Norm, RmsNorm, take_norm
+from model.layers.norm import LayerNorm, Norm, RmsNorm
 from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
-from model.network.block import Block, Residual
-from model.network.embedding import Embedding
+from model.network.block import Block, Residual, Sublayer
+from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.stack import Stack
@@ -74,14 +74,7 @@ class StackBuilder:
         final_norm = self._norm("final_norm") if config.final_norm else None
         stack = Stack(
             config,
-            Embedding.take(
-                self.weights,
-                self.tokens,
-                config,
-                context=self.context,
-                kernels=self.kernels,
-                batch_invariant=self.batch_invariant,
-            ),
+            self.embedding(),
             rope=rope,
             local_rope=local_rope,
             blocks=blocks,
@@ -93,6 +86,34 @@ class StackBuilder:
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
+
+    def embedding(self) -> Embedding:
+        """Build what comes before the blocks. Raises KeyError when a weight is missing."""
+        config, tokens, weights = self.config, self.tokens, self.weights
+        scale = None
+        if config.embedding_scale != 1:  # rounded to the model's dtype before it is used, as Gemma was trained
+            scale = torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
+        positions = weights.pop("pos_embed.weight", None)
+        if positions is not None:
+            positions = positions[config.position_offset :]
+        elif config.sinusoidal_positions:
+            positions = sinusoids(self.context, config.hidden_size).to(tokens.device, tokens.dtype)
+        types = weights.pop("token_type_embed.weight", None)
+        token_type = None if types is None else types[0].clone()
+        project = None
+        if "embed_in.weight" in weights:
+            project = Linear(weights.pop("embed_in.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant)
+        norm = self._norm("embed_norm") if config.embedding_norm else None
+        is_plain = scale is None and project is None
+        return Embedding(
+            tokens=tokens,
+            scale=scale,
+            project=project,
+            positions=positions,
+            token_type=token_type,
+            norm=norm,
+            at_once=embed_at_once(tokens, token_type, positions, norm, self.kernels) if is_plain else None,
+        )
 
     def _rope(self, *, local: bool) -> Rope | None:
         rope = self.config.local_rope if local else self.config.rope
@@ -107,12 +128,19 @@ class StackBuilder:
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
 
     def _norm(self, name: str) -> Norm:
-        return take_norm(self.weights, name, self.config, self.kernels)
+        if self.config.norm == "rmsnorm":
+            return self._rms_norm(name)
+        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        return LayerNorm(weight, bias, self.config.norm_eps, kernels=self.kernels)
+
+    def _rms_norm(self, name: str) -> RmsNorm:
+        weight, offset = self.weights.pop(f"{name}.weight"), self.config.norm_weight_offset
+        return RmsNorm(weight, self.config.norm_eps, weight_offset=offset, kernels=self.kernels)
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
-        return Linear.take(
-            self.weights,
-            name,
+        return Linear(
+            self.weights.pop(f"{name}.weight"),
+            self.weights.pop(f"{name}.bias", None),
             kernels=self.kernels,
             batch_invariant=self.batch_invariant,
             quantize=self.quantize,
@@ -150,32 +178,22 @@ class StackBuilder:
         return Block(index, *sublayers, parallel=config.parallel_blocks, uses_local_rope=uses_local_rope)
 
     def _mlp(self, name: str) -> Mlp:
-        if self.is_whole:
-            return Mlp(self._linear(f"{name}.up", self.config.activation), self._linear(f"{name}.down"))
-        if self.shares is not None:
-            down, activation = self._added(f"{name}.down"), self.config.activation
-            if not self.config.gated_mlp:
-                return Mlp(self._linear(f"{name}.up", activation), down)
-            return Mlp(self._linear(f"{name}.gate_up"), down, activation, batch_invariant=self.batch_invariant)
-        return Mlp.take(
-            self.weights,
-            name,
-            self.config,
-            kernels=self.kernels,
-            batch_invariant=self.batch_invariant,
-            quantize=self.quantize,
-        )
+        activation = self.config.activation
+        if not self.config.gated_mlp:
+            return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
+        up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
+        return Mlp(up, down, activation, batch_invariant=self.batch_invariant)
 
     def _residual(
         self,
-        f: SelfAttention | CrossAttention | Feedforward,
+        f: Sublayer,
         out: str,
         stream: str,
         points: str,
         weights: str,
         *,
         has_norm: bool = True,
-    ) -> Residual:
+    ) -> Residual[Sublayer]:
         """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
         match self.config.norm_placement:
@@ -209,12 +227,7 @@ class StackBuilder:
         """
         if self.config.qk_norm is None:
             return None
-        norm = RmsNorm(
-            self.weights.pop(f"{name}.weight"),
-            self.config.norm_eps,
-            weight_offset=self.config.norm_weight_offset,
-            kernels=self.kernels,
-        )
+        norm = self._rms_norm(name)
         return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
 
     def _cross_attention(self, name: str) -> CrossAttention:

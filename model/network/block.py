@@ -5,23 +5,19 @@ Axes: T rows that need this layer, d model width.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import torch
 
 from model.hooks.hooks import LayerHooks
 from model.layers.norm import Norm
-from model.network.sublayers import BlockInputs, CrossAttention, SelfAttention
+from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, SelfAttention
 
-
-class Sublayer(Protocol):
-    """A sublayer: x [T, d] -> [T, d]."""
-
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor: ...
+Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Residual:
+class Residual(Generic[Sublayer]):
     """A sublayer f on the residual stream: of_sum(x + after(f(before(x)))); each norm is optional.
 
     A call returns what is added to x, and `add` adds it.
@@ -68,9 +64,9 @@ class Block:
     """
 
     index: int
-    attention: Residual
-    cross: Residual | None
-    mlp: Residual
+    attention: Residual[SelfAttention]
+    cross: Residual[CrossAttention] | None
+    mlp: Residual[Feedforward]
     parallel: bool
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
@@ -96,7 +92,6 @@ class Block:
         """
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
-        assert isinstance(self.attention.f, SelfAttention)
         self.attention.f.write_kv(
             _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
         )
@@ -105,5 +100,4 @@ class Block:
     def cross_attention(self) -> CrossAttention:
         """Return the cross attention of a block that has one."""
         assert self.cross is not None
-        assert isinstance(self.cross.f, CrossAttention)
         return self.cross.f

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from model.batch import Batch
-from model.config import ModelConfig
 from model.hooks.hooks import LayerHooks
 from model.kernels.choice import KernelConfig
 from model.kernels.embedding import embed
 from model.layers.linear import Linear
-from model.layers.norm import LayerNorm, Norm, take_norm
+from model.layers.norm import LayerNorm, Norm
 from model.layers.token_table import TokenTable
 
 
@@ -35,50 +34,6 @@ class Embedding:
     norm: Norm | None
     at_once: Callable[[Batch], torch.Tensor] | None
     """All of it in one kernel, with the same bits, or None if there is none for it."""
-
-    @classmethod
-    def take(
-        cls,
-        weights: dict[str, torch.Tensor],
-        tokens: TokenTable,
-        config: ModelConfig,
-        *,
-        context: int,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-    ) -> "Embedding":
-        """Build from the tables and norms of one stack, which are removed from the dict; `context` bounds computed
-        positions.
-
-        Raises KeyError when a weight is missing.
-        """
-        # Rounded to the model's dtype before it is used, as Gemma was trained.
-        scale = (
-            None
-            if config.embedding_scale == 1
-            else torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
-        )
-        positions = weights.pop("pos_embed.weight", None)
-        if positions is not None:
-            positions = positions[config.position_offset :]
-        elif config.sinusoidal_positions:
-            positions = sinusoids(context, config.hidden_size).to(tokens.device, tokens.dtype)
-        types = weights.pop("token_type_embed.weight", None)
-        token_type = None if types is None else types[0].clone()
-        project = None
-        if "embed_in.weight" in weights:
-            project = Linear.take(weights, "embed_in", kernels=kernels, batch_invariant=batch_invariant)
-        norm = take_norm(weights, "embed_norm", config, kernels) if config.embedding_norm else None
-        is_plain = scale is None and project is None
-        return cls(
-            tokens=tokens,
-            scale=scale,
-            project=project,
-            positions=positions,
-            token_type=token_type,
-            norm=norm,
-            at_once=_at_once(tokens, token_type, positions, norm, kernels) if is_plain else None,
-        )
 
     def __call__(self, batch: Batch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
@@ -107,7 +62,7 @@ class Embedding:
         return x if layer_hooks is None else layer_hooks(point, x)
 
 
-def _at_once(
+def embed_at_once(
     tokens: TokenTable,
     token_type: torch.Tensor | None,
     positions: torch.Tensor | None,

@@ -52,15 +52,13 @@ class _Parts:
         """Return the parts, or None if the block has something else."""
         if block.parallel or block.cross is not None:
             return None
-        attention, mlp = block.attention.f, block.mlp.f
+        attention, mlp = block.attention.f, block.mlp.f.mlp
         before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
-        if before_attention is None or before_mlp is None:
-            return None
-        if not isinstance(attention, SelfAttention) or not isinstance(mlp, Feedforward) or mlp.mlp.gate != "silu":
+        if before_attention is None or before_mlp is None or mlp.gate != "silu":
             return None
         if attention.heads.rule.bias is not None or not isinstance(attention.heads.attention, NativeAttention):
             return None
-        return cls(attention, mlp.mlp.up, mlp.mlp.down, before_attention, before_mlp)
+        return cls(attention, mlp.up, mlp.down, before_attention, before_mlp)
 
     def norms(self) -> list[RmsNorm]:
         """Return all norms."""
@@ -90,7 +88,7 @@ def _product(linear: Linear) -> Product:
     return Product(cast(LaidWeight, linear.weight), linear.bias)  # of a block whose attention and norms are native
 
 
-def _norm_before(residual: Residual) -> RmsNorm | None:
+def _norm_before(residual: Residual[SelfAttention] | Residual[Feedforward]) -> RmsNorm | None:
     """Return the only norm of a residual, or None if the kernels cannot compute it."""
     alone = residual.after is None and residual.of_sum is None
     return residual.before if alone and _is_native(residual.before) else None

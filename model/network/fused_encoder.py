@@ -20,7 +20,6 @@ from model.kernels.products import Arithmetic, BlockedWeight
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm
 from model.network.block import Block
-from model.network.sublayers import Feedforward, SelfAttention
 
 _ROWS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 256, 2e10
 """Fewest rows of each thread in one call, and fewest multiplications of each thread: 40 to 100 ms. Smaller calls share
@@ -99,15 +98,13 @@ class EncodeStep:
 
 
 def _layer(block: Block) -> EncoderLayer:
-    attention, feedforward = block.attention.f, block.mlp.f
-    assert isinstance(attention, SelfAttention)
-    assert isinstance(feedforward, Feedforward)
+    attention, mlp = block.attention.f, block.mlp.f.mlp
     return EncoderLayer(
         *_product(attention.qkv),
         *_product(attention.heads.out),
         *_norm(block.attention.of_sum),
-        *_product(feedforward.mlp.up),
-        *_product(feedforward.mlp.down),
+        *_product(mlp.up),
+        *_product(mlp.down),
         *_norm(block.mlp.of_sum),
     )
 

@@ -77,7 +77,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         modes = _pooling_modes(Fields(read_object(folder / file), file))
         refusal = _refusal(kinds, modes)
     limits = _transformer_file(folder)
-    asked = _optional(folder / "config_sentence_transformers.json")
+    asked = Fields.of_file(folder / "config_sentence_transformers.json")
     if asked.values.get("truncate_dim") is not None and refusal is None:
         refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
     prompts = asked.nested("prompts").values
@@ -122,16 +122,12 @@ def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
 def _transformer_file(folder: Path) -> Fields:
     """Return the fields of the Transformer module's file: max_seq_length and do_lower_case."""
     found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
-    return next((_optional(path) for path in found if path.is_file()), Fields({}))
+    return next((Fields.of_file(path) for path in found if path.is_file()), Fields({}))
 
 
 def _max_length(folder: Path, limits: Fields) -> int | None:
     """Return the most tokens of an input, or None. sentence-transformers 6 writes it to the tokenizer's file alone."""
     if limits.values.get("max_seq_length") is not None:
         return limits.size("max_seq_length")
-    length = _optional(folder / "tokenizer_config.json").optional_number("model_max_length")
+    length = Fields.of_file(folder / "tokenizer_config.json").optional_number("model_max_length")
     return int(length) if length is not None and 0 < length < _NO_LENGTH else None
-
-
-def _optional(path: Path) -> Fields:
-    return Fields(read_object(path) if path.is_file() else {}, path.name)

@@ -57,21 +57,16 @@ class AttentionHeads:
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
         if layer_hooks.attention or layer_hooks.attention_changes:
-            return attend_with_hooks(self._attended(q, step, key_range, cross=cross), step.batch, layer_hooks)
+            attended = self.attended(q, step, key_range, cross=cross)
+            return attend_with_hooks(self.attention, attended, step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
     def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
         """Hand out what each head adds, and return what is added, `out` [T, d], as hooks leave it."""
         return deliver_results(f"{self.name}.hook_result", self.out.product, z, out, layer_hooks)
 
-    def show(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks) -> None:
-        """Hand out what hooks read of self-attention's scores of rotated q [T, H, D], if the weighted sum is not
-        needed.
-        """
-        if layer_hooks.attention:
-            deliver_rows(self._attended(q, step, key_range, cross=False), layer_hooks)
-
-    def _attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+    def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+        """Return this attention of rotated q [T, H, D], as hooks see it."""
         return Attended(self.attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
 
@@ -102,8 +97,9 @@ class SelfAttention:
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
         q = self._write(self.qkv(x), step, layer_hooks)
-        if layer_hooks is not None:
-            self.heads.show(q, step, step.batch.key_range(self.causal, self.window), layer_hooks)
+        if layer_hooks is not None and layer_hooks.attention:
+            key_range = step.batch.key_range(self.causal, self.window)
+            deliver_rows(self.heads.attended(q, step, key_range, cross=False), layer_hooks)
 
     def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Write the keys and values of qkv [T, (H + 2K) D] to the cache; return the rotated queries [T, H, D]."""
@@ -157,7 +153,7 @@ class CrossAttention:
         q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
         if layer_hooks is not None:
             q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
-        z = self.heads.attend(q, step, step.batch.cross_key_range(), layer_hooks, cross=True)  # [T, H, D]
+        z = self.heads.attend(q, step, step.batch.cross_key_range, layer_hooks, cross=True)  # [T, H, D]
         out = self.heads.out(z.flatten(1))
         return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
 

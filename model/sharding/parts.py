@@ -9,15 +9,13 @@ Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of the
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from model.batch import Batch, KeyRange
+from model.batch import KeyRange
 from model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
 from model.hooks.hooks import LayerHooks
 from model.kernels.choice import KernelConfig
-from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, RotaryTables
+from model.layers.attention import AttentionRows, AttentionRule, CachedKV
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
 from model.layers.norm import Norm
@@ -111,17 +109,18 @@ class NormOfAllHeads:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normed rows: x [T, own heads D] -> the same shape."""
-        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
-        return self._share.part(self._norm(whole.flatten(1)), 1, self._size)
+        return self._share.part(self._norm(self._whole(x)), 1, self._size)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm's scale: x [T, own heads D] -> [T, 1]."""
-        return self._norm.scale(self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1))
+        return self._norm.scale(self._whole(x))
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normalised rows: x [T, own heads D] -> the same shape."""
-        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
-        return self._share.part(self._norm.normalized(whole.flatten(1)), 1, self._size)
+        return self._share.part(self._norm.normalized(self._whole(x)), 1, self._size)
+
+    def _whole(self, x: torch.Tensor) -> torch.Tensor:
+        return self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,14 +138,14 @@ class SplitHeads(AttentionHeads):
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
         if not (layer_hooks.attention or layer_hooks.attention_changes):
             return z
-        attended = self._attended(q, step, key_range, cross=cross)
+        attended = self.attended(q, step, key_range, cross=cross)
         if not any(change.cross == cross for change in layer_hooks.attention_changes):
             deliver_rows(attended, layer_hooks)
             return z
         heads = self.shares.heads
         return heads.part(apply_hooks(attended, heads.whole(z, 1), layer_hooks), 1)
 
-    def _attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+    def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
         attention = AttentionOfAll(self.attention, self.shares.heads)
         return Attended(attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
@@ -164,64 +163,31 @@ class SplitHeads(AttentionHeads):
 class AttentionOfAll:
     """Attention as hooks see it, of any head, on every rank: each computes its own, and all are put together."""
 
-    def __init__(self, own: Attention, share: Share) -> None:
+    def __init__(self, own: AttentionRows, share: Share) -> None:
         self._own = own
         self._share = share
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
-        """Write keys and values of this rank's heads; return their queries."""
-        return self._own.write_kv(qkv, rotary_tables, cache, batch)
-
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        """Write the cross attention's keys and values of this rank's heads."""
-        self._own.write_cross_kv(kv, cache, slots)
-
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
-        """Return the attention of this rank's heads."""
-        return self._own.attend(q, cache, batch, key_range, rule)
-
     def rows(
-        self,
-        q: torch.Tensor,
-        rows: Sequence[int],
-        heads: Sequence[int],
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-        rule: AttentionRule,
-        kind: str,
+        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
     ) -> torch.Tensor:
         """Return what any of the H heads attend to: q [T, H', D] -> [heads, rows, S]."""
         places, own = self._ours(heads)
-        whole = torch.zeros(
-            len(heads), len(rows), key_range.num_keys(span), dtype=at_least_float32(q.dtype), device=q.device
-        )
+        shape = len(heads), len(rows), span.num_keys
+        whole = torch.zeros(shape, dtype=at_least_float32(q.dtype), device=q.device)
         if own:
-            whole[places] = self._own.rows(q, rows, own, cache, key_range, span, rule, kind)
+            whole[places] = self._own.rows(q, rows, own, span, rule, kind)
         return self._share.group.sum(whole)
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         return self._own.softmax(scores)
 
-    def mix(
-        self,
-        pattern: torch.Tensor,
-        heads: Sequence[int],
-        num_heads: int,
-        cache: LayerCache,
-        key_range: KeyRange,
-        span: int,
-    ) -> torch.Tensor:
+    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
         """Return pattern [heads, rows, S] of any of the H heads times their values: [heads, rows, D]."""
         places, own = self._ours(heads)
-        dim = cache.values.shape[3]
-        whole = torch.zeros(*pattern.shape[:2], dim, dtype=cache.values.dtype, device=cache.values.device)
+        values = span.cache.values
+        whole = values.new_zeros(*pattern.shape[:2], values.shape[3])
         if own:
-            whole[places] = self._own.mix(pattern[places], own, self._share.width, cache, key_range, span)
+            whole[places] = self._own.mix(pattern[places], own, self._share.width, span)
         return self._share.group.sum(whole)
 
     def _ours(self, heads: Sequence[int]) -> tuple[list[int], list[int]]:

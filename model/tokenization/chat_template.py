@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint.folder import one_line
 from model.tokenization.template_client import ChatTemplateError, TemplateClient, shared_client
 from model.tokenization.tokenizer import Encoding, Tokenizer
 
@@ -86,7 +87,7 @@ class ChatTemplate:
         try:
             return _json_line(variables)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ChatTemplateError(f"chat template: {_one_line(error)}") from error
+            raise ChatTemplateError(f"chat template: {one_line(error)}") from error
 
     def encode(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> Encoding:
         """Return the prompt ids of a conversation.
@@ -108,14 +109,10 @@ def read_template_option(option: str) -> str:
     try:
         return Path(option).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = _one_line(error)
+        reason = one_line(error)
         raise ChatTemplateError(f"chat template {option!r} is neither a jinja template nor a file: {reason}") from error
 
 
 def _json_line(value: Any) -> bytes:
     # Lone surrogates pass: what holds them is refused where the text is.
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

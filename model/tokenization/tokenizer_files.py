@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, processors
 
-from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError, one_line
 from model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -63,7 +63,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         # The files are JSON of any shape; what no check below names still ends in one line.
-        reason = f"{type(error).__name__}: {_one_line(error)}"
+        reason = f"{type(error).__name__}: {one_line(error)}"
         raise TokenizerError(f"the tokenizer files of {folder} are malformed: {reason}") from error
 
 
@@ -124,14 +124,14 @@ def _vocabulary(folder: Path) -> Json:
         try:
             tokens, pairs = tokenizers.models.BPE.read_file(str(vocab), str(merges))
         except Exception as error:
-            raise TokenizerError(f"cannot read {vocab} and {merges}: {_one_line(error)}") from error
+            raise TokenizerError(f"cannot read {vocab} and {merges}: {one_line(error)}") from error
         return {"model": {"type": "BPE", "vocab": tokens, "merges": [list(pair) for pair in pairs]}}
     words = folder / "vocab.txt"
     if words.exists():
         try:
             return {"model": {"type": "WordPiece", "vocab": tokenizers.models.WordPiece.read_file(str(words))}}
         except Exception as error:
-            raise TokenizerError(f"cannot read {words}: {_one_line(error)}") from error
+            raise TokenizerError(f"cannot read {words}: {one_line(error)}") from error
     if (folder / "source.spm").exists():
         raise TokenizerError(
             f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
@@ -156,7 +156,7 @@ def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
             return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         return tokenizers.Tokenizer.from_str(json.dumps(rebuilt))
     except Exception as error:
-        raise TokenizerError(f"cannot build the tokenizer of {folder}: {_one_line(error)}") from error
+        raise TokenizerError(f"cannot build the tokenizer of {folder}: {one_line(error)}") from error
 
 
 def _as_token(value: Any) -> Any:
@@ -286,7 +286,7 @@ def _chat_template(folder: Path, config: Json) -> str | None:
             try:
                 named[name] = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise TokenizerError(f"cannot read {path}: {_one_line(error)}") from error
+                raise TokenizerError(f"cannot read {path}: {one_line(error)}") from error
     if named:
         return named.get("default")
     template = config.get("chat_template")
@@ -316,7 +316,7 @@ def _read_object(path: Path) -> Json:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise TokenizerError(f"cannot read {path}: {_one_line(error)}") from error
+        raise TokenizerError(f"cannot read {path}: {one_line(error)}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value
@@ -327,7 +327,3 @@ def _text(path: Path, fields: Json, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TokenizerError(f"{path}: {name} must be a text, not {value!r}")
     return value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

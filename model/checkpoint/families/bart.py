@@ -4,27 +4,16 @@ Junczys-Dowmunt et al. 2018, arXiv:1804.00344.
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv, untied
 from model.config import ModelConfig
 
-
-def _has_embedding_norm(config: ModelConfig) -> bool:
-    return config.embedding_norm
-
-
-def _has_position_table(config: ModelConfig) -> bool:
-    return config.learned_positions
-
-
-def _has_head_bias(config: ModelConfig) -> bool:
-    return config.head_bias
-
-
+_has_position_table = attrgetter("learned_positions")
 _BETWEEN = "model.decoder.layers.{i}.encoder_attn"
 _CROSS = (
     *linear("layers.{i}.cross_q", f"{_BETWEEN}.q_proj", "q d", bias=True),
@@ -40,13 +29,8 @@ def _stack(side: str) -> tuple[WeightRow, ...]:
     top, block = f"model.{side}", f"model.{side}.layers.{{i}}"
     return (
         WeightRow("pos_embed.weight", (f"{top}.embed_positions.weight",), ("positions d",), _has_position_table),
-        *norm("embed_norm", f"{top}.layernorm_embedding", bias=_has_embedding_norm, when=_has_embedding_norm),
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{block}.self_attn.{part}_proj" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-            bias=True,
-        ),
+        *norm("embed_norm", f"{top}.layernorm_embedding", bias=True, when=attrgetter("embedding_norm")),
+        *separate_qkv(f"{block}.self_attn.*_proj", bias=True),
         *linear("layers.{i}.attn_out", f"{block}.self_attn.out_proj", "d q", bias=True),
         *norm("layers.{i}.attn_norm", f"{block}.self_attn_layer_norm", bias=True),
         *(_CROSS if side == "decoder" else ()),
@@ -61,7 +45,7 @@ _TABLE = WeightMap(
         WeightRow("embed.weight", ("model.shared.weight",), ("vocab d",)),
         *_stack("decoder"),
         WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
-        WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), _has_head_bias, "flatten"),
+        WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), attrgetter("head_bias"), "flatten"),
     ),
     encoder_rows=_stack("encoder"),
     prefixes=("model.",),
@@ -77,15 +61,9 @@ def _read(hf: Fields, common: Common, defaults: dict[str, Any], **options: Any) 
     # Files of before transformers 4 say these, and mean no more than the family.
     sides = []
     for side in ("encoder", "decoder"):
-        heads = equal_heads(hf, "d_model", f"{side}_attention_heads", defaults=(1024, 16))
-        sides.append(
-            {
-                **heads.fields(),
-                "num_layers": hf.size(f"{side}_layers", 12),
-                "intermediate_size": hf.size(f"{side}_ffn_dim", 4096),
-                "attention_scale": heads.head_dim**-0.5,
-            }
-        )
+        heads = equal_heads(hf, "d_model", f"{side}_attention_heads", defaults=(1024, 16)).fields()
+        sizes = {"num_layers": hf.size(f"{side}_layers", 12), "intermediate_size": hf.size(f"{side}_ffn_dim", 4096)}
+        sides.append(heads | sizes)
     width = hf.size("d_model", 1024)
     encoder = ModelConfig(
         **common,
@@ -98,11 +76,9 @@ def _read(hf: Fields, common: Common, defaults: dict[str, Any], **options: Any) 
         norm_placement="post",
         final_norm=False,
         activation=hf.activation("activation_function", "gelu"),
-        gated_mlp=False,
         attention_bias=True,
         attention_out_bias=True,
         mlp_bias=True,
-        rope=None,
         embedding_scale=width**0.5 if hf.flag("scale_embedding", False) else 1.0,
         tie_word_embeddings=True,
         has_head=False,
@@ -133,7 +109,7 @@ def _read_marian(hf: Fields, common: Common) -> ModelConfig:
         raise hf.refuse(
             "decoder_vocab_size", f"only vocab_size ({vocab_size}) is supported: the stacks share one table"
         )
-    return _read(hf, common, {"vocab_size": vocab_size}, learned_positions=False, sinusoidal_positions=True)
+    return _read(hf, common, {"vocab_size": vocab_size}, sinusoidal_positions=True)
 
 
 BART = Family("bart", ("BartForConditionalGeneration", "BartModel"), ("bart",), _read_bart, _TABLE)

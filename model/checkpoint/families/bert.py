@@ -13,7 +13,7 @@ from typing import Any
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import ModelConfig
 
 HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
@@ -33,12 +33,7 @@ _ROWS = (
     WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
     WeightRow("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
     *norm("embed_norm", "embeddings.LayerNorm", bias=True),
-    *linear(
-        "layers.{i}.qkv",
-        tuple(f"{_BLOCK}.attention.self.{part}" for part in ("query", "key", "value")),
-        ("q d", "kv d", "kv d"),
-        bias=True,
-    ),
+    *separate_qkv(f"{_BLOCK}.attention.self.*", ("query", "key", "value"), bias=True),
     *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.output.dense", "d q", bias=True),
     *norm("layers.{i}.attn_norm", f"{_BLOCK}.attention.output.LayerNorm", bias=True),
     *linear("layers.{i}.up", f"{_BLOCK}.intermediate.dense", "ff d", bias=True),
@@ -61,11 +56,9 @@ def encoder_fields() -> dict[str, Any]:
         "norm_placement": "post",
         "final_norm": False,
         "embedding_norm": True,
-        "gated_mlp": False,
         "attention_bias": True,
         "attention_out_bias": True,
         "mlp_bias": True,
-        "rope": None,
         "learned_positions": True,
         "tie_word_embeddings": True,
         "has_head": False,
@@ -90,7 +83,6 @@ def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> Mod
         norm_eps=hf.number("layer_norm_eps", 1e-12),
         activation=hf.activation("hidden_act", "gelu"),
         position_offset=offset,
-        attention_scale=heads.head_dim**-0.5,
         **options,
     )
 

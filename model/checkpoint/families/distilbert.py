@@ -6,7 +6,7 @@ from model.checkpoint.families.bert import HEADS, OLD_NORMS, TASKS, encoder_fiel
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import ModelConfig
 
 _BLOCK = "transformer.layer.{i}"
@@ -15,12 +15,7 @@ _TABLE = WeightMap(
         WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
         WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
         *norm("embed_norm", "embeddings.LayerNorm", bias=True),
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{_BLOCK}.attention.{part}_lin" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-            bias=True,
-        ),
+        *separate_qkv(f"{_BLOCK}.attention.*_lin", bias=True),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.out_lin", "d q", bias=True),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.sa_layer_norm", bias=True),
         *linear("layers.{i}.up", f"{_BLOCK}.ffn.lin1", "ff d", bias=True),
@@ -46,7 +41,6 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         max_model_len=hf.size("max_position_embeddings", 512),
         norm_eps=1e-12,
         activation=hf.activation("activation", "gelu"),
-        attention_scale=heads.head_dim**-0.5,
     )
 
 

@@ -5,9 +5,9 @@ Every error is a ModelLoadError of one line that names the field, its value and 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation
@@ -27,6 +27,7 @@ _MOST_POSITIONS = 1 << 24
 """Most positions, in tokens. The longest published context has ten million."""
 _MOST = (1 << 31) - 1
 """The largest value of any other size."""
+_T = TypeVar("_T")
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -64,15 +65,23 @@ class Fields:
         self.values = values
         self.file = file
 
+    @classmethod
+    def of_file(cls, path: Path) -> "Fields":
+        """Return the fields of a JSON file, or none if there is no such file."""
+        return cls(read_object(path) if path.is_file() else {}, path.name)
+
     def refuse(self, name: str, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
 
+    def _value(self, name: str, kind: type[_T], accepted: str) -> _T | None:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise self.refuse(name, accepted)
+        return value
+
     def nested(self, name: str) -> "Fields":
         """Return the object under a name, or an empty one if there is none."""
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.refuse(name, "an object is expected")
-        return Fields(value or {}, self.file)
+        return Fields(self._value(name, dict, "an object is expected") or {}, self.file)
 
     def optional_int(self, name: str) -> int | None:
         value = self.values.get(name)
@@ -95,17 +104,13 @@ class Fields:
 
     def nullable_size(self, name: str, default: int | None) -> int | None:
         """Return a size, or None if null switches it off; `default` is for files that do not write it at all."""
-        if name in self.values and self.values[name] is None:
-            return None
-        return default if name not in self.values else self.size(name)
+        if name not in self.values:
+            return default
+        return None if self.values[name] is None else self.size(name)
 
-    def number(self, name: str, default: float | None = None) -> float:
+    def number(self, name: str, default: float) -> float:
         value = self.optional_number(name)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.refuse(name, "a positive number is expected")
-        return value
+        return default if value is None else value
 
     def optional_number(self, name: str) -> float | None:
         value = self.values.get(name)
@@ -126,20 +131,12 @@ class Fields:
         return tuple(map(float, value))
 
     def flag(self, name: str, default: bool) -> bool:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.refuse(name, "true or false is expected")
-        return value
+        value = self._value(name, bool, "true or false is expected")
+        return default if value is None else value
 
     def text(self, name: str, default: str) -> str:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.refuse(name, "a text is expected")
-        return value
+        value = self._value(name, str, "a text is expected")
+        return default if value is None else value
 
     def ids(self, name: str) -> tuple[int, ...]:
         value = self.values.get(name)
@@ -161,16 +158,16 @@ class Fields:
             raise self.refuse(name, "supported are float32, bfloat16, float16 and float64")
         return value
 
-    def layer_types(self, num_layers: int) -> tuple[str, ...]:
-        """Return `layer_types`, the kind of attention of each layer, or () if the file does not have it."""
-        value = self.values.get("layer_types")
+    def windowed_layers(self, usual: Sequence[bool]) -> Sequence[bool]:
+        """Return whether each layer has a window, by `layer_types`; `usual` is for files that do not have it."""
+        value, num_layers = self.values.get("layer_types"), len(usual)
         if value is None:
-            return ()
+            return usual
         if not isinstance(value, list) or len(value) != num_layers or not set(value) <= set(_LAYER_TYPES):
             raise self.refuse(
                 "layer_types", f"a list of {num_layers}, each one of {', '.join(_LAYER_TYPES)}, is expected"
             )
-        return tuple(value)
+        return [kind == "sliding_attention" for kind in value]
 
     def only(self, name: str, accepted: Any) -> None:
         """Raise for an option that would change the network and is not built."""

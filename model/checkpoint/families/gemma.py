@@ -44,11 +44,9 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
     hf.only("use_bidirectional_attention", False)
     heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
     num_layers = hf.size("num_hidden_layers")
-    types = hf.layer_types(num_layers) or tuple(
-        "sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(num_layers)
-    )
+    has_window = hf.windowed_layers([(i + 1) % pattern > 0 for i in range(num_layers)])
     window = hf.nullable_size("sliding_window", 4096)
-    if window is None and "sliding_attention" in types:
+    if window is None and any(has_window):
         raise hf.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
     bias = hf.flag("attention_bias", False)
     shared = {
@@ -58,11 +56,10 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
         "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
         "attention_bias": bias,
         "attention_out_bias": bias,
-        "mlp_bias": False,
         "embedding_scale": heads.hidden_size**0.5,
         "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
         "attention_scale": hf.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        "sliding_windows": tuple(window if kind == "sliding_attention" else None for kind in types),
+        "sliding_windows": tuple(window if windowed else None for windowed in has_window),
     }
     return ModelConfig(**common, **{**shared, **options})
 

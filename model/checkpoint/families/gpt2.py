@@ -36,7 +36,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     hf.only("add_cross_attention", False)
     return ModelConfig(
         **common,
-        **heads.fields(),
+        **heads.fields() | ({} if hf.flag("scale_attn_weights", True) else {"attention_scale": 1.0}),
         vocab_size=hf.size("vocab_size", 50257),
         num_layers=hf.size("n_layer", 12),
         intermediate_size=hf.size("n_inner", 4 * heads.hidden_size),
@@ -44,14 +44,11 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         norm="layernorm",
         norm_eps=hf.number("layer_norm_epsilon", 1e-5),
         activation=hf.activation("activation_function", "gelu_new"),
-        gated_mlp=False,
         attention_bias=True,
         attention_out_bias=True,
         mlp_bias=True,
-        rope=None,
         learned_positions=True,
         tie_word_embeddings=hf.flag("tie_word_embeddings", True),
-        attention_scale=heads.head_dim**-0.5 if hf.flag("scale_attn_weights", True) else 1.0,
     )
 
 

@@ -49,7 +49,6 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         norm_eps=hf.number("layer_norm_eps", 1e-5),
         parallel_blocks=hf.flag("use_parallel_residual", True),
         activation=hf.activation("hidden_act", "gelu"),
-        gated_mlp=False,
         attention_bias=bias,
         attention_out_bias=bias,
         mlp_bias=True,
@@ -59,9 +58,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
             max_model_len,
             partial=hf.number("rotary_pct", 0.25),
         ),
-        learned_positions=False,
         tie_word_embeddings=hf.flag("tie_word_embeddings", False),
-        attention_scale=heads.head_dim**-0.5,
     )
 
 

@@ -10,7 +10,7 @@ from model.checkpoint.families.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class HeadCounts:
-    """The sizes of heads, under their names in ModelConfig."""
+    """The sizes of heads, under their names in ModelConfig, and the usual scale of scores."""
 
     hidden_size: int
     num_heads: int
@@ -18,7 +18,7 @@ class HeadCounts:
     head_dim: int
 
     def fields(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "attention_scale": self.head_dim**-0.5}
 
 
 def equal_heads(
@@ -39,21 +39,14 @@ def equal_heads(
     return HeadCounts(hidden_size, num_heads, num_heads, hidden_size // num_heads)
 
 
-def grouped_heads(
-    hf: Fields,
-    *,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden_size: int | None = None,
-) -> HeadCounts:
+def grouped_heads(hf: Fields, *, num_kv_heads: int | None = None, head_dim: int | None = None) -> HeadCounts:
     """Read query heads that share key heads, and a head_dim that may differ from width / heads.
 
     The arguments are a family's defaults; where it has none, there are as many key heads as query heads (also where the
     file says null), and the head_dim is width / heads. Raises ModelLoadError for heads that cannot be shared evenly and
     for an odd head_dim, which cannot be rotated.
     """
-    hidden_size, num_heads = hf.size("hidden_size", hidden_size), hf.size("num_attention_heads", num_heads)
+    hidden_size, num_heads = hf.size("hidden_size"), hf.size("num_attention_heads")
     shared = hf.nullable_size("num_key_value_heads", num_kv_heads) or num_heads
     if num_heads % shared:
         raise hf.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads}) is expected")

@@ -19,6 +19,7 @@ from model.checkpoint.families.weight_table import (
     norm,
     out_bias,
     qkv_bias,
+    separate_qkv,
     untied,
 )
 from model.config import ModelConfig
@@ -31,12 +32,7 @@ def has_head_norm(config: ModelConfig) -> bool:
 
 
 ATTENTION_ROWS: tuple[WeightRow, ...] = (
-    *linear(
-        "layers.{i}.qkv",
-        tuple(f"{_ATTENTION}.{part}_proj" for part in "qkv"),
-        ("q d", "kv d", "kv d"),
-        bias=qkv_bias,
-    ),
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
     WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",), has_head_norm),
     WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), has_head_norm),
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
@@ -77,36 +73,34 @@ def read_common(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
         "norm": "rmsnorm",
         "norm_eps": hf.number("rms_norm_eps", 1e-6),
         "gated_mlp": True,
-        "learned_positions": False,
         "tie_word_embeddings": hf.flag("tie_word_embeddings", False),
-        "attention_scale": heads.head_dim**-0.5,
     }
 
 
-def _read(hf: Fields, common: Common, heads: HeadCounts, max_model_len: int, **options: Any) -> ModelConfig:
+def read_like_llama(hf: Fields, common: Common, heads: HeadCounts, max_model_len: int, **options: Any) -> ModelConfig:
+    """Read a network built on Llama; `options` are the fields of ModelConfig in which it differs."""
     bias = hf.flag("attention_bias", False)
     defaults: dict[str, Any] = {
         "activation": hf.activation("hidden_act", "silu"),
         "attention_bias": bias,
         "attention_out_bias": bias,
-        "mlp_bias": False,
         "max_model_len": max_model_len,
         "rope": read_rope(
             hf, heads.head_dim, max_model_len, original=hf.optional_int("original_max_position_embeddings")
         ),
     }
-    return ModelConfig(**common, **read_common(hf, heads), **{**defaults, **options})
+    return ModelConfig(**common, **{**read_common(hf, heads), **defaults, **options})
 
 
 def _read_llama(hf: Fields, common: Common) -> ModelConfig:
     context = hf.size("max_position_embeddings", 2048)
-    return _read(hf, common, grouped_heads(hf), context, mlp_bias=hf.flag("mlp_bias", False))
+    return read_like_llama(hf, common, grouped_heads(hf), context, mlp_bias=hf.flag("mlp_bias", False))
 
 
 def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
     hf.only("layer_types", None)  # transformers reads none either: every layer has the window
     window = hf.nullable_size("sliding_window", 4096)
-    return _read(
+    return read_like_llama(
         hf,
         common,
         grouped_heads(hf, num_kv_heads=8),
@@ -119,7 +113,7 @@ def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
     context = hf.size("max_position_embeddings", 32768)
-    return _read(
+    return read_like_llama(
         hf,
         common,
         grouped_heads(hf, num_kv_heads=32),
@@ -133,7 +127,7 @@ def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
 def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
     context = hf.size("max_position_embeddings", 32768)
     heads = grouped_heads(hf, num_kv_heads=32, head_dim=128)
-    return _read(hf, common, heads, context, qk_norm="head", sliding_windows=_qwen_windows(hf))
+    return read_like_llama(hf, common, heads, context, qk_norm="head", sliding_windows=_qwen_windows(hf))
 
 
 def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
@@ -143,13 +137,11 @@ def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
     num_layers = hf.size("num_hidden_layers")
     first = hf.optional_int("max_window_layers")
     first = 28 if first is None else first
-    types = hf.layer_types(num_layers) or tuple(
-        "sliding_attention" if i >= first else "full_attention" for i in range(num_layers)
-    )
+    has_window = hf.windowed_layers([i >= first for i in range(num_layers)])
     window = hf.nullable_size("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
     if window is None:
         return ()
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return tuple(window if windowed else None for windowed in has_window)
 
 
 LLAMA = Family("llama", ("LlamaForCausalLM",), ("llama",), _read_llama, _TABLE)

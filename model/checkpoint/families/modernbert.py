@@ -3,6 +3,7 @@
 """
 
 import re
+from operator import attrgetter
 
 from model.checkpoint.families.bert import TASKS, named
 from model.checkpoint.families.family import Common, Family
@@ -13,12 +14,7 @@ from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear,
 from model.config import ModelConfig
 
 _BLOCK = "model.layers.{i}"
-
-
-def _norm_bias(config: ModelConfig) -> bool:
-    return config.norm_bias
-
-
+_norm_bias = attrgetter("norm_bias")
 _TABLE = WeightMap(
     rows=(
         WeightRow("embed.weight", ("model.embeddings.tok_embeddings.weight",), ("vocab d",)),
@@ -40,9 +36,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     heads = equal_heads(hf, defaults=(768, 12))
     num_layers, max_model_len = hf.size("num_hidden_layers", 22), hf.size("max_position_embeddings", 8192)
     every = hf.size("global_attn_every_n_layers", 3)
-    types = hf.layer_types(num_layers) or tuple(
-        "sliding_attention" if i % every else "full_attention" for i in range(num_layers)
-    )
+    has_window = hf.windowed_layers([i % every > 0 for i in range(num_layers)])
     window = hf.size("local_attention", 128) // 2 + 1  # as many tokens on either side, and the query's own
     global_theta = hf.number("global_rope_theta", 160_000.0)
     local_theta = hf.nullable_number("local_rope_theta", 10_000.0) or global_theta
@@ -74,12 +68,10 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         mlp_bias=hf.flag("mlp_bias", False),
         rope=global_rope,
         local_rope=local_rope,
-        learned_positions=False,
         tie_word_embeddings=True,
         has_head=False,
         causal=False,
-        attention_scale=heads.head_dim**-0.5,
-        sliding_windows=tuple(window if kind == "sliding_attention" else None for kind in types),
+        sliding_windows=tuple(window if windowed else None for windowed in has_window),
     )
 
 

@@ -5,7 +5,7 @@ import re
 from model.checkpoint.families.bert import HEADS, TASKS, named, read_encoder
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import ModelConfig, PositionBiasConfig
 
 _BLOCK = "encoder.layer.{i}"
@@ -15,12 +15,7 @@ _TABLE = WeightMap(
         WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
         *norm("embed_norm", "embeddings.LayerNorm", bias=True),
         WeightRow("position_bias.weight", ("encoder.relative_attention_bias.weight",), ("buckets heads",)),
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{_BLOCK}.attention.attn.{part}" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-            bias=True,
-        ),
+        *separate_qkv(f"{_BLOCK}.attention.attn.*", bias=True),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.attn.o", "d q", bias=True),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.attention.LayerNorm", bias=True),
         *linear("layers.{i}.up", f"{_BLOCK}.intermediate.dense", "ff d", bias=True),

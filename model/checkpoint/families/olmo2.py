@@ -6,21 +6,16 @@ Walsh et al. 2025, arXiv:2501.00656.
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_common
+from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_like_llama
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias, separate_qkv
 from model.config import ModelConfig
 
 _ATTENTION = "model.layers.{i}.self_attn"
 _TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{_ATTENTION}.{part}_proj" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-            bias=qkv_bias,
-        ),
+        *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
         WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("q",)),
         WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("kv",)),
         *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
@@ -37,17 +32,14 @@ _TABLE = WeightMap(
 def _read(hf: Fields, common: Common) -> ModelConfig:
     heads = grouped_heads(hf)
     max_model_len = hf.size("max_position_embeddings", 2048)
-    bias = hf.flag("attention_bias", False)
-    return ModelConfig(
-        **common,
-        **{**read_common(hf, heads), "norm_eps": hf.number("rms_norm_eps", 1e-5)},
+    return read_like_llama(
+        hf,
+        common,
+        heads,
+        max_model_len,
+        norm_eps=hf.number("rms_norm_eps", 1e-5),
         norm_placement="output",
         qk_norm="full",
-        max_model_len=max_model_len,
-        activation=hf.activation("hidden_act", "silu"),
-        attention_bias=bias,
-        attention_out_bias=bias,
-        mlp_bias=False,
         rope=read_rope(hf, heads.head_dim, max_model_len),
     )
 

@@ -1,6 +1,7 @@
 """Reads OPT. Zhang et al. 2022, arXiv:2205.01068. OPT-350m norms after each sublayer and embeds in fewer dimensions."""
 
 import re
+from operator import attrgetter
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
@@ -13,6 +14,7 @@ from model.checkpoint.families.weight_table import (
     norm,
     out_bias,
     qkv_bias,
+    separate_qkv,
     untied,
 )
 from model.config import ModelConfig
@@ -24,27 +26,18 @@ def _projects(config: ModelConfig) -> bool:
     return config.embedding_size is not None
 
 
-def _has_final_norm(config: ModelConfig) -> bool:
-    return config.final_norm
-
-
 _TABLE = WeightMap(
     rows=(
         WeightRow("embed.weight", (f"{_TOP}.embed_tokens.weight",), ("vocab embedding",)),
         WeightRow("embed_in.weight", (f"{_TOP}.project_in.weight",), ("d embedding",), _projects),
         WeightRow("pos_embed.weight", (f"{_TOP}.embed_positions.weight",), ("positions d",)),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.self_attn_layer_norm", bias=True),
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{_BLOCK}.self_attn.{part}_proj" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-            bias=qkv_bias,
-        ),
+        *separate_qkv(f"{_BLOCK}.self_attn.*_proj", bias=qkv_bias),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.self_attn.out_proj", "d q", bias=out_bias),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.final_layer_norm", bias=True),
         *linear("layers.{i}.up", f"{_BLOCK}.fc1", "ff d", bias=mlp_bias),
         *linear("layers.{i}.down", f"{_BLOCK}.fc2", "d ff", bias=mlp_bias),
-        *norm("final_norm", f"{_TOP}.final_layer_norm", bias=_has_final_norm, when=_has_final_norm),
+        *norm("final_norm", f"{_TOP}.final_layer_norm", bias=True, when=attrgetter("final_norm")),
         WeightRow("embed_out.weight", (f"{_TOP}.project_out.weight",), ("embedding d",), _projects),
         WeightRow("head.weight", ("lm_head.weight",), ("vocab embedding",), untied),
     ),
@@ -70,16 +63,13 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         norm_placement="pre" if before else "post",
         final_norm=before and not hf.flag("_remove_final_layer_norm", False),
         activation=hf.activation("activation_function", "relu"),
-        gated_mlp=False,
         attention_bias=bias,
         attention_out_bias=bias,
         mlp_bias=bias,
-        rope=None,
         learned_positions=True,
         position_offset=2,
         embedding_size=None if embedding_size == heads.hidden_size else embedding_size,
         tie_word_embeddings=hf.flag("tie_word_embeddings", True),
-        attention_scale=heads.head_dim**-0.5,
     )
 
 

@@ -36,9 +36,6 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         **{**shared, "norm_eps": hf.number("rms_norm_eps", 1e-5)},
         max_model_len=max_model_len,
         activation=hf.activation("hidden_act", "silu"),
-        attention_bias=False,
-        attention_out_bias=False,
-        mlp_bias=False,
         # The length before stretching is next to the parameters, and wins over what they say.
         rope=read_rope(
             hf,

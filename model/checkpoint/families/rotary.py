@@ -1,20 +1,13 @@
 """Reads the rotary embedding that config.json describes, in the spellings of transformers 4 and 5."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from model.checkpoint.families.fields import Fields
 from model.config import RopeConfig, RopeType
 
-_ROPE_TYPES: dict[str, RopeType] = {
-    "default": "default",
-    "linear": "linear",
-    "dynamic": "dynamic",
-    "llama3": "llama3",
-    "yarn": "yarn",
-    "longrope": "longrope",
-    "su": "longrope",  # the name Phi-3 first gave it
-}
+_ROPE_TYPES: dict[str, RopeType] = {name: name for name in get_args(RopeType)}
+_ROPE_TYPES["su"] = "longrope"  # the name Phi-3 first gave it
 
 
 def read_rope(

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import ACTIVATIONS, Fields
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, gated, linear, norm, not_gated, untied
+from model.checkpoint.families.weight_table import (
+    WeightMap,
+    WeightRow,
+    gated,
+    linear,
+    norm,
+    not_gated,
+    separate_qkv,
+    untied,
+)
 from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
@@ -21,11 +30,7 @@ def _stack(side: str, mlp: int) -> tuple[WeightRow, ...]:
             ("buckets heads",),
         ),
         *norm("layers.{i}.attn_norm", f"{attention}.layer_norm"),
-        *linear(
-            "layers.{i}.qkv",
-            tuple(f"{attention}.SelfAttention.{part}" for part in "qkv"),
-            ("q d", "kv d", "kv d"),
-        ),
+        *separate_qkv(f"{attention}.SelfAttention.*"),
         *linear("layers.{i}.attn_out", f"{attention}.SelfAttention.o", "d q"),
         *(_CROSS if side == "decoder" else ()),
         *norm("layers.{i}.mlp_norm", f"{dense}.layer_norm"),
@@ -93,11 +98,6 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         norm_eps=hf.number("layer_norm_epsilon", 1e-6),
         activation=activation,
         gated_mlp=gated_mlp,
-        attention_bias=False,
-        attention_out_bias=False,
-        mlp_bias=False,
-        rope=None,
-        learned_positions=False,
         position_bias=bias,
         tie_word_embeddings=True,
         has_head=False,

@@ -4,8 +4,9 @@ For our names, and the shapes that they have here, see model/checkpoint/weight_m
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from model.config import ModelConfig
@@ -26,20 +27,10 @@ def untied(config: ModelConfig) -> bool:
     return config.has_head and not config.tie_word_embeddings
 
 
-def qkv_bias(config: ModelConfig) -> bool:
-    return config.attention_bias
-
-
-def out_bias(config: ModelConfig) -> bool:
-    return config.attention_out_bias
-
-
-def mlp_bias(config: ModelConfig) -> bool:
-    return config.mlp_bias
-
-
-def gated(config: ModelConfig) -> bool:
-    return config.gated_mlp
+qkv_bias = attrgetter("attention_bias")
+out_bias = attrgetter("attention_out_bias")
+mlp_bias = attrgetter("mlp_bias")
+gated = attrgetter("gated_mlp")
 
 
 def not_gated(config: ModelConfig) -> bool:
@@ -128,3 +119,11 @@ def linear(
     has_bias = when if bias is True else bias
     of_bias: Arrange = "as it is" if transposed else arrange
     return matrix, WeightRow(f"{ours}.bias", tuple(f"{name}.bias" for name in names), lengths, has_bias, of_bias)
+
+
+def separate_qkv(theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | When = False) -> tuple[WeightRow, ...]:
+    """Return the rows of queries, keys and values that are three matrices in the files: `theirs` names each, with *
+    in place of the part.
+    """
+    names = tuple(theirs.replace("*", part) for part in parts)
+    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d"), bias=bias)

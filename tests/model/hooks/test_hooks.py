@@ -119,7 +119,7 @@ def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Tra
         assert stack is not None
         residual = stack.blocks[0].attention if name == "attn" else stack.blocks[0].cross
         assert residual is not None
-        bias = residual.f.heads.out.bias  # type: ignore[attr-defined]
+        bias = residual.f.heads.out.bias
         each.reads = [result, out]
         seen = run(model, [each])[0].points
         total = seen[result].sum(1) + (0 if bias is None else bias)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.kernels.attention import PatternOutput
-from model.layers.attention import NativeAttention
+from model.layers.attention import CachedKV, NativeAttention
 from tests.model.layers.attention_world import World
 
 SENTINEL = 7.0
@@ -39,6 +39,6 @@ def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
         found = attention.attend_with_pattern_output(q, world.cache, batch, key_range, world.rule, table)
         assert torch.equal(found, expected)
         for span, (answer, room, rows, heads) in rooms.items():
-            pattern = attention.rows(q, rows, heads, world.cache, key_range, span, world.rule, "pattern")
+            pattern = attention.rows(q, rows, heads, CachedKV(world.cache, key_range, span), world.rule, "pattern")
             assert torch.equal(room, pattern.to(pattern_dtype)), world
             assert (answer == SENTINEL).sum() == answer.numel() - room.numel(), world

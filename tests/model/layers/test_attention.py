@@ -20,10 +20,9 @@ from model.config import RopeConfig
 from model.layers.attention import (
     Attention,
     AttentionRule,
+    CachedKV,
     NativeAttention,
     PlainAttention,
-    cached_keys,
-    cached_values,
 )
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.rope import Rope
@@ -81,7 +80,7 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
 
         def rows(kind: str) -> torch.Tensor:
             where = [batch.first_rows[span] + row for row in chosen]  # noqa: B023
-            return attention.rows(q, where, heads, world.cache, key_range, span, world.rule, kind)  # noqa: B023
+            return attention.rows(q, where, heads, CachedKV(world.cache, key_range, span), world.rule, kind)  # noqa: B023
 
         scores = expected[heads][:, chosen]
         seen = scores > -math.inf
@@ -165,10 +164,11 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
         rows = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
         rows = random.sample(rows, random.randint(1, len(rows)))
         heads = random.sample(range(world.num_heads), random.randint(1, world.num_heads))
-        scores = attention.rows(q, rows, heads, world.cache, key_range, span, world.rule, "scores")
-        pattern = attention.rows(q, rows, heads, world.cache, key_range, span, world.rule, "pattern")
+        cached = CachedKV(world.cache, key_range, span)
+        scores = attention.rows(q, rows, heads, cached, world.rule, "scores")
+        pattern = attention.rows(q, rows, heads, cached, world.rule, "pattern")
         assert torch.equal(attention.softmax(scores), pattern)
-        z = attention.mix(pattern, heads, world.num_heads, world.cache, key_range, span)
+        z = attention.mix(pattern, heads, world.num_heads, cached)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
 
 
@@ -178,7 +178,7 @@ def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound
     _, _, key_range = world.step(attention, *world.whole(0, 1))
     n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
     pattern = torch.rand(3, 5, n, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    z = attention.mix(pattern, heads, world.num_heads, world.cache, key_range, 1)
+    z = attention.mix(pattern, heads, world.num_heads, CachedKV(world.cache, key_range, 1))
     _, _, v = world.parts(1)
     expected = pattern.double() @ v[:, heads].transpose(0, 1)
     assert (z - expected).abs().max() <= bound * (1 + expected.abs().max())
@@ -202,7 +202,7 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dt
             attention.write_cross_kv(kv, world.cache, np.array(slots, np.int64))
             spans.append(Span([0] * rows, 0, world.tables[s], 1, world.tables[encoder], keys))
         batch = Batch(spans, world.block_size, CPU)
-        key_range = batch.cross_key_range()
+        key_range = batch.cross_key_range
         q = torch.cat([world.qkv[0], world.qkv[1]])[:, : world.num_heads]
         found = attention.attend(q, world.cache, batch, key_range, rule)
         for span, (s, encoder) in enumerate(((0, 2), (1, 3))):
@@ -211,7 +211,7 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dt
             scores = torch.einsum("qhd,khd->hqk", queries, k) * rule.scale
             own = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
             assert (found[own] - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max())
-            pattern = attention.rows(q, own, [0], world.cache, key_range, span, rule, "pattern")
+            pattern = attention.rows(q, own, [0], CachedKV(world.cache, key_range, span), rule, "pattern")
             assert (pattern[0] - torch.softmax(scores[0], -1)).abs().max() <= 5e-5
 
 
@@ -231,12 +231,10 @@ def test_only_the_first_dimensions_turn_and_the_cache_holds_the_turned_keys(
     wide = world.qkv[0].double()
     exact = Rope(RopeConfig(max_position=64, original_max_position=64), 8, 64, torch.float64)
     turned = torch.cat((Rope.rotate(wide[..., :8], *exact.at(torch.arange(30))), wide[..., 8:]), -1)
-    heads, key_heads = world.num_heads, world.num_key_heads
+    heads, key_heads, cached = world.num_heads, world.num_key_heads, CachedKV(world.cache, key_range, 0)
     assert (q - turned[:, :heads]).abs().max() <= max(bound, 1e-6)
-    assert (cached_keys(world.cache, key_range, 0) - turned[:, heads : heads + key_heads]).abs().max() <= max(
-        bound, 1e-6
-    )
-    assert torch.equal(cached_values(world.cache, key_range, 0), world.qkv[0][:, heads + key_heads :])
+    assert (cached.keys() - turned[:, heads : heads + key_heads]).abs().max() <= max(bound, 1e-6)
+    assert torch.equal(cached.values(), world.qkv[0][:, heads + key_heads :])
 
 
 def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
@@ -247,7 +245,7 @@ def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
     world.tables, world.cache, world.window = [list(range(800))], world.empty_cache(800), None
     attention, cap = NativeAttention(), 30.0
     q, _, key_range = world.step(attention, *world.whole(0))
-    scores = attention.rows(q, [0], [0], world.cache, key_range, 0, AttentionRule(1.0, cap), "scores")
+    scores = attention.rows(q, [0], [0], CachedKV(world.cache, key_range, 0), AttentionRule(1.0, cap), "scores")
     expected = cap * torch.tanh(values.double() / cap)
     assert ((scores[0, 0] - expected).abs() <= 4e-7 * expected.abs()).all()
 

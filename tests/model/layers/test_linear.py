@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import Activation
-from model.kernels.choice import AUTO, KernelConfig
+from model.kernels.choice import KernelConfig
 from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
@@ -171,11 +171,3 @@ def test_dtypes_that_our_kernels_do_not_take_are_computed_plainly(other: torch.d
     layer = Linear(torch.randn(6, 8).to(other))
     assert not layer.native
     assert layer(torch.randn(3, 8).to(other)).dtype == other
-
-
-def test_taking_a_layer_removes_its_tensors_so_that_originals_are_freed() -> None:
-    weights = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b.weight": torch.randn(4, 2)}
-    Linear.take(weights, "a", kernels=AUTO, batch_invariant=True)
-    assert list(weights) == ["b.weight"]
-    with pytest.raises(KeyError):
-        Linear.take(weights, "c", kernels=AUTO, batch_invariant=True)

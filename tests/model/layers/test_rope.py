@@ -98,6 +98,11 @@ def turned_by_theirs(parameters: dict[str, Any], q: torch.Tensor, k: torch.Tenso
     return turned[0][0], turned[1][0]
 
 
+def rotated(rope: Rope, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    cos, sin = rope.at(positions)
+    return Rope.rotate(q, cos, sin), Rope.rotate(k, cos, sin)
+
+
 @pytest.mark.parametrize("name", SCALINGS)
 @pytest.mark.parametrize("length", [32, TRAINED, 400])
 def test_every_scaling_turns_as_transformers_does_at_the_full_context(name: str, length: int, tmp_path: Any) -> None:
@@ -105,7 +110,7 @@ def test_every_scaling_turns_as_transformers_does_at_the_full_context(name: str,
     q, k = torch.randn(length, 4, HEAD_DIM), torch.randn(length, 2, HEAD_DIM)
     expected_q, expected_k = turned_by_theirs(SCALINGS[name], q, k)
     rope = Rope(ours(SCALINGS[name], tmp_path), HEAD_DIM, length, torch.float32)
-    turned_q, turned_k = rope.apply(q, k, torch.arange(length))
+    turned_q, turned_k = rotated(rope, q, k, torch.arange(length))
     assert (turned_q - expected_q).abs().max() <= 1e-6
     assert (turned_k - expected_k).abs().max() <= 1e-6
 
@@ -129,7 +134,7 @@ def test_a_pair_of_dimensions_turns_by_position_times_frequency(tmp_path: Any) -
     rope = Rope(ours({"rope_type": "default"}, tmp_path), HEAD_DIM, TRAINED, torch.float64)
     x = torch.zeros(1, 1, HEAD_DIM, dtype=torch.float64)
     x[0, 0, 3] = 1.0
-    turned, _ = rope.apply(x, x, torch.tensor([77]))
+    turned, _ = rotated(rope, x, x, torch.tensor([77]))
     angle = 77 * 10000.0 ** (-2 * 3 / HEAD_DIM)
     assert turned[0, 0, 3].item() == pytest.approx(math.cos(angle), abs=1e-14)
     assert turned[0, 0, 3 + HEAD_DIM // 2].item() == pytest.approx(math.sin(angle), abs=1e-14)
@@ -145,7 +150,7 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
         """Rotate rows whose first column is the position; q and k are views into a wider row, as in a decoder."""
         parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
         q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
-        turned = rope.apply(q, k, rows[:, 0].long())
+        turned = rotated(rope, q, k, rows[:, 0].long())
         assert turned[0].dtype == dtype
         return torch.cat(turned, 1)
 
@@ -160,7 +165,7 @@ def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(name
     within = 128 if name == "dynamic" else 32
 
     def rotate(max_len: int) -> torch.Tensor:
-        return Rope(rope, HEAD_DIM, max_len, torch.float32).apply(x, x, torch.arange(8))[0]
+        return rotated(Rope(rope, HEAD_DIM, max_len, torch.float32), x, x, torch.arange(8))[0]
 
     assert torch.equal(rotate(within), rotate(within // 2))
     assert not torch.equal(rotate(within), rotate(within + 64))

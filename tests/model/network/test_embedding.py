@@ -10,7 +10,7 @@ from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.kernels.choice import AUTO
 from model.layers.token_table import TokenTable
-from model.network.embedding import Embedding
+from model.loading.stack_builder import StackBuilder
 from tests import tiny
 from tests.network import CPU
 
@@ -38,9 +38,9 @@ def test_an_embedding_in_one_pass_has_the_bits_of_its_parts(
     if "position" in added:
         weights["pos_embed.weight"] = numbers(200, width)
     tokens = TokenTable(numbers(50, width))
-    embedding = Embedding.take(
-        weights, tokens, replace(bert, hidden_size=width), kernels=AUTO, context=200, batch_invariant=True
-    )
+    config = replace(bert, hidden_size=width)
+    embedding = StackBuilder(config, weights, tokens, 200, kernels=AUTO, batch_invariant=True).embedding()
+    assert not weights
     assert embedding.at_once is not None
     ids = torch.randint(50, (count,), generator=generator).tolist()
     batch = Batch.unchunked([ids[:1], ids[-count:]], 16, CPU, [1, 1])

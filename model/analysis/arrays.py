@@ -1,0 +1,10 @@
+"""Names the numpy arrays that analyses take and return. It needs no torch."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]

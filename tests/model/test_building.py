@@ -1,0 +1,29 @@
+"""A network is built out of a dict of weights, which gives up each one as it is packed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
+from model.loading.loader import build_model
+from tests import tiny
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "opt-post", "bart"])
+def test_building_removes_all_tensors_so_that_originals_are_freed(name: str, tmp_path: Path) -> None:
+    folder = tiny.make_variant(name, tmp_path)
+    config = read_config(folder)
+    weights = load_weights(folder, config, torch.float32)
+    build_model(config, weights, context=config.max_model_len)
+    assert not weights
+
+
+def test_a_missing_weight_is_an_error(tmp_path: Path) -> None:
+    folder = tiny.make_variant("gpt2", tmp_path)
+    config = read_config(folder)
+    weights = load_weights(folder, config, torch.float32)
+    del weights["layers.1.down.weight"]
+    with pytest.raises(KeyError, match=r"layers\.1\.down\.weight"):
+        build_model(config, weights, context=config.max_model_len)
