@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.dispatch.admission import Admission, Cost
 from server.dispatch.request_context import RequestContext
@@ -31,7 +31,7 @@ class InflightRequests:
     admission: Admission
     failures: Counter[str]
     send: Callable[[WorkerState, messages.ToWorker], None]
-    _last_uid: int = 0
+    _last_uid: int = field(init=False, default=0)
 
     @property
     def count(self) -> int:

@@ -32,27 +32,27 @@ class RequestHandle:
     request_context: RequestContext
     on_close: Callable[["RequestHandle"], None]
     on_taken: Callable[["RequestHandle", ApiError | None], None]
-    """Called once, when the reader has the end or left, with the error that it was given."""
+    """A function that is called once, when the reader has the end or has left, with the error that the reader got."""
     num_expected_tokens: int = 0
-    """Tokens of its prompt that are expected to be in its worker's prefix cache."""
+    """Tokens of the prompt that are expected to be in the worker's prefix cache."""
     was_read: bool = False
-    """Whether all of its prompt was computed."""
+    """Whether the whole prompt was computed."""
     seconds_allowed: float | None = None
-    """Seconds from the arrival of its HTTP request to its deadline."""
+    """Seconds from the arrival of the HTTP request to the deadline."""
     num_generated_tokens: int = 0
     is_finished: bool = False
-    """Whether the engine has nothing more to report about it."""
+    """Whether the engine has reported the end of the request."""
     timer: asyncio.TimerHandle | None = None
     """The deadline's timer; the client cancels it."""
     on_token: Callable[[int], bool] | None = None
     """Called with a token that comes with nothing else while the reader waits; if it returns False, the reader takes
     it.
     """
-    _is_taken: bool = False
-    _is_closed: bool = False
-    _outputs: deque[RequestOutput] = field(default_factory=deque)
-    _error: ApiError | None = None
-    _waiter: asyncio.Future[None] | None = None
+    _is_taken: bool = field(init=False, default=False)
+    _is_closed: bool = field(init=False, default=False)
+    _outputs: deque[RequestOutput] = field(init=False, default_factory=deque)
+    _error: ApiError | None = field(init=False, default=None)
+    _waiter: asyncio.Future[None] | None = field(init=False, default=None)
 
     @property
     def num_tokens_left(self) -> int:

@@ -7,7 +7,7 @@ It knows what a task declares and the names of points; it knows nothing of what 
 from typing import Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
-from server.engine.base_task import BaseTask, Depth, Depths, Stacks
+from server.engine.base_task import BaseTask, Depth, Stacks
 
 Stage = Literal["encoder", "cross", "decoder", "logits"]
 """Parts of a step, in the order in which they run; in "cross" the decoder's blocks take keys and values from the
@@ -17,8 +17,8 @@ encoder's output.
 NOT_AT_ALL = Depth(0, needs_output=False)
 
 
-def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> Depths:
-    """Return how deep each stack must run for a task; the decoder's is None if it has no part in the answer.
+def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> tuple[Depth, Depth | None]:
+    """Return how deep the encoder and the decoder must run for a task; None if the decoder has no part in the answer.
 
     is_changed: whether interventions change the numbers. Raises ValueError if the task asks for a stack that the model
     lacks.
@@ -34,7 +34,7 @@ def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> Dept
         # Changed patterns are computed again where they are used, so the last block has to use them.
         encoder = encoder._replace(needs_output=True)
         decoder = decoder and decoder._replace(needs_output=True)
-    return Depths(encoder, decoder)
+    return encoder, decoder
 
 
 def stage_of(stack: Stack, name: str) -> Stage:

@@ -131,14 +131,12 @@ class Sequence:
         anything after the last block's queries, keys and values is needed.
         """
         self.only_captures = request.task.is_inspection
-        """Whether it neither generates text nor embeds it: while others do, it may wait."""
-        self.num_encoder_layers_needed, self.needs_encoder_output = encoder or NOT_AT_ALL
+        """Whether the sequence neither generates text nor embeds it: while others do, it may wait."""
+        self.num_encoder_layers_needed, self.needs_encoder_output = encoder
         self.is_changed = is_changed
         """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
-        """Whether its blocks may serve other sequences: only if they hold every layer, unchanged, as the model
-        computes it.
-        """
+        """Whether other sequences may reuse the blocks: only if these hold every layer as the model computes it."""
         self._captured_positions = () if decoder is None else request.task.captured_positions(self.num_prompt_tokens)
         max_tokens = params.max_tokens if params else 0
         # The last generated token is never fed back, so it needs no room.

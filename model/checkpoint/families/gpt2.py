@@ -31,12 +31,15 @@ _TABLE = WeightMap(
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
     heads = equal_heads(hf, "n_embd", "n_head", defaults=(768, 12))
+    sizes = heads.fields()
+    if not hf.flag("scale_attn_weights", True):
+        sizes["attention_scale"] = 1.0
     # Softmax in float32 is what we do anyway; a scale that differs by layer and cross-attention are not built.
     hf.only("scale_attn_by_inverse_layer_idx", False)
     hf.only("add_cross_attention", False)
     return ModelConfig(
         **common,
-        **heads.fields() | ({} if hf.flag("scale_attn_weights", True) else {"attention_scale": 1.0}),
+        **sizes,
         vocab_size=hf.size("vocab_size", 50257),
         num_layers=hf.size("n_layer", 12),
         intermediate_size=hf.size("n_inner", 4 * heads.hidden_size),

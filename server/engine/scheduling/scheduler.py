@@ -135,7 +135,7 @@ class Scheduler:
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
         if not self.has_work:
-            self._deadlines.keep(())
+            self._deadlines.keep(())  # finished sequences left theirs behind
             self._round_robin.forget()
 
     def schedule(self, capture_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:

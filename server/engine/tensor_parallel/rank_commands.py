@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 
+from model.checkpoint.folder import one_line
 from model.ranks.commands import Follower, Load
 from model.sharding.group import Group
 from server.engine.execution.threads import use_threads
@@ -40,7 +41,7 @@ def _problem(work: Callable[[], None]) -> str | None:
     try:
         work()
     except Exception as error:
-        return " ".join(str(error).split()) or type(error).__name__
+        return one_line(error)
     return None
 
 
