@@ -30,7 +30,7 @@ class RopeConfig:
     """Positions it was first trained on, before it was stretched; equal to max_position if the files don't say."""
     factor: float | None = None
     attention_factor: float | None = None
-    """What cos and sin are multiplied by (yarn, longrope); None derives it from the factor."""
+    """The factor of cos and sin (yarn, longrope); None derives it from the factor."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -85,8 +85,8 @@ class ModelConfig:
     norm_bias: bool = True
     """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
-    """What is added to every norm's weight, in float32, before the product is rounded to the model's dtype: 1 for
-    Gemma.
+    """The number that is added to every norm's weight in float32, before the product is rounded to the model's dtype: 1
+    for Gemma.
     """
     final_norm: bool = True
     embedding_norm: bool = False
@@ -118,16 +118,16 @@ class ModelConfig:
     embedding_size: int | None = None
     """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
     embedding_scale: float = 1.0
-    """What the token's vector is multiplied by: sqrt(d) for Gemma, rounded to the model's dtype first."""
+    """The factor of the token's vector: sqrt(d) for Gemma, rounded to the model's dtype first."""
     position_bias: PositionBiasConfig | None = None
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
-    """What the last hidden state is multiplied by before the head: d^-0.5 for a tied T5."""
+    """The factor of the last hidden state before the head: d^-0.5 for a tied T5."""
     has_head: bool = True
     """Whether logits exist; False for encoders."""
     attention_scale: float
-    """What q.k is multiplied by; 1 for T5."""
+    """The factor of q.k; 1 for T5."""
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     sliding_windows: tuple[int | None, ...] = ()

@@ -53,7 +53,7 @@ class ServeError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """What the API process reads of a model."""
+    """The parts of a model's folder that the API process reads."""
 
     folder: Path
     fingerprint: Fingerprint

@@ -64,7 +64,7 @@ class AttentionTap:
     the callee may keep the tensor.
     """
     cross: bool = False
-    """Whether it is the attention to the encoder's output instead of the sequence's own."""
+    """Whether the tap is on cross attention instead of self-attention."""
     room: Callable[[int, int], torch.Tensor | None] | None = None
     """A function (layer, keys) -> [heads of that layer, n, keys] of all rows, float32 or float16, zeros: where a
     pattern may be written while attention computes it, instead of being delivered. If it is None or returns None, the

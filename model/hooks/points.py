@@ -24,7 +24,7 @@ class Point:
     formula: str
     """How the numbers are computed from those of other points."""
     about: str = ""
-    """What has been applied to the numbers already, and what has not: gain, rotation, scale."""
+    """The operations that the numbers have and have not been through: gain, rotation, scale."""
     in_block: bool = True
     changeable: bool = True
     """Whether an intervention may change it."""

@@ -27,7 +27,7 @@ _NO_LIBRARY = "there are no compiled kernels for this machine"
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """What computes, and how bfloat16 weights and rows are multiplied: an argument of what builds a network.
+    """The choice of kernels, and of how they multiply bfloat16 weights and rows: an argument of what builds a network.
 
     Raises ValueError for a choice that there is not.
     """

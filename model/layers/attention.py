@@ -35,7 +35,7 @@ class AttentionRule:
     """The rule by which dots become scores."""
 
     scale: float
-    """What q.k is multiplied by."""
+    """The factor of q.k."""
     softcap: float | None = None
     """The soft cap, or None: softcap * tanh(score / softcap), before the bias."""
     bias: torch.Tensor | None = None
@@ -73,15 +73,15 @@ class CachedKV:
 
 
 class AttentionRows(Protocol):
-    """What hooks need from an attention: the numbers inside it, for chosen rows and heads."""
+    """The part of an attention that hooks use: scores, patterns and mixed values of chosen rows and heads."""
 
     def rows(
         self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
     ) -> torch.Tensor:
         """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
-        kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
-        "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
+        S is `span.num_keys`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or "dots" (the
+        bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
         """
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,7 @@ class AttentionRows(Protocol):
 
 
 class Attention(AttentionRows, Protocol):
-    """What a block needs from its attention."""
+    """The interface that every implementation of attention has: writing to the cache, and attending to it."""
 
     def write_kv(
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch

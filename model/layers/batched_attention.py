@@ -35,7 +35,7 @@ class BatchedAttention(PlainAttention):
         super().__init__()
         self._batch: Batch | None = None
         self._made: dict[Hashable, Any] = {}
-        """What the layers of that batch share, on its device."""
+        """The tensors that the layers of that batch share, on its device."""
 
     def write_kv(
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch | DecodeBatch

@@ -20,7 +20,7 @@ CLEAN_UPS = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
     (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
-"""What `clean_up_tokenization_spaces` replaces in decoded text, in this order."""
+"""The replacements that `clean_up_tokenization_spaces` makes in decoded text, in this order."""
 
 _DECODED_AT_ONCE = 4096
 """Most ids decoded as a single list. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second

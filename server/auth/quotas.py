@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from server.auth.rates import RateEstimate, retry_after
 
 PRIORITIES = range(-1000, 1001)
-"""What a request's priority may be; the lower, the earlier."""
+"""The priorities that a request may have; the lower, the earlier."""
 
 
 class LimitReached(Exception):
@@ -42,7 +42,7 @@ class KeyLimits:
 
 
 class KeyUse:
-    """What one key uses now, and has used since the server started. `clock` returns seconds."""
+    """The use of one key, now and since the server started. `clock` returns seconds."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name

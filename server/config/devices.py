@@ -19,7 +19,7 @@ from server.engine.memory.cgroups import read_int, within_quota
 logger = logging.getLogger(__name__)
 
 Devices = int | Literal["all"] | tuple[int, ...]
-"""What `--devices` asks for: so many workers, one on every card, or one on each of these cards."""
+"""The value of `--devices`: so many workers, one on every card, or one on each of these cards."""
 
 _COUNT_CARDS = "import torch; print(torch.cuda.device_count())"
 _COUNT_TIMEOUT = 120.0

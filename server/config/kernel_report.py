@@ -15,7 +15,7 @@ from server.engine.execution.threads import SMALL_MODEL, use_threads
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What computes on this machine, in a server with the same flags and variables."""
+    """The kernels that compute on this machine, in a server with the same flags and variables."""
 
     library: str
     """Path of the compiled kernels."""

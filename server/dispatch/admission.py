@@ -22,7 +22,7 @@ from server.http.errors import QueueFull, too_much_captured
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a request counts for while it is unfinished."""
+    """The amounts that an unfinished request takes of each budget."""
 
     num_tokens: int
     """Tokens of its prompt plus the most it may generate."""
@@ -32,7 +32,7 @@ class Cost:
     num_read: int = 0
     """Tokens that the model reads for it."""
     is_inspection: bool = False
-    """Whether it only captures; text overtakes it."""
+    """Whether the request only captures; requests for text overtake it."""
 
 
 STEP_MEMORY = 128 << 20
@@ -64,7 +64,7 @@ class ResourceBudget:
         self._by_stay = by_stay
         self._num_holds = 0
         self.held_by: Counter[str] = Counter()
-        """What each client holds, without those that hold nothing."""
+        """The amount that each client holds; clients that hold nothing are left out."""
         self._clock = clock
         self._returns = RateEstimate()
 

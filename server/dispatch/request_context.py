@@ -20,7 +20,7 @@ class RequestContext:
     """The terms of one HTTP request. Times are CLOCK_MONOTONIC, in seconds."""
 
     record: RequestRecord | None = None
-    """What its log line will say; None for work that no HTTP request asked for."""
+    """The contents of the request's log line; None for work that no HTTP request asked for."""
     key: ApiKey | None = None
     """The API key it came with; None while the server is open to all."""
     priority: int = 0

@@ -35,15 +35,15 @@ class Route(NamedTuple):
 
 @dataclass(slots=True)
 class RoutedPrompt:
-    """What a request gives to read, and what it has to do with the prefix cache."""
+    """The tokens that a request reads, and how it uses the prefix cache."""
 
     token_ids: Sequence[int]
     encoder_token_ids: Sequence[int] = ()
     _: KW_ONLY
     takes: bool = True
-    """Whether it may begin after what the cache holds."""
+    """Whether the request may reuse the prefix cache's blocks."""
     leaves: bool = True
-    """Whether what it computes may serve other requests."""
+    """Whether the request's own blocks may enter the prefix cache."""
 
     @classmethod
     def of(

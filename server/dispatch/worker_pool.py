@@ -46,7 +46,7 @@ class WorkerPool:
         self.workers = tuple(WorkerState(i) for i in range(num_workers))
         self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_disconnect))
         self.last_info: EngineInfo | None = None
-        """What the worker that became ready last said of its engine; None before any was."""
+        """The engine's description from the worker that became ready last; None before any was."""
         self.may_leave = False
         """Whether workers without requests are expected to end: it is no warning then."""
         self._on_message = on_message

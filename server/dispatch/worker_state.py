@@ -35,18 +35,18 @@ class WorkerState:
         self._load_seconds: float | None = None
         """Seconds that the last process that became ready took for that."""
         self._ready_since: float | None = None
-        """When its present process became ready, on CLOCK_MONOTONIC."""
+        """The time (CLOCK_MONOTONIC) at which the present process became ready."""
         self._silent_since: float | None = None
-        """When it fell silent, from the time it is called hung until it answers."""
+        """The time at which the worker fell silent, kept while it counts as hung."""
         self._killed_at = 0.0
-        """When it is to be killed, should it remain hung."""
+        """The time at which the worker will be killed if it remains hung."""
         self.restart_note: str | None = None
-        """What is known of it while it waits for its next start."""
+        """The reason why the worker waits for its next start, or None."""
         self.kill_reason: str | None = None
-        """Why its process is being killed."""
+        """The reason why the process is being killed, or None."""
         self.is_hung = False
         self.silent_for = 0.0
-        """Seconds without a message, while it is ready."""
+        """Seconds without a message while the worker is ready."""
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
         self.checks_until_idle = 0

@@ -58,7 +58,7 @@ class EngineConfig:
     cuda_graphs: str = "compiled"
     """How single-token steps run on a GPU (`server.engine.execution.cuda_graphs`): compiled | plain | off."""
     kernels: Literal["auto", "native", "torch"] = "auto"
-    """What computes on a CPU: our kernels where they can (auto), our kernels or an error (native), or plain torch
+    """The kernels on a CPU: our kernels where they can (auto), our kernels or an error (native), or plain torch
     operations (torch).
     """
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = "auto"

@@ -27,7 +27,7 @@ _CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
 
 
 class Loaded(NamedTuple):
-    """What an engine is made of."""
+    """The parts of an engine."""
 
     model: Transformer
     cache: KVCache

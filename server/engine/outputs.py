@@ -47,7 +47,7 @@ class Timing:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """What one step produced for one request: at most one token, any tensors, and the end if this is the last output.
+    """The output of one step for one request: at most one token, any tensors, and the end if this is the last output.
 
     Outputs are never changed. The class is not frozen because creating a frozen one takes three times as long, for
     every token.
@@ -90,7 +90,7 @@ class EngineInfo:
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
     kernels: str = "torch"
-    """What computes: native (our kernels) or torch (plain torch operations)."""
+    """The kernels in use: native (our own) or torch (plain torch operations)."""
     kernel_level: str | None = None
     """CPU level that native kernels run at."""
     kernel_arithmetic: str | None = None

@@ -34,7 +34,7 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What clients may do with their connections. Times are in seconds; 0 is no limit."""
+    """The limits of clients' connections. Times are in seconds; 0 is no limit."""
 
     send_timeout: float = 0.0
     """Time in which a client may take nothing of its answer."""

@@ -41,7 +41,7 @@ class DrainServer(uvicorn.Server):
         self._dump: asyncio.Task[None] | None = None
         self._leaked: dict[str, int] = {}
         self.is_forced = False
-        """Whether it ended without waiting for running requests."""
+        """Whether the server ended without waiting for running requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, and to answer SIGUSR1."""

@@ -38,7 +38,7 @@ from litserve.loops import LitLoop
 
 
 class Worker(Protocol):
-    """What runs in a worker process. It is pickled at each start, as it is at that time."""
+    """The code that runs in a worker process. It is pickled at each start, as it is at that time."""
 
     def setup(self, worker_id: int, device: str) -> None:
         """Get ready to run on a device, such as "cpu" or "cuda:1". It must not raise: LitServe would log the exception

@@ -52,7 +52,7 @@ class RequestRecord:
     key: str | None = None
     """Name of the API key, never the key itself."""
     use: KeyUse | None = None
-    """That key's use, to which tokens are charged; None if the server is open to all."""
+    """The use of the key to which tokens are charged, or None if the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client is gone."""
 

@@ -65,7 +65,7 @@ class WorkerNumbers:
     """The reported numbers of one worker slot."""
 
     is_up: bool
-    """Whether its process takes requests."""
+    """Whether the worker's process takes requests."""
     stats: EngineStats
     requests_total: int
     """Number of requests that it was given."""

@@ -44,7 +44,7 @@ class Prompt:
     num_ending: int = 0
     """Special tokens that the tokenizer put after the text: a cut before them keeps them."""
     encoder: "Prompt | None" = None
-    """What the encoder of an encoder-decoder reads; the ids above are then the decoder's."""
+    """The tokens that an encoder-decoder's encoder reads; the ids above are then the decoder's."""
 
     @property
     def encoder_ids(self) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class Work:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What the engine answered."""
+    """The engine's answer to one task."""
 
     tensors: dict[str, Array] = field(default_factory=dict)
     num_cached_tokens: int = 0

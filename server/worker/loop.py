@@ -118,7 +118,7 @@ def _new_aborts(link: WorkerLink) -> list[int]:
 
 @dataclass(slots=True)
 class _Taken:
-    """What became of the messages that came between two steps."""
+    """The messages that came between two steps, sorted."""
 
     is_any: bool
     refusals: list[messages.RequestRefused] = field(default_factory=list)

@@ -32,10 +32,12 @@ AnyPart = Annotated[
     Literal["decoder", "encoder", "cross"],
     Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
 ]
+"""The `part` of methods that take cross attention too."""
 Interventions = Annotated[
     Sequence[Mapping[str, Any]],
     Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
 ]
+"""The `interventions` of every method that runs the network."""
 
 
 class Options(TypedDict, total=False):

@@ -12,7 +12,7 @@ from typing import Literal
 from model.config import ModelConfig
 
 Arrange = Literal["as it is", "transpose", "flatten", "heads first"]
-"""What is done to each source: nothing; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
+"""The operation on each source: none; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
 and v of each) become all heads' q, then all heads' k, then all heads' v.
 """
 When = Callable[[ModelConfig], bool]

@@ -22,7 +22,7 @@ from server.engine.request import AttentionKind, Intervention, Op, Part
 from server.engine.required_layers import Stage, stage_of
 
 MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
-"""What attention taps call the points that are maps: one number for each query and key."""
+"""The kind of attention tap for each point that is a map: one number for each query and key."""
 
 
 def patches_of(interventions: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:

@@ -32,7 +32,7 @@ from server.engine.sequence import Sequence
 
 @dataclass(slots=True)
 class RequestCaptures:
-    """What one request gathers over its steps, apart from its tokens."""
+    """The captures that one request gathers over its steps, and the changes that it makes."""
 
     sinks: list[Sink] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)

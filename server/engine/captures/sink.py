@@ -16,9 +16,9 @@ class Sink(ABC):
     """Gathers a part of an answer."""
 
     stage: Stage
-    """The part of a step in which its numbers come."""
+    """The part of a step in which the sink's numbers come."""
     problem: str | None = None
-    """What was captured and cannot be represented in the type asked for, or None."""
+    """The error if a captured number cannot be represented in the requested type, or None."""
 
     @property
     @abstractmethod

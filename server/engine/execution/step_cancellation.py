@@ -35,14 +35,14 @@ class CancellationCheck:
 
     schedule: Schedule
     new_aborts: Callable[[], Iterable[int]]
-    """Returns the uids that were aborted since it was last called."""
+    """A function that returns the uids aborted since its last call."""
     next_deadline: float | None
-    """CLOCK_MONOTONIC seconds; no sequence's deadline is earlier."""
+    """The time (CLOCK_MONOTONIC seconds) before which no deadline ends, or None if there is no deadline."""
     _: KW_ONLY
     must_complete: bool
-    """Whether the step before was given up though somebody wanted it."""
+    """Whether the step goes on as long as any request wants it: the step before was cancelled although one did."""
     is_asking: bool = True
-    """If not, the step runs to its end in any case."""
+    """Whether to look for aborts and deadlines at all; if not, the step runs to its end."""
     clock: Callable[[], float] = time.monotonic
     aborted: set[int] = field(init=False, default_factory=set)
     """Uids that were aborted during the step, whether they are part of it or not."""

@@ -48,7 +48,7 @@ class RetryDecision:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What becomes of a request that has waited: it begins, or ends for a reason."""
+    """The outcome for a request that has waited: it begins, or ends for a reason."""
 
     request: EngineRequest
     ends: FinishReason | None = None

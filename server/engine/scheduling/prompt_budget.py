@@ -19,7 +19,7 @@ PromptBound = Callable[[int, int], int | None]
 """Returns the most prompt tokens in a step, from its numbers of decodes and of prompts; None means no limit."""
 
 _STRETCH = 1.0
-"""What one prompt may add to a step, in steps of decodes alone."""
+"""The time that one prompt may add to a step, in steps of decodes alone."""
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
 _NEARLY_AS_MANY = 0.75

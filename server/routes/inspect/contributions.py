@@ -72,7 +72,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one input's answer holds."""
+    """The contents of one input's answer."""
 
     config: ModelConfig
     """The configuration of the stack."""

@@ -106,7 +106,7 @@ def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "")
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """What one input's answer will hold."""
+    """The planned contents of one input's answer."""
 
     heads: HeadSelection
     queries: tuple[int, ...]

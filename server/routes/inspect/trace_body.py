@@ -31,14 +31,14 @@ class DescribedArray:
 
 @dataclass(frozen=True)
 class DescribedEntry:
-    """What an answer says about one input."""
+    """One entry of an answer: the fields and arrays of one input."""
 
     index: int
     fields: dict[str, Any]
     """The fields, "object" and "index" included."""
     points: dict[str, DescribedArray]
     key: str = "points"
-    """What the answer calls the arrays."""
+    """The field of the JSON answer that holds the arrays."""
 
 
 def described_body(

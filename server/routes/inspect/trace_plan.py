@@ -45,7 +45,7 @@ class ChosenPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
-    """What one input's answer holds of one point."""
+    """One point in the answer of one input."""
 
     capture: PointCapture
     axes: tuple[str, ...]

@@ -92,6 +92,8 @@ async def _events(writer: "_ChatWriter", arrivals: AsyncIterator[Arrived]) -> As
 
 
 class _ChatWriter(AnswerWriter):
+    """Writes the choices of a chat."""
+
     CHUNK = "chat.completion.chunk"
     body: ChatCompletionRequest
 

@@ -20,7 +20,7 @@ from server.routes.context import Handle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one output of the engine added to a choice."""
+    """The part that one output of the engine added to a choice."""
 
     text: str = ""
     token_ids: tuple[int, ...] = ()

@@ -100,6 +100,8 @@ async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived])
 
 
 class _CompletionWriter(AnswerWriter):
+    """Writes the choices of completions."""
+
     CHUNK = "text_completion"
     body: CompletionRequest
 

@@ -269,7 +269,7 @@ class AnswerWriter:
     """Writes the answer to one request, whole or in chunks, and remembers how far each choice has come."""
 
     CHUNK: ClassVar[str]
-    """The object that a chunk of a stream is."""
+    """The `object` field of a stream's chunks."""
 
     def __init__(
         self, context: AppContext, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
