@@ -116,7 +116,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
 
     @property
     def gathering(self) -> list[int]:
-        """Uids of those that hold memory for their answers."""
+        """Return the uids of the requests that hold memory for their answers."""
         return [uid for uid, active in self.items() if active.is_gathering]
 
     def captures_of(self, schedule: Schedule, now: float) -> dict[int, RequestCaptures]:
