@@ -12,6 +12,8 @@ BUILT := $(VENV)/.kernels-built
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
+# The extras of pyproject.toml that are installed; CI adds test-gpu.
+EXTRAS ?= dev
 # One more than cores: tests wait for servers for a quarter of their time.
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS)
@@ -34,7 +36,7 @@ install: $(STAMP) $(BUILT) ## make .venv with everything in it, kernels compiled
 $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_build.py Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable clients/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' --editable clients/python
 	@touch $(BUILT) $@
 
 # pip has built them, too; this is for when a source changed since, or the library went.

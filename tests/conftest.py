@@ -15,6 +15,9 @@ hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Set before a kernel of a card is defined: without a card Triton interprets them.
+if not os.path.exists("/dev/nvidiactl"):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 # Until the tests run (`pytest_runtestloop`): there is no garbage in what imports make; to look took a fifth of them.
 gc.disable()
 # The tests start some hundred processes, of which each would compile our source anew.

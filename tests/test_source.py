@@ -164,7 +164,8 @@ def test_no_flag_of_the_process_changes_what_the_model_computes() -> None:
 
 def test_every_library_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted_ones = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    extras = project["optional-dependencies"]
+    wanted_ones = [*project["dependencies"], *extras["otel"], *extras["test-gpu"]]
     declared = {re.split(r"[<>=!~; \[]", wanted)[0].lower() for wanted in wanted_ones}
     providers = packages_distributions()
     missing = {
