@@ -2,8 +2,8 @@
 
 Pieces begin at fixed positions, each has a softmax of its own, and they are joined in the order of their keys: so a
 row's sums have one order, whatever rows are next to it and however many programs share its pieces. The first PER_LEVEL
-pieces have BASE keys each, the next PER_LEVEL four times as many, and so on: a short text has enough pieces to fill a
-card, and a long one not too many to keep.
+pieces have BASE keys each, the next PER_LEVEL four times as many, and so on for LEVELS sizes: a short text has enough
+pieces to fill a card, and a long one not too many to keep.
 
 The split over keys is that of Flash-Decoding (Dao et al. 2023), the softmax that of Milakov and Gimelshein 2018,
 arXiv:1805.02867.
@@ -15,15 +15,15 @@ import triton
 import triton.language as tl
 
 PER_LEVEL = 16
-"""Pieces of one size."""
-LEVELS = 8
-"""The most sizes: the last is BASE * 4**7 keys."""
+"""Pieces of one size. It is a power of 2, and so is BASE: divisions are shifts, where others would take registers."""
+LEVELS = 4
+"""Sizes of pieces; all further ones have the last. With more sizes a kernel would run out of predicates."""
 
 
 def piece_begin(piece: int, base: int) -> int:
     """Return the position of the first key of a piece."""
-    level = piece // PER_LEVEL
-    return base * PER_LEVEL * ((1 << 2 * level) - 1) // 3 + piece % PER_LEVEL * (base << 2 * level)
+    level = min(piece // PER_LEVEL, LEVELS - 1)
+    return base * PER_LEVEL * ((1 << 2 * level) - 1) // 3 + (piece - level * PER_LEVEL) * (base << 2 * level)
 
 
 def num_pieces(num_keys: int, base: int) -> int:
@@ -35,11 +35,16 @@ def num_pieces(num_keys: int, base: int) -> int:
 
 
 @triton.jit
-def begin_of(piece, BASE: tl.constexpr, PER_LEVEL: tl.constexpr):
+def begin_of(piece, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr):
     """Return the position of the first key of a piece."""
-    level = piece // PER_LEVEL
-    first = BASE * PER_LEVEL * (((1 << 2 * level) - 1) // 3)
-    return first + piece % PER_LEVEL * (BASE << 2 * level)
+    level = tl.minimum(piece // PER_LEVEL, LEVELS - 1)
+    return _level_begin(level, BASE, PER_LEVEL) + (((piece - level * PER_LEVEL) * BASE) << 2 * level)
+
+
+@triton.jit
+def _level_begin(level, BASE: tl.constexpr, PER_LEVEL: tl.constexpr):
+    """Return the position of the first key of a size of pieces: after PER_LEVEL pieces of each smaller size."""
+    return BASE * PER_LEVEL * (((1 << 2 * level) - 1) // 3)
 
 
 @triton.jit
@@ -48,8 +53,7 @@ def piece_of(key, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.conste
     level = 0
     for i in tl.static_range(1, LEVELS):
         level += (key >= BASE * PER_LEVEL * (((1 << 2 * i) - 1) // 3)).to(tl.int32)
-    first = BASE * PER_LEVEL * (((1 << 2 * level) - 1) // 3)
-    return level * PER_LEVEL + (key - first) // (BASE << 2 * level)
+    return level * PER_LEVEL + ((key - _level_begin(level, BASE, PER_LEVEL)) >> 2 * level) // BASE
 
 
 @triton.jit
@@ -59,9 +63,10 @@ def seen_by(position, length, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl.const
     end = begin + length
     if HAS_WINDOW:
         begin = tl.maximum(position - (window - 1), 0)
-        end = tl.minimum(end, position + window)
     if CAUSAL:
         end = tl.minimum(end, position + 1)
+    elif HAS_WINDOW:
+        end = tl.minimum(end, position + window)
     return begin, end
 
 
@@ -87,14 +92,14 @@ def joined(m, l, z, piece_m, piece_l, piece_z):
 
 @triton.jit
 def attend_piece(
-    x, keys, values, table, key_head, first_key, key_end, begin, end, begins, ends, positions, heads,
+    x, keys, values, table, key_head, first_key, key_end, end, begins, ends, positions, heads,
     bias, stride_bias, reach, scale, softcap, pattern, is_asked,
     K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Attend with queries x [PAIRS, WIDTH] to one key head's keys first_key <= k < key_end, of which each pair sees
-    those at begins <= k < ends, and none sees any before `begin` or from `end` on.
+    those at begins <= k < ends, and none sees any from `end` on.
 
     Returns the largest scores, the sums of exponentials and the sums of values. Scores of pairs that are asked for are
     written to `pattern`.
@@ -133,8 +138,9 @@ def attend_piece(
         p = tl.exp(s - finite[:, None])
         shrink = tl.exp(m - finite)
         l = l * shrink + tl.sum(p, 1)
-        # A key behind the end may be no number, and a weight of 0 does not remove that.
-        v = tl.where(((key >= begin) & (key < end))[:, None], v, 0.0)
+        # What lies behind the end may be no number, and a weight of 0 does not remove that. Before a window there are
+        # numbers: keys of the same span.
+        v = tl.where((key < end)[:, None], v, 0.0)
         z = tl.dot(p.to(values.dtype.element_ty).to(v.dtype), v, z * shrink[:, None], input_precision="ieee")
         m = largest
     return m, l, z

@@ -108,10 +108,10 @@ def _attend_single(
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
     piece_end = piece_of(end - 1, BASE, PER_LEVEL, LEVELS) + 1
     for piece in range(first_piece + tl.program_id(2), piece_end, tl.num_programs(2)):
-        first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL), begin)
-        key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL), end)
+        first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL, LEVELS), begin)
+        key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL, LEVELS), end)
         m, l, z = attend_piece(
-            x, keys, values, table, key_head, first_key, key_end, begin, end, begin, end, position, heads,
+            x, keys, values, table, key_head, first_key, key_end, end, begin, end, position, heads,
             bias, stride_bias, reach, scale, softcap, pattern[:, None], is_asked[:, None],
             K, D, B, PAIRS, WIDTH, KEYS, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_PATTERNS, WIDEN,
         )  # fmt: skip
@@ -157,10 +157,10 @@ def _attend_tiles(
     z = tl.zeros([PAIRS, WIDTH], tl.float32)
     piece_end = piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS) + 1
     for piece in range(piece_of(begin, BASE, PER_LEVEL, LEVELS), piece_end):
-        first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL), begin)
-        key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL), end)
+        first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL, LEVELS), begin)
+        key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL, LEVELS), end)
         piece_m, piece_l, piece_z = attend_piece(
-            x, keys, values, table, key_head, first_key, key_end, begin, end, begins, ends, own, heads,
+            x, keys, values, table, key_head, first_key, key_end, end, begins, ends, own, heads,
             bias, stride_bias, reach, scale, softcap, pattern[:, None], is_asked[:, None],
             K, D, B, PAIRS, WIDTH, KEYS, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_PATTERNS, WIDEN,
         )  # fmt: skip
