@@ -17,9 +17,6 @@ from model.kernels.cuda.tensors import DTYPES, check_tensor
 BLOCK, NUM_WARPS = 1024, 4
 """Numbers that a program computes, and its warps: 8 numbers a thread, which 16-bit numbers load at once."""
 
-_ROOT_OF_HALF = tl.constexpr(0.7071067811865476)
-_TWICE_ROOT_OF_2_OVER_PI = tl.constexpr(1.5957691216057308)
-
 
 @triton.jit
 def _sigmoid(x):
@@ -34,10 +31,10 @@ def _activated(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "silu":
         return x * _sigmoid(x)
     elif ACTIVATION == "gelu":
-        return 0.5 * x * (1.0 + tl.erf(x * _ROOT_OF_HALF))
+        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))  # the root of 1 / 2
     elif ACTIVATION == "gelu_tanh":
-        # 0.5 (1 + tanh(u)) is sigmoid(2 u).
-        return x * _sigmoid(_TWICE_ROOT_OF_2_OVER_PI * (x + 0.044715 * x * x * x))
+        # 0.5 (1 + tanh(u)) is sigmoid(2 u), where u is sqrt(2 / pi) (x + 0.044715 x^3).
+        return x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     else:
         return tl.where(x <= 0, 0.0, x)
 
