@@ -19,7 +19,7 @@ from model.kernels.cuda.norms import NormWeights, inverse_root, rms_weighted
 from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, aligned, check_tensor
 
-_TILE = 2048
+TILE = 2048
 """Numbers that a program computes: some heads of one row."""
 _INT32, _FLOAT32 = (torch.int32,), (torch.float32,)
 
@@ -121,7 +121,7 @@ def rotate_and_store_kernel(
 def heads_of_program(num_heads: int, num_key_heads: int, dim: int) -> int:
     """Return how many heads of a row a program computes, for H, K and D."""
     most = triton.next_power_of_2(max(num_heads, num_key_heads))
-    return max(1, min(int(most), _TILE // int(triton.next_power_of_2(dim))))
+    return max(1, min(int(most), TILE // int(triton.next_power_of_2(dim))))
 
 
 def num_warps(heads: int, dim: int) -> int:
@@ -236,7 +236,7 @@ def _launch(
         None if q_norm is None else aligned(q_norm.weight), None if k_norm is None else aligned(k_norm.weight),
         0.0 if q_norm is None else q_norm.eps, 0.0 if k_norm is None else k_norm.eps,
         H=num_heads, K=num_key_heads, D=dim, R=0 if cos is None else cos.shape[1], B=block_size,
-        HEADS=heads, WIDTH=triton.next_power_of_2(dim), TILE=_TILE,
+        HEADS=heads, WIDTH=triton.next_power_of_2(dim), TILE=TILE,
         Q_NORM_AXIS=q_axis, K_NORM_AXIS=k_axis,
         Q_ROUNDS_ONCE=q_norm is not None and q_norm.rounds_once,
         K_ROUNDS_ONCE=k_norm is not None and k_norm.rounds_once,
