@@ -70,7 +70,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
             progress=progress,
         )
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
-    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
+    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device, keys_in_rows=model.keys_in_rows)
     Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)

@@ -10,9 +10,6 @@ known. This module knows rows, blocks and the keys that each row sees; it knows 
 Axes: T rows, H query heads, K key heads, G = H / K, D head dimension, B keys to a block.
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,6 +26,7 @@ from model.kernels.cuda.attention_pieces import (
     write_pattern,
 )
 from model.kernels.cuda.interpreter import IS_INTERPRETED
+from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
 PIECE = 256
 """Keys of each of the first pieces."""
@@ -38,42 +36,6 @@ SHARES = 4096
 """Programs that single rows are spread over, if they have enough pieces: enough to fill a card several times, so that
 long rows do not end alone.
 """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PagedKeys:
-    """Which cached keys each row sees, on the card: those of its own span that a causal mask and a window leave."""
-
-    blocks: Tensor
-    """[n] int32: the blocks of all spans, each span's in the order of its keys."""
-    table_starts: Tensor
-    """[span] int32: the index in `blocks` of a span's first block."""
-    lengths: Tensor
-    """[span] int32: the keys of a span; in a span of none a row sees nothing and gets zeros."""
-    positions: Tensor
-    """[T] int32: each row's own position."""
-    causal: bool
-    """Whether a row at p sees keys k <= p only."""
-    window: int | None
-    """The window w, or None: a row at p sees keys at |p - k| < w only."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PatternRows:
-    """Where one layer's attention writes patterns, each over all keys of its span; keys that are not seen get 0."""
-
-    slots: Tensor
-    """[n] int32: for a row with `row_slots` i, elements i .. i + H - 1 are the slots of its heads; -1 for a head that
-    nobody asks for.
-    """
-    row_slots: Tensor
-    """[T] int32, or -1 for a row that nobody asks for."""
-    starts: Tensor
-    """[T] int32: the index in `out` of a row's slot 0."""
-    strides: Tensor
-    """[T] int32: the distance between two slots of a row."""
-    out: Tensor
-    """[n] float32."""
 
 
 @triton.jit
@@ -230,6 +192,11 @@ def _write_patterns(
             write_pattern(pattern, begin, end, length, largest, tl.where(total == 0.0, 1.0, total), KEYS)
 
 
+def num_pieces(num_keys: int) -> int:
+    """Return how many pieces so many keys have."""
+    return pieces.num_pieces(num_keys, PIECE)
+
+
 def tile_rows(group: int, *, is_small: bool) -> int:
     """Return how many rows a tile may have, of G heads each. is_small: whether patterns are written, or there is a bias
     by distance.
@@ -239,27 +206,7 @@ def tile_rows(group: int, *, is_small: bool) -> int:
 
 def num_pairs(group: int, *, is_small: bool) -> int:
     """Return how many pairs of row and head a tile has: with more, a program would run out of registers."""
-    return max(16 if is_small else 32, triton.next_power_of_2(group))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """Room for sums over pieces of keys, from one kernel to the next; every layer uses the same."""
-
-    z: Tensor
-    """[tiles, H, pieces, D] float32."""
-    m: Tensor
-    """[tiles, H, pieces] float32: the largest scores."""
-    l: Tensor
-    """[tiles, H, pieces] float32: the sums of exponentials."""
-
-    @classmethod
-    def empty(cls, num_tiles: int, num_heads: int, dim: int, max_len: int, device: torch.device) -> "Parts":
-        """Return room for so many tiles of one row each, of at most `max_len` keys."""
-        shape = num_tiles, num_heads, pieces.num_pieces(max_len, PIECE)
-        z = torch.empty((*shape, dim), dtype=torch.float32, device=device)
-        m, l = torch.empty((2, *shape), dtype=torch.float32, device=device).unbind()
-        return cls(z, m, l)
+    return max(16 if is_small else 32, int(triton.next_power_of_2(group)))
 
 
 def paged_attention(
@@ -286,8 +233,8 @@ def paged_attention(
         keys, values: [block, K, B, D], contiguous; B is a multiple of 16.
         tiles: [tile, 3] int32: a span, its first row here, and the number of rows, at most `tile_rows`; 0 rows are
             padding.
-        parts: room for what one kernel leaves to the next: as many tiles as here if they are single, and of as many
-            keys as a span has; if patterns of several rows are written, [T, H, ...].
+        parts: room for what one kernel leaves to the next: `Parts.of_single_rows` of these tiles and at least
+            `num_pieces` of the longest span, or `Parts.of_rows`, which is needed for patterns only.
         out: [T, H, D], contiguous.
         are_single: whether each tile has one row: shares of its pieces then have programs of their own.
         bias: [H, 2 * reach - 1] float32, or None.

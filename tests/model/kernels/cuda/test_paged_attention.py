@@ -17,7 +17,7 @@ from tests.model.kernels.attention_world import SENTINEL, World
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda import attention_pieces, paged_attention
 from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.cuda.paged_attention import PagedKeys, Parts, PatternRows
+from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 DTYPES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
@@ -111,8 +111,11 @@ def attend(world: World, *, are_single: bool, asked: Asked | None = None) -> tor
     most = 1 if are_single else random.randint(1, paged_attention.tile_rows(world.group, is_small=is_small))
     tiles = tiles_of(world, most)
     out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
-    room = max(len(tiles), len(world.q))
-    parts = Parts.empty(room, world.num_heads, world.dim, max(world.lengths), DEVICE)
+    if are_single:
+        num_pieces = paged_attention.num_pieces(max(world.lengths))
+        parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE)
+    else:
+        parts = Parts.of_rows(len(world.q), world.num_heads, DEVICE)
     for numbers in (parts.z, parts.m, parts.l):
         numbers.fill_(math.nan)
     rule: dict[str, Any] = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in world.rule.items()}
