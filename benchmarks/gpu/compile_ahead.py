@@ -1,9 +1,9 @@
 """Compiles every variant of the card's kernels without a card, and says what each takes of a multiprocessor:
 `python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORD]`.
 
-Status 1 when a variant keeps numbers outside registers, takes too many registers, or multiplies 16-bit matrices without
-tensor cores; 2 where nothing can be compiled. About a second for each variant and capability that is not in Triton's
-cache.
+Status 1 when a variant keeps numbers outside registers, takes too many registers, multiplies 16-bit matrices without
+tensor cores, or sums in another order than one whose rows must have the same bits; 2 where nothing can be compiled. It
+takes about a second for each variant and capability that is not in Triton's cache.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,10 @@ class Usage:
     tensor_cores: str
     """The instructions that multiply matrices, or nothing."""
     needs_tensor_cores: bool
+    sums_like: str = ""
+    """What decides the order of its sums."""
+    sums: frozenset[str] = frozenset()
+    """The shape and the layout over threads of each tensor that is summed, which together are the order of the sum."""
 
     def faults(self) -> Iterator[str]:
         """Yield each way in which the variant misses the bars."""
@@ -54,6 +58,17 @@ class Usage:
             yield f"{self.registers} registers; at most {MAX_REGISTERS} are accepted"
         if self.needs_tensor_cores and not self.tensor_cores:
             yield "products of 16-bit numbers without tensor cores"
+
+    def other_sums(self, before: Sequence["Usage"]) -> Iterator[str]:
+        """Yield each earlier variant that should sum in the same order, and does not."""
+        for other in before:
+            is_like = (other.kernel, other.capability, other.sums_like) == (
+                self.kernel,
+                self.capability,
+                self.sums_like,
+            )
+            if is_like and self.sums and other.sums and self.sums != other.sums:
+                yield f"sums in another order than {other.variant}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no variant contains {options.only!r}", file=sys.stderr)
         return 2
     print(_line("kernel", "variant", "sm", "registers", "stack", "local", "shared", "tensor cores"))
-    num_faults = 0
+    num_faults, before = 0, list[Usage]()
     for variant in chosen:
         for capability in options.capability:
             usage = compile_variant(variant, capability)
@@ -84,9 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
                 ),
                 flush=True,
             )  # fmt: skip
-            for fault in usage.faults():
+            for fault in [*usage.faults(), *usage.other_sums(before)]:
                 num_faults += 1
                 print(f"    {fault}", flush=True)
+            before.append(usage)
     print(f"{len(chosen)} variants, {num_faults} faults")
     return 1 if num_faults else 0
 
@@ -126,6 +142,8 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
         shared=compiled.metadata.shared,
         tensor_cores=" ".join(name for name in _TENSOR_CORES if name in compiled.asm["ptx"]),
         needs_tensor_cores=is_16_bit and "tt.dot" in compiled.asm["ttir"],
+        sums_like=variant.sums_like,
+        sums=frozenset(_sums(compiled.asm["ttgir"])),
     )
 
 
@@ -139,6 +157,14 @@ def _resources(cubin: bytes) -> dict[str, int]:
         file.flush()
         done = subprocess.run([program, "-res-usage", file.name], capture_output=True, text=True, check=True)
     return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", done.stdout)}
+
+
+def _sums(code: str) -> Iterator[str]:
+    """Yield the shape and the layout of each tensor that code of Triton's GPU dialect reduces."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
+    for summed in re.findall(r'"tt\.reduce"\(.*?\}\) : \(tensor<([^>]*)>', code, re.DOTALL):
+        shape, _, layout = summed.rpartition(", ")
+        yield f"{shape} {layouts.get(layout, layout)}"
 
 
 def _line(*cells: object) -> str:

@@ -26,6 +26,8 @@ class Variant:
     """Triton's type of each argument, e.g. *bf16, i32, fp32. An argument that is named nowhere is None."""
     constants: Mapping[str, object]
     num_warps: int
+    sums_like: str = ""
+    """What decides the order of the variant's sums: those of one kernel that share it must sum in one order."""
     num_stages: int = 3
     multiples_of_16: frozenset[str] = field(default=frozenset())
     """The integers that are multiples of 16; addresses all are."""
@@ -55,9 +57,10 @@ ADD_NORM: tuple[tuple[int, int, str, str, str], ...] = (
     (8192, 1, "none", "none", "rms"),
     (16384, 1, "none", "none", "rms"),
     (16384, 2, "none", "none", "layer"),
-    (16384, 1, "layer", "layer", "layer"),
+    (16384, 1, "none", "layer", "none"),
+    (16384, 1, "layer", "none", "layer"),
 )
-"""Width, number of added tensors, and the norms after, of_sum and before."""
+"""Width, number of added tensors, and the norms after, of_sum and before; no network has all three."""
 
 ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
     (32, 8, 128, 128, "none", False),
@@ -65,6 +68,7 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
     (12, 12, 64, 0, "none", False),
     (32, 32, 80, 32, "none", False),
     (32, 8, 128, 128, "head", False),
+    (32, 8, 128, 0, "head", False),
     (8, 4, 256, 256, "head", True),
     (40, 40, 128, 128, "all", False),
     (0, 16, 64, 0, "none", False),
@@ -95,6 +99,7 @@ def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, 
         types=types | dict.fromkeys(distances, "i32"),
         constants={"D": width, "BLOCK": block, "AFTER": after, "OF_SUM": of_sum, "BEFORE": before},
         num_warps=add_norm.num_warps(width),
+        sums_like=f"{float_type} d {width}",
         multiples_of_16=frozenset(distances),
     )
 
@@ -129,6 +134,7 @@ def _rotate_and_store(
             "K_ROUNDS_ONCE": rounds_once,
         },
         num_warps=rotate_and_store.num_warps(heads, dim),
+        sums_like=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
     )
 
 

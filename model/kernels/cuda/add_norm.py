@@ -51,9 +51,12 @@ def add_norm_kernel(
 
 
 def num_warps(width: int) -> int:
-    """Return the warps that compute a row of d numbers: 8 to 32 numbers a thread."""
+    """Return the warps that compute a row of d numbers: 8 numbers a thread, in rows of more than 2048 up to 32.
+
+    With 32 warps a thread has 64 registers, too few for the widest rows of float32.
+    """
     block = int(triton.next_power_of_2(width))
-    return 16 if block > 4096 else max(1, min(8, block // 256))
+    return min(16, block // 512) if block > 2048 else max(1, block // 256)
 
 
 def add_norm(

@@ -1,4 +1,4 @@
-"""The card's rotation and its writing to the cache: against the layers and the formula, and the same bits in every batch."""
+"""The card's rotation and writing to the cache: against the layers and the formula, the same bits in every batch."""
 
 import math
 import random
