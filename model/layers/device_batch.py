@@ -7,7 +7,7 @@ the tail, which has any length: block tables, and the heads that are looked at.
 Axes: T rows, S spans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
@@ -22,6 +22,8 @@ _OF_ROWS = ("token_ids", "positions", "slots", "row_slots", "pattern_starts", "p
 _OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
 _TILE = 3
 """Numbers of a tile: its span, its first row and how many rows it has."""
+_ALIGNED = 4
+"""Each array begins at a multiple of so many numbers, 16 bytes: kernels are compiled for that."""
 Patterns = Sequence["PatternRoom"]
 _Numbers = TypeVar("_Numbers", np.ndarray, Tensor)
 
@@ -36,18 +38,21 @@ class BatchShape(NamedTuple):
     long: int
     """Tiles of several rows."""
     words: int = 0
-    """Numbers that others put between the arrays and the tail, two by two."""
+    """Numbers that others put between the arrays and the tail."""
+
+    def places(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the name of each array, the index of its first number and how many numbers it has."""
+        start = 0
+        sizes = [(name, self.rows) for name in _OF_ROWS] + [(name, self.spans) for name in _OF_SPANS]
+        tiles = [("single_tiles", _TILE * self.single), ("long_tiles", _TILE * self.long)]
+        for name, size in (*sizes, *tiles, ("words", self.words), ("tail", 0)):
+            yield name, start, size
+            start += size + -size % _ALIGNED
 
     @property
     def tail(self) -> int:
         """Return the index of the first number of the tail."""
-        return self.first_word + self.words
-
-    @property
-    def first_word(self) -> int:
-        """Return the index of the first number that others put there: an even one."""
-        size = len(_OF_ROWS) * self.rows + len(_OF_SPANS) * self.spans + _TILE * (self.single + self.long)
-        return size + size % 2
+        return next(start for name, start, _ in self.places() if name == "tail")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +100,7 @@ class Packing(NamedTuple):
         """
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables()
-        num_rows, num_spans, tail = batch.num_rows, len(batch.spans), out[self.shape.tail :]
+        num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
         for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1), ("row_slots", -1)):
             arrays[name][num_rows:] = fill
         arrays["row_slots"][:] = -1
@@ -154,8 +159,7 @@ class DeviceBatch:
             arrays[name] for name in ("row_slots", "pattern_starts", "pattern_strides")
         )
         self.single_tiles, self.long_tiles = arrays["single_tiles"], arrays["long_tiles"]
-        self.words = numbers[shape.first_word : shape.tail]
-        self.tail = numbers[shape.tail :]
+        self.words, self.tail = arrays["words"], arrays["tail"]
         self._arrays = arrays
 
     @classmethod
@@ -202,13 +206,8 @@ def upload(packing: Packing, device: torch.device) -> Tensor:
 
 
 def views(numbers: _Numbers, shape: BatchShape) -> dict[str, _Numbers]:
-    """Return the arrays within the numbers of a batch, by name."""
-    sizes = [(name, shape.rows) for name in _OF_ROWS] + [(name, shape.spans) for name in _OF_SPANS]
-    found, start = {}, 0
-    for name, size in sizes:
-        found[name] = numbers[start : start + size]
-        start += size
-    for name, size in (("single_tiles", shape.single), ("long_tiles", shape.long)):
-        found[name] = numbers[start : start + _TILE * size].reshape(size, _TILE)
-        start += _TILE * size
-    return found
+    """Return the arrays within the numbers of a batch, by name, the tail among them."""
+    found = {name: numbers[start : start + size] for name, start, size in shape.places()}
+    for name in ("single_tiles", "long_tiles"):
+        found[name] = found[name].reshape(-1, _TILE)
+    return found | {"tail": numbers[shape.tail :]}
