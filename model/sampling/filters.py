@@ -19,7 +19,7 @@ from torch import Tensor
 from model.layers.fixed_shapes import aligned_rows
 from model.sampling.row_search import BLOCK, take, top
 
-_PROBABILITY_UNIT_BITS = 60
+PROBABILITY_UNIT_BITS = 60
 """Bits of probabilities, which become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
 int64.
 """
@@ -115,7 +115,7 @@ def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
 
 def _quantize(buffers: Buffers) -> None:
     """Write the probabilities into the weights as whole multiples of 2**-60, rounded down. Overwrites the scores."""
-    torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
+    torch.mul(buffers.probabilities, 2.0**PROBABILITY_UNIT_BITS, out=buffers.scores)
     vocab_size = buffers.scores.shape[1]
     buffers.weights[:, :vocab_size].copy_(buffers.scores)
     buffers.weights[:, vocab_size:].zero_()
