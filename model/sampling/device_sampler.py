@@ -1,8 +1,8 @@
 """Chooses the next token of all rows on the device, in a fixed number of torch operations.
 
-It has no step that depends on a value on the host: nothing is uploaded, read back or waited for, and shapes are those of
-its arguments. So a CUDA graph can hold it. Of the same logits on the same device it chooses the tokens that
-`model.sampling.sampler.Sampler` does, which says what each step means, and reports the same log-probabilities.
+Nothing is uploaded, read back or waited for, and shapes depend on those of the arguments alone, so a CUDA graph can
+hold it. Of the same logits on the same device it chooses the tokens that `model.sampling.sampler.Sampler` does, which
+says what each step means, and it reports the same log-probabilities. In a row that holds a NaN these mean nothing.
 
 Rows are processed a few at a time, which bounds memory and keeps them in the device's cache: a chunk's working tensors
 take up to 32 bytes for each of _CHUNK_ELEMENTS logits of up to 32 bits.

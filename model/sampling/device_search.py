@@ -54,11 +54,9 @@ def edge_key(keys: Tensor, dropped: Tensor, weights: Tensor | None = None) -> Te
         weights = weights.view(len(keys), -1, _LANES)
     below = torch.full_like(dropped, -1 - (1 << (num_bits - 1 - shift)))  # R 1: the leading bits before group 1
     for first in range(shift, -1, -_RADIX_BITS):
-        groups = keys >> first if first else keys
-        if first == shift:
-            groups = groups - below
-        else:  # The limits come before the subtraction, which could overflow.
-            groups = groups.clamp(below, below + (_NUM_GROUPS - 1)).sub_(below)
+        leading = keys >> first if first else keys
+        # In the first round all are between the limits, which come before the subtraction, as it could overflow.
+        groups = leading - below if first == shift else leading.clamp(below, below + (_NUM_GROUPS - 1)).sub_(below)
         groups = groups.view(len(keys), -1, _LANES)
         sums = torch.zeros(len(keys), _NUM_GROUPS, _LANES, dtype=weights.dtype, device=keys.device)
         sums.scatter_add_(1, groups, weights.expand_as(groups))

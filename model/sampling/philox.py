@@ -64,4 +64,5 @@ def _high_words(x: UInt64) -> UInt64:
     x_top, x_bottom = x >> half, x & mask
     middle = x_top * bottom
     carried = (x_bottom * bottom >> half) + (middle & mask) + x_bottom * top  # at most 2**64 - 1
-    return x_top * top + (middle >> half) + (carried >> half)
+    words: UInt64 = x_top * top + (middle >> half) + (carried >> half)
+    return words
