@@ -61,13 +61,14 @@ def edits(rows: Sequence[SamplerRow]) -> Parts:
     if not any(row.params.edits_logits(_ANSWER) for row in rows):
         return {}
     kept = [RowEdits(row.params, _VOCAB_SIZE, row.num_prompt_tokens) for row in rows]
+    packed = np.zeros(2 * sum(2 * len(row.token_ids) for row in rows), np.int64)
 
     def collect() -> None:
         cells = EditCells(_VOCAB_SIZE)
         for r, (row, edit) in enumerate(zip(rows, kept, strict=True)):
             cells.add(r, edit, row.token_ids)
         sizes = cells.sizes
-        cells.pack(np.empty(sizes.packed_size, np.int64), len(rows), sizes)
+        cells.pack(packed[: sizes.packed_size], len(rows), sizes)
 
     return {"edits": collect}
 

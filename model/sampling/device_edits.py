@@ -37,10 +37,21 @@ class Capacities(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """Token ids of one row, each with a value."""
+    """Token ids of one row, with a value each: factor * number + offset."""
 
     ids: Int64
-    values: Float64
+    numbers: Int64 | Float64
+    factor: float = 1.0
+    offset: float = 0.0
+
+    def write(self, first_cell: int, cells: Int64, values: Float64) -> None:
+        """Write the cells, that of id 0 being `first_cell`, and their values."""
+        np.add(self.ids, first_cell, out=cells)
+        if self.factor:
+            np.multiply(self.numbers, self.factor, out=values)
+            values += self.offset
+        else:
+            values[:] = self.offset
 
 
 class RowEdits:
@@ -61,16 +72,18 @@ class RowEdits:
         """Return the cells of each kind for the token after these: the prompt's and then those generated so far, to
         which some may have been added since the last call. The next call may overwrite them.
         """
-        options, num_generated = self._options, len(token_ids) - self._num_prompt_tokens
+        options, num_prompt, num_read = self._options, self._num_prompt_tokens, self._num_read
         if options.repetition_penalty != 1.0:
-            self._seen.add(token_ids[self._num_read :])
+            self._seen.add(token_ids[num_read:])
         if options.presence_penalty or options.frequency_penalty:
-            self._generated.add(token_ids[max(self._num_read, self._num_prompt_tokens) :])
+            self._generated.add(token_ids[max(num_read, num_prompt) :])
         self._num_read = len(token_ids)
-        biases = self._early_biases if num_generated < options.min_tokens else self._biases
-        seen, generated = self._seen.ids, self._generated
-        penalties = generated.counts * np.float64(options.frequency_penalty) + options.presence_penalty
-        return biases, _Cells(seen, np.full(len(seen), options.repetition_penalty)), _Cells(generated.ids, penalties)
+        is_early = len(token_ids) - num_prompt < options.min_tokens
+        return (
+            self._early_biases if is_early else self._biases,
+            _Cells(self._seen.ids, self._seen.counts, 0.0, options.repetition_penalty),
+            _Cells(self._generated.ids, self._generated.counts, options.frequency_penalty, options.presence_penalty),
+        )
 
 
 def _bias_cells(bias: dict[int, float]) -> _Cells:
@@ -108,18 +121,18 @@ class EditCells:
     def __init__(self, vocab_size: int) -> None:
         """Collect cells of logits of `vocab_size` tokens."""
         self._vocab_size = vocab_size
-        self._cells: tuple[list[_Cells], ...] = ([], [], [])
+        self._found: tuple[list[tuple[int, _Cells]], ...] = ([], [], [])
 
     def add(self, row: int, edits: RowEdits, token_ids: Sequence[int]) -> None:
-        """Add the edits of one row; `token_ids` are as in `RowEdits.cells`."""
-        for found, cells in zip(self._cells, edits.cells(token_ids), strict=True):
+        """Add the edits of one row; `token_ids` are as in `RowEdits.cells`, which is not called again before `pack`."""
+        for found, cells in zip(self._found, edits.cells(token_ids), strict=True):
             if len(cells.ids):
-                found.append(_Cells(cells.ids + row * self._vocab_size, cells.values))
+                found.append((row * self._vocab_size, cells))
 
     @property
     def sizes(self) -> Capacities:
         """Return the number of cells of each kind: the least capacities."""
-        return Capacities(*(sum(len(cells.ids) for cells in found) for found in self._cells))
+        return Capacities(*(sum(len(cells.ids) for _, cells in found) for found in self._found))
 
     def pack(self, out: Int64, num_rows: int, capacities: Capacities) -> None:
         """Write the cells to out [packed_size], contiguous int64, for logits [R, V] of R = `num_rows`.
@@ -132,14 +145,15 @@ class EditCells:
         places = out.reshape(2, -1)
         values = places[1].view(np.float64)
         start = 0
-        for found, size, capacity in zip(self._cells, sizes, capacities, strict=True):
-            used, end = start + size, start + capacity
-            if found:
-                np.concatenate([cells.ids for cells in found], out=places[0, start:used])
-                np.concatenate([cells.values for cells in found], out=values[start:used])
-            places[0, used:end] = num_rows * self._vocab_size
-            values[used:end] = 0.0
-            start = end
+        for found, capacity in zip(self._found, capacities, strict=True):
+            last = start + capacity
+            for first_cell, cells in found:
+                end = start + len(cells.ids)
+                cells.write(first_cell, places[0, start:end], values[start:end])
+                start = end
+            places[0, start:last] = num_rows * self._vocab_size
+            values[start:last] = 0.0
+            start = last
 
 
 def edited(logits: Tensor, packed: Tensor, capacities: Capacities, dtype: torch.dtype) -> Tensor:

@@ -46,16 +46,12 @@ class Kind(IntFlag):
     @classmethod
     def of(cls, rows: Sequence[SamplerRow]) -> "Kind":
         """Return the least kind that serves all rows."""
-        kind = cls.GREEDY
-        for row in rows:
-            params = row.params
-            if params.temperature >= GREEDY_BELOW:
-                kind |= cls.RANDOM
-                if params.top_k > 0:
-                    kind |= cls.TOP_K
-                if params.top_p < 1.0:
-                    kind |= cls.TOP_P
-        return kind
+        drawing = [row.params for row in rows if row.params.temperature >= GREEDY_BELOW]
+        return cls(
+            (cls.RANDOM if drawing else 0)
+            | (cls.TOP_K if any(params.top_k > 0 for params in drawing) else 0)
+            | (cls.TOP_P if any(params.top_p < 1.0 for params in drawing) else 0)
+        )
 
 
 def num_alternatives(rows: Sequence[SamplerRow]) -> int | None:
@@ -89,11 +85,12 @@ def pack(rows: Sequence[SamplerRow], out: Int64) -> None:
     if not drawing:
         return
     params = [rows[r].params for r in drawing]
-    numbers[_TEMPERATURE, drawing] = [each.temperature for each in params]
-    numbers[_MIN_P, drawing] = [each.min_p for each in params]
-    numbers[_TOP_P, drawing] = [each.top_p if each.top_p < 1.0 else _EVERY_P for each in params]
-    numbers[_UNIFORM, drawing] = random_uniforms([each.seed for each in params], [rows[r].position for r in drawing])
-    lines[_TOP_K, drawing] = [each.top_k if each.top_k > 0 else _EVERY_K for each in params]
+    at = slice(len(rows)) if len(drawing) == len(rows) else drawing  # which numpy is slower with
+    numbers[_TEMPERATURE, at] = [each.temperature for each in params]
+    numbers[_MIN_P, at] = [each.min_p for each in params]
+    numbers[_TOP_P, at] = [each.top_p if each.top_p < 1.0 else _EVERY_P for each in params]
+    numbers[_UNIFORM, at] = random_uniforms([each.seed for each in params], [rows[r].position for r in drawing])
+    lines[_TOP_K, at] = [each.top_k if each.top_k > 0 else _EVERY_K for each in params]
 
 
 class PackedRows:
@@ -123,15 +120,16 @@ def unpack(result: npt.NDArray[Any], rows: Sequence[SamplerRow]) -> list[Sampled
         return [SampledToken(token_id) for token_id in ids]
     k = (result.shape[1] - result_width(0)) // 2
     numbers = result.view(np.float64)
+    logprobs, ranks = numbers[:, 2].tolist(), result[:, 3].tolist()
+    top_ids, top_logprobs = result[:, 4 : 4 + k].tolist(), numbers[:, 4 + k :].tolist()
     tokens = []
     for r, (token_id, row) in enumerate(zip(ids, rows, strict=True)):
         asked = row.params.logprobs
         if asked is None:
             tokens.append(SampledToken(token_id))
-            continue
-        most = min(asked, k)
-        top = zip(result[r, 4 : 4 + most].tolist(), numbers[r, 4 + k : 4 + k + most].tolist(), strict=True)
-        tokens.append(SampledToken(token_id, float(numbers[r, 2]), int(result[r, 3]), tuple(top)))
+        else:
+            top = tuple(zip(top_ids[r][:asked], top_logprobs[r][:asked], strict=True))
+            tokens.append(SampledToken(token_id, logprobs[r], ranks[r], top))
     return tokens
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model.layers.fixed_shapes import aligned_rows
 from model.sampling.device_rows import Kind, PackedRows, packed_size
-from model.sampling.device_search import draw, edge_key, key_value, ordered_keys, ordered_top
+from model.sampling.device_search import SUMS_PER_ROW, draw, edge_key, key_value, ordered_keys, ordered_top
 from model.sampling.filters import PROBABILITY_UNIT_BITS
 from model.sampling.row_search import BLOCK
 
@@ -34,7 +34,7 @@ class DeviceSampler:
         if vocab_size < 1:
             raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
         self.vocab_size = vocab_size
-        self._rows_at_once = max(1, _CHUNK_ELEMENTS // vocab_size)
+        self._rows_at_once = max(1, _CHUNK_ELEMENTS // max(vocab_size, SUMS_PER_ROW))
 
     def sample(
         self, kind: Kind, logits: Tensor, packed: Tensor, *, edited: Tensor | None = None, logprobs: int | None = None
@@ -76,22 +76,33 @@ class DeviceSampler:
         """Return the ids [R, 1] that rows draw: `best`, of the largest logits, if they are greedy, and `valid` if they
         have no distribution to draw from.
         """
-        temperature, min_p = rows.scales.to(score_type(logits))
+        scales = rows.scales.to(score_type(logits))
         parts = []
         for each in self._chunks(len(logits)):
-            scores = logits[each] / temperature[each]
-            if Kind.TOP_K in kind:
-                _mask_top_k(scores, rows.top_k[each])
-            probabilities = torch.softmax(aligned_rows(scores), -1)[:, : self.vocab_size]
-            del scores
-            floor = probabilities.amax(-1, keepdim=True).mul_(min_p[each])
-            probabilities.masked_fill_(probabilities < floor, 0.0)
-            weights = filled_up((probabilities * 2.0**PROBABILITY_UNIT_BITS).long(), 0)
-            if Kind.TOP_P in kind:
-                _mask_top_p(weights, probabilities, rows.top_p[each])
+            weights = _weights(kind, logits[each], scales[:, each], rows.top_k[each], rows.top_p[each])
             ids, total = draw(weights, rows.uniform[each])
             parts.append(torch.where(total > 0, ids, valid[each]))
+            del weights  # before the next ones are made
         return torch.where(rows.uniform < 0, best, _joined(parts))
+
+
+def _weights(kind: Kind, logits: Tensor, scales: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Return what `filters.fill_weights` does, filled up: [R, V] -> int64 [R, V filled up].
+
+    scales are temperature and min_p [2, R, 1] in the type of the scores.
+    """
+    temperature, min_p = scales
+    scores = logits / temperature
+    if Kind.TOP_K in kind:
+        _mask_top_k(scores, top_k)
+    probabilities = torch.softmax(aligned_rows(scores), -1)[:, : logits.shape[1]]
+    del scores  # no longer needed, but large
+    floor = probabilities.amax(-1, keepdim=True).mul_(min_p)
+    probabilities.masked_fill_(probabilities < floor, 0.0)
+    weights = filled_up((probabilities * 2.0**PROBABILITY_UNIT_BITS).long(), 0)
+    if Kind.TOP_P in kind:
+        _mask_top_p(weights, probabilities, top_p)
+    return weights
 
 
 def score_type(logits: Tensor) -> torch.dtype:

@@ -9,18 +9,16 @@ Axes: R rows, V values of a row, a multiple of BLOCK; B values of a block, N blo
 import torch
 from torch import Tensor
 
+from model.sampling.filters import NUM_GROUPS, RADIX_BITS
 from model.sampling.row_search import BLOCK
-
-_RADIX_BITS = 11
-"""Bits distinguished in one round of the search for an edge."""
-
-_NUM_GROUPS = (1 << _RADIX_BITS) + 2
-"""Groups of one round: one for each value of its bits, one for the keys below and one for those above them all."""
 
 _LANES = 16
 """Sums kept of each group, for neighbours in a row: most keys fall in few groups, and additions to one place wait for
 each other.
 """
+
+SUMS_PER_ROW = NUM_GROUPS * _LANES
+"""Integers that the search for an edge keeps of each row."""
 
 
 def ordered_keys(x: Tensor) -> Tensor:
@@ -47,24 +45,28 @@ def edge_key(keys: Tensor, dropped: Tensor, weights: Tensor | None = None) -> Te
     weight of each group of leading bits says which group holds the edge, then which group inside that one.
     """
     num_bits = keys.itemsize * 8
-    shift = (num_bits - 1) // _RADIX_BITS * _RADIX_BITS
+    shift = (num_bits - 1) // RADIX_BITS * RADIX_BITS
     if weights is None:
         weights = torch.ones(1, 1, 1, dtype=torch.int32, device=keys.device)
     else:
         weights = weights.view(len(keys), -1, _LANES)
     below = torch.full_like(dropped, -1 - (1 << (num_bits - 1 - shift)))  # R 1: the leading bits before group 1
-    for first in range(shift, -1, -_RADIX_BITS):
-        leading = keys >> first if first else keys
-        # In the first round all are between the limits, which come before the subtraction, as it could overflow.
-        groups = leading - below if first == shift else leading.clamp(below, below + (_NUM_GROUPS - 1)).sub_(below)
-        groups = groups.view(len(keys), -1, _LANES)
-        sums = torch.zeros(len(keys), _NUM_GROUPS, _LANES, dtype=weights.dtype, device=keys.device)
-        sums.scatter_add_(1, groups, weights.expand_as(groups))
-        group = torch.searchsorted(sums.sum(-1).cumsum_(-1), dropped, right=True).clamp_max_(_NUM_GROUPS - 1)
-        below += group
+    for first in range(shift, -1, -RADIX_BITS):
+        below += torch.searchsorted(_cumulated(keys, first, below, weights), dropped, right=True)
         if first:
-            below = (below << _RADIX_BITS).sub_(1)
+            below = (below << RADIX_BITS).sub_(1)
     return below.to(keys.dtype)
+
+
+def _cumulated(keys: Tensor, shift: int, below: Tensor, weights: Tensor) -> Tensor:
+    """Return the weight [R, groups] of each group and those before it. A key's group is that of its bits from `shift`
+    on, the first one being that of `below` and less.
+    """
+    groups = keys >> shift if shift else keys
+    # The limits come before the subtraction, which could overflow.
+    groups = groups.clamp(below, below + (NUM_GROUPS - 1)).sub_(below).view(len(keys), -1, _LANES)
+    sums = torch.zeros(len(keys), NUM_GROUPS, _LANES, dtype=weights.dtype, device=keys.device)
+    return sums.scatter_add_(1, groups, weights.expand_as(groups)).sum(-1).cumsum_(-1)
 
 
 def draw(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,10 +81,9 @@ def draw(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     total = cumulated[:, -1:]
     target = (uniform * total).long().minimum(total - 1)
     block = torch.searchsorted(cumulated, target, right=True).clamp_max_(sums.shape[1] - 1)
-    target = target - (cumulated.gather(1, block) - sums.gather(1, block))
+    target = target - (cumulated - sums).gather(1, block)
     inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).cumsum(-1)  # R B
-    place = torch.searchsorted(inside, target, right=True).clamp_max_(BLOCK - 1)
-    return place.add_(block, alpha=BLOCK), total
+    return torch.searchsorted(inside, target, right=True).add_(block, alpha=BLOCK), total
 
 
 def ordered_top(x: Tensor, k: int) -> Tensor:
