@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.sampling.device_edits import EditCells, RowEdits
+from model.sampling.device_edits import PackedEdits, RowEdits
 from model.sampling.device_rows import Kind, num_alternatives, pack, packed_size, result_width, unpack
 from model.sampling.device_sampler import DeviceSampler
 from model.sampling.sampler import SamplerRow
@@ -61,14 +61,14 @@ def edits(rows: Sequence[SamplerRow]) -> Parts:
     if not any(row.params.edits_logits(_ANSWER) for row in rows):
         return {}
     kept = [RowEdits(row.params, _VOCAB_SIZE, row.num_prompt_tokens) for row in rows]
-    packed = np.zeros(2 * sum(2 * len(row.token_ids) for row in rows), np.int64)
+    packed = np.zeros(sum(3 + 2 * len(row.token_ids) for row in rows), np.int64)
 
     def collect() -> None:
-        cells = EditCells(_VOCAB_SIZE)
+        found = PackedEdits(_VOCAB_SIZE)
         for r, (row, edit) in enumerate(zip(rows, kept, strict=True)):
-            cells.add(r, edit, row.token_ids)
-        sizes = cells.sizes
-        cells.pack(packed[: sizes.packed_size], len(rows), sizes)
+            found.add(r, edit, row.token_ids)
+        capacity = found.least_capacity(len(rows))
+        found.pack(packed[: capacity.packed_size], capacity)
 
     return {"edits": collect}
 

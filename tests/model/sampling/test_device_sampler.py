@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.sampling.device_edits import Capacities, EditCells, RowEdits, edited
+from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
 from model.sampling.device_rows import (
     Kind,
     chosen_logits,
@@ -42,15 +42,16 @@ def sample(
     logits = torch.cat([logits, logits[:1].expand(padding, -1)])
     packed = np.full(packed_size(num_rows), -1, np.int64)
     pack(rows, packed)
-    cells = EditCells(vocab_size)
+    edits = PackedEdits(vocab_size)
     for r, row in enumerate(rows):
-        cells.add(r, RowEdits(row.params, vocab_size, row.num_prompt_tokens), row.token_ids)
+        edits.add(r, RowEdits(row.params, vocab_size, row.num_prompt_tokens), row.token_ids)
     scores = None
-    if any(cells.sizes):
-        capacities = Capacities(*(size + padding for size in cells.sizes))
-        places = np.full(capacities.packed_size, -1, np.int64)
-        cells.pack(places, num_rows, capacities)
-        scores = edited(logits, torch.from_numpy(places), capacities, score_type(logits))
+    _, num_biases, num_tokens = edits.least_capacity(num_rows)
+    if num_biases or num_tokens:
+        capacity = EditCapacity(num_rows, num_biases + padding, num_tokens + padding)
+        places = np.full(capacity.packed_size, -1, np.int64)
+        edits.pack(places, capacity)
+        scores = edited(logits, torch.from_numpy(places), capacity, score_type(logits))
     result = DeviceSampler(vocab_size).sample(
         Kind.of(rows) if kind is None else kind,
         logits,
@@ -174,23 +175,27 @@ def test_edits_follow_a_growing_history(vocab_size: int, dtype: torch.dtype, see
     for step in range(12):
         logits = make_logits(4, vocab_size, seed + step, dtype)
         expected = logits.to(score_type(logits), copy=True)
-        edits, cells = LogitEdits(vocab_size), EditCells(vocab_size)
-        for r, (row, edit, history) in enumerate(zip(rows, kept, histories, strict=True)):
-            edits.add(r, row.params, history, row.num_prompt_tokens)
-            cells.add(r, edit, history)
+        plain_edits, edits = LogitEdits(vocab_size), PackedEdits(vocab_size)
+        places = rng.sample(range(4), 3)
+        for r, row, edit, history in zip(places, rows, kept, histories, strict=True):
+            plain_edits.add(r, row.params, history, row.num_prompt_tokens)
+            edits.add(r, edit, history)
+        plain_edits.apply(expected)
+        rows_needed, num_biases, num_tokens = edits.least_capacity(4)
+        capacity = EditCapacity(rows_needed, num_biases + rng.choice([0, 5]), num_tokens + rng.choice([0, 5]))
+        packed = np.full(capacity.packed_size, -1, np.int64)
+        edits.pack(packed, capacity)
+        assert torch.equal(edited(logits, torch.from_numpy(packed), capacity, expected.dtype), expected)
+        for history in histories:
             history += [rng.randrange(vocab_size) for _ in range(rng.choice([0, 1, 1, 9]))]
-        edits.apply(expected)
-        capacities = Capacities(*(size + rng.choice([0, 5]) for size in cells.sizes))
-        places = np.full(capacities.packed_size, -1, np.int64)
-        cells.pack(places, 4, capacities)
-        assert torch.equal(edited(logits, torch.from_numpy(places), capacities, expected.dtype), expected)
 
 
-def test_cells_that_do_not_fit_are_refused() -> None:
-    cells = EditCells(10)
-    cells.add(0, RowEdits(params(logit_bias={1: 1.0, 2: 1.0}), 10, 0), [])
-    with pytest.raises(ValueError, match=r"biases=2.*biases=1"):
-        cells.pack(np.zeros(2, np.int64), 1, Capacities(1))
+@pytest.mark.parametrize("capacity", [EditCapacity(1, 2, 1), EditCapacity(2, 1, 1), EditCapacity(2, 2, 0)])
+def test_edits_that_do_not_fit_are_refused(capacity: EditCapacity) -> None:
+    edits = PackedEdits(10)
+    edits.add(1, RowEdits(params(logit_bias={1: 1.0, 2: 1.0}, repetition_penalty=2.0), 10, 1), [3])
+    with pytest.raises(ValueError, match=r"rows=2, biases=2, tokens=1"):
+        edits.pack(np.zeros(capacity.packed_size, np.int64), capacity)
 
 
 # --- what a graph may hold ---------------------------------------------------------------------------------------
@@ -222,12 +227,12 @@ class NothingWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def whole_step(kind: Kind, k: int | None, dtype: torch.dtype, device: torch.device, vocab_size: int) -> torch.Tensor:
     """One step with edits, on tensors of this device whose values do not matter."""
-    capacities = Capacities(4, 5, 6)
+    capacity = EditCapacity(3, 4, 5)
     logits = torch.zeros(3, vocab_size, dtype=dtype, device=device)
     packed = torch.zeros(packed_size(3), dtype=torch.int64, device=device)
-    cells = torch.zeros(capacities.packed_size, dtype=torch.int64, device=device)
+    cells = torch.zeros(capacity.packed_size, dtype=torch.int64, device=device)
     with NothingWaits(device):
-        scores = edited(logits, cells, capacities, score_type(logits))
+        scores = edited(logits, cells, capacity, score_type(logits))
         return DeviceSampler(vocab_size).sample(kind, logits, packed, edited=scores, logprobs=k)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.sampling.device_edits import Capacities, EditCells, RowEdits, edited
+from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
 from model.sampling.device_rows import Kind, pack, packed_size, unpack
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler
@@ -25,7 +25,8 @@ DEVICES = [
         ],
     ),
 ]
-ROWS, CAPACITIES = 6, Capacities(100, 400, 200)
+ROWS = 6
+CAPACITY = EditCapacity(ROWS, 100, 400)
 
 
 class Step:
@@ -34,12 +35,12 @@ class Step:
     def __init__(self, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
         self.logits = torch.zeros(ROWS, vocab_size, dtype=dtype, device=device)
         self.packed = torch.zeros(packed_size(ROWS), dtype=torch.int64, device=device)
-        self.cells = torch.zeros(CAPACITIES.packed_size, dtype=torch.int64, device=device)
+        self.cells = torch.zeros(CAPACITY.packed_size, dtype=torch.int64, device=device)
         self.sampler = DeviceSampler(vocab_size)
         self.replay = self.captured() if device.type == "cuda" else self.compute
 
     def compute(self) -> torch.Tensor:
-        scores = edited(self.logits, self.cells, CAPACITIES, score_type(self.logits))
+        scores = edited(self.logits, self.cells, CAPACITY, score_type(self.logits))
         return self.sampler.sample(Kind(7), self.logits, self.packed, edited=scores, logprobs=20)
 
     def captured(self) -> Callable[[], torch.Tensor]:
@@ -69,10 +70,10 @@ def test_a_graph_answers_as_the_plain_sampler_on_its_device(name: str, dtype: to
         rows = [make_row(vocab_size, rng) for _ in range(rng.randrange(1, ROWS + 1))]
         packed, places = np.zeros(step.packed.shape, np.int64), np.zeros(step.cells.shape, np.int64)
         pack(rows, packed)
-        cells = EditCells(vocab_size)
+        edits = PackedEdits(vocab_size)
         for r, row in enumerate(rows):
-            cells.add(r, RowEdits(row.params, vocab_size, row.num_prompt_tokens), row.token_ids)
-        cells.pack(places, ROWS, CAPACITIES)
+            edits.add(r, RowEdits(row.params, vocab_size, row.num_prompt_tokens), row.token_ids)
+        edits.pack(places, CAPACITY)
         for there, here in ((step.logits, logits), (step.packed, packed), (step.cells, places)):
             there.copy_(torch.as_tensor(here))
         found = unpack(step.replay().cpu().numpy()[: len(rows)], rows)
