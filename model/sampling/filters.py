@@ -3,7 +3,8 @@
 The order is vLLM's: temperature -> min_p, top_k -> top_p. Tokens are kept or dropped by value, so tokens of equal
 probability share their fate: top_k and top_p may keep more than the k, or the nucleus, when there are ties at the edge
 (as top_k in `transformers`). Each row's weights depend on that row alone, bit for bit. To add a filter, say in
-`FilterOptions` what it reads, and apply it in `fill_weights`.
+`FilterOptions` what it reads, and apply it in `fill_weights`, and in `model.sampling.device_sampler`, whose answers are
+the same.
 
 Axes: R rows, V vocabulary.
 """
@@ -19,15 +20,15 @@ from torch import Tensor
 from model.layers.fixed_shapes import aligned_rows
 from model.sampling.row_search import BLOCK, take, top
 
-_PROBABILITY_UNIT_BITS = 60
+PROBABILITY_UNIT_BITS = 60
 """Bits of probabilities, which become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
 int64.
 """
 
-_RADIX_BITS = 11
+RADIX_BITS = 11
 """Bits distinguished in one round of the search for the edge of a nucleus: three rounds for float32."""
 
-NUM_GROUPS = (1 << _RADIX_BITS) + 2
+NUM_GROUPS = (1 << RADIX_BITS) + 2
 """Groups of one round: one for each value of its bits, one for the tokens below and one for those above them all."""
 
 
@@ -115,7 +116,7 @@ def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
 
 def _quantize(buffers: Buffers) -> None:
     """Write the probabilities into the weights as whole multiples of 2**-60, rounded down. Overwrites the scores."""
-    torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
+    torch.mul(buffers.probabilities, 2.0**PROBABILITY_UNIT_BITS, out=buffers.scores)
     vocab_size = buffers.scores.shape[1]
     buffers.weights[:, :vocab_size].copy_(buffers.scores)
     buffers.weights[:, vocab_size:].zero_()
@@ -138,11 +139,11 @@ def _nucleus_edge(buffers: Buffers, top_ps: Sequence[float]) -> Tensor:
     kept = (share * total.double()).ceil().long().clamp_min(1).minimum(total)
     dropped = total - kept  # R 1: mass that may go, from the least likely up
     edge = torch.zeros(len(top_ps), 1, dtype=integer, device=weights.device)  # its leading bits, as far as known
-    for shift in range((bits.itemsize * 8 - 1) // _RADIX_BITS * _RADIX_BITS, -1, -_RADIX_BITS):
+    for shift in range((bits.itemsize * 8 - 1) // RADIX_BITS * RADIX_BITS, -1, -RADIX_BITS):
         # Group 0 is everything below the known leading bits, the last group everything above.
         torch.bitwise_right_shift(bits, shift, out=shifted)
-        buffers.groups.copy_(shifted.sub_(edge << _RADIX_BITS).clamp_(-1, 1 << _RADIX_BITS).add_(1))
+        buffers.groups.copy_(shifted.sub_(edge << RADIX_BITS).clamp_(-1, 1 << RADIX_BITS).add_(1))
         cumulated = buffers.masses.zero_().scatter_add_(1, buffers.groups, weights).cumsum_(-1)
         group = torch.searchsorted(cumulated, dropped, right=True).clamp_max(NUM_GROUPS - 1)
-        edge = (edge << _RADIX_BITS) + (group - 1).to(integer)
+        edge = (edge << RADIX_BITS) + (group - 1).to(integer)
     return edge.view(dtype)

@@ -1,7 +1,8 @@
 """What changes logits before a token is chosen: banned ids, logit_bias, and penalties of what was written before.
 
 The order is vLLM's: banned ids and biases, then the repetition penalty, then presence and frequency penalties. To add
-an edit, say in `EditOptions` what it reads, and collect and apply it in `LogitEdits`.
+an edit, say in `EditOptions` what it reads, and collect and apply it in `LogitEdits`, and in
+`model.sampling.device_edits`, whose answers are the same.
 
 Axes: R rows, V vocabulary.
 """

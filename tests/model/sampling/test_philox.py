@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.sampling.philox import philox2x64, random_uniform
+from model.sampling.philox import philox2x64, random_uniform, random_uniforms
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,12 @@ def test_a_random_number_depends_on_seed_and_position_alone(seed: int, position:
     assert unit != random_uniform(seed + 1, position)
     assert unit != random_uniform(seed, position + 1)
     assert unit != random_uniform(seed + 2**64, position)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**80), 2**130), st.integers(0, 2**40)), max_size=5),
+    st.sampled_from([1, 100]),
+)
+def test_many_numbers_at_once_are_those_one_by_one(keys: list[tuple[int, int]], times: int) -> None:
+    drawn = random_uniforms(*([key[i] for key in keys * times] for i in range(2)))
+    assert drawn.tolist() == [random_uniform(*key) for key in keys] * times

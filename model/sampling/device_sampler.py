@@ -1,0 +1,158 @@
+"""Chooses the next token of all rows on the device, in a fixed number of torch operations.
+
+Nothing is uploaded, read back or waited for, and shapes depend on those of the arguments alone, so a CUDA graph can
+hold it. Of the same logits on the same device it chooses the tokens that `model.sampling.sampler.Sampler` does, which
+says what each step means, and it reports the same log-probabilities. In a row that holds a NaN these mean nothing.
+
+Rows are processed a few at a time, which bounds memory and keeps them in the device's cache: a chunk's working tensors
+take up to 32 bytes for each of _CHUNK_ELEMENTS logits of up to 32 bits.
+
+Axes: R rows, V vocabulary, K alternatives.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.layers.fixed_shapes import aligned_rows
+from model.sampling.device_rows import Kind, PackedRows, packed_size
+from model.sampling.device_search import SUMS_PER_ROW, draw, edge_key, key_value, ordered_keys, ordered_top
+from model.sampling.filters import PROBABILITY_UNIT_BITS
+from model.sampling.row_search import BLOCK
+
+_CHUNK_ELEMENTS = 1 << 22
+"""Logits processed at once: 16 MB in float32."""
+
+
+class DeviceSampler:
+    """Chooses tokens for a network of `vocab_size` tokens. It keeps no state."""
+
+    def __init__(self, vocab_size: int) -> None:
+        """Set the size. Raises ValueError if there is no token to choose."""
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
+        self.vocab_size = vocab_size
+        self._rows_at_once = max(1, _CHUNK_ELEMENTS // max(vocab_size, SUMS_PER_ROW))
+
+    def sample(
+        self, kind: Kind, logits: Tensor, packed: Tensor, *, edited: Tensor | None = None, logprobs: int | None = None
+    ) -> Tensor:
+        """Return the chosen tokens [R, result_width] int64, for `unpack`.
+
+        Args:
+            kind: what is computed; at least what the rows need.
+            logits: [R, V] of any float type, as the network gave them; left unchanged.
+            packed: [packed_size] int64, which `pack` wrote.
+            edited: the logits [R, V] after their edits, in the type that `score_type` names.
+            logprobs: K, at least what the rows ask for, V if it is more; None computes no log-probabilities.
+
+        Raises ValueError for a wrong shape.
+        """
+        if logits.shape[1:] != (self.vocab_size,) or packed.shape != (packed_size(len(logits)),):
+            raise ValueError(
+                f"logits have shape {tuple(logits.shape)} and packed rows {tuple(packed.shape)}; expected "
+                f"{(len(logits), self.vocab_size)} and {(packed_size(len(logits)),)}"
+            )
+        best = logits.max(-1, keepdim=True)
+        ids, numbers = best.indices, best.values
+        if edited is not None:
+            ids = edited.max(-1, keepdim=True).indices
+        if kind:
+            ids = self._drawn(kind, logits if edited is None else edited, ids, best.indices, PackedRows(packed))
+        if kind or edited is not None:
+            numbers = logits.gather(1, ids)
+        columns = [ids, numbers.double().view(torch.int64)]
+        if logprobs is not None:
+            k = min(logprobs, self.vocab_size)
+            columns.append(_joined([logprob_columns(logits[each], ids[each], k) for each in self._chunks(len(ids))]))
+        return torch.cat(columns, 1)
+
+    def _chunks(self, num_rows: int) -> Iterator[slice]:
+        return (slice(start, start + self._rows_at_once) for start in range(0, num_rows, self._rows_at_once))
+
+    def _drawn(self, kind: Kind, logits: Tensor, best: Tensor, valid: Tensor, rows: PackedRows) -> Tensor:
+        """Return the ids [R, 1] that rows draw: `best`, of the largest logits, if they are greedy, and `valid` if they
+        have no distribution to draw from.
+        """
+        scales = rows.scales.to(score_type(logits))
+        parts = []
+        for each in self._chunks(len(logits)):
+            weights = _weights(kind, logits[each], scales[:, each], rows.top_k[each], rows.top_p[each])
+            ids, total = draw(weights, rows.uniform[each])
+            parts.append(torch.where(total > 0, ids, valid[each]))
+            del weights  # before the next ones are made
+        return torch.where(rows.uniform < 0, best, _joined(parts))
+
+
+def _weights(kind: Kind, logits: Tensor, scales: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Return what `filters.fill_weights` does, filled up: [R, V] -> int64 [R, V filled up].
+
+    scales are temperature and min_p [2, R, 1] in the type of the scores.
+    """
+    temperature, min_p = scales
+    scores = logits / temperature
+    if Kind.TOP_K in kind:
+        _mask_top_k(scores, top_k)
+    probabilities = torch.softmax(aligned_rows(scores), -1)[:, : logits.shape[1]]
+    del scores  # no longer needed, but large
+    floor = probabilities.amax(-1, keepdim=True).mul_(min_p)
+    probabilities.masked_fill_(probabilities < floor, 0.0)
+    weights = filled_up((probabilities * 2.0**PROBABILITY_UNIT_BITS).long(), 0)
+    if Kind.TOP_P in kind:
+        _mask_top_p(weights, probabilities, top_p)
+    return weights
+
+
+def score_type(logits: Tensor) -> torch.dtype:
+    """Return the type in which these logits are edited and filtered."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def filled_up(x: Tensor, value: float) -> Tensor:
+    """Return x [R, V] with the value after each row up to a whole number of blocks; x itself if there is room for
+    none.
+    """
+    missing = -x.shape[1] % BLOCK
+    return F.pad(x, (0, missing), value=value) if missing else x
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _mask_top_k(scores: Tensor, top_k: Tensor) -> None:
+    """Set scores [R, V] below their row's k-th largest to -inf, in place. A k [R, 1] of V and more keeps all."""
+    keys = ordered_keys(filled_up(scores, -torch.inf))
+    dropped = (keys.shape[1] - top_k).clamp_min_(keys.shape[1] - scores.shape[1])
+    edge = key_value(edge_key(keys, dropped), scores.dtype)
+    scores.masked_fill_(scores < edge, -torch.inf)
+
+
+def _mask_top_p(weights: Tensor, probabilities: Tensor, top_p: Tensor) -> None:
+    """Set the weights of tokens outside their row's nucleus to 0, in place; see `filters._nucleus_edge`.
+
+    weights are [R, V filled up], of probabilities [R, V]; top_p [R, 1] float64.
+    """
+    total = weights.sum(-1, keepdim=True)
+    kept = (top_p * total).ceil_().long().clamp_min_(1).minimum(total)
+    # The bits of numbers >= 0 order as they do.
+    bits = filled_up(probabilities, 0.0).view(torch.int64 if probabilities.dtype == torch.float64 else torch.int32)
+    weights.masked_fill_(bits < edge_key(bits, total - kept, weights), 0)
+
+
+def logprob_columns(logits: Tensor, ids: Tensor, k: int) -> Tensor:
+    """Return what `result_width` has room for beyond the tokens: logits [R, V], ids [R, 1] -> [R, 2 + 2 K] int64.
+
+    The columns are the token's log-probability, its rank, the ids of the K likeliest and their log-probabilities; see
+    `model.sampling.logprobs`.
+    """
+    scores = logits.to(score_type(logits))
+    logprobs = aligned_rows(scores).log_softmax(-1)
+    rank = (scores > scores.gather(1, ids)).sum(-1, keepdim=True).add_(1)
+    if not k:
+        return torch.cat([logprobs.gather(1, ids).double().view(torch.int64), rank], 1)
+    top = ordered_top(filled_up(scores, -torch.inf), k)
+    found = logprobs.gather(1, torch.cat([ids, top], 1)).double().view(torch.int64)
+    return torch.cat([found[:, :1], rank, top, found[:, 1:]], 1)
