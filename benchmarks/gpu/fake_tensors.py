@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -194,9 +195,10 @@ def counted(run: Callable[[], object]) -> Counts:
     def launched(kernel: Any, *arguments: object, **options: object) -> None:
         counts.launch(kernel.__name__)
 
-    def uploaded(packing: Any, device: torch.device) -> Tensor:
+    def uploaded(size: int, write: Callable[[Any], None], device: torch.device) -> Tensor:
         counts.copy("upload")
-        return torch.empty(packing.size, dtype=torch.int32, device=device)
+        write(np.zeros(size, np.int32))
+        return torch.empty(size, dtype=torch.int32, device=device)
 
     launching = mock.patch.object(JITFunction, "run", launched)
     uploading = mock.patch("model.layers.device_batch.upload", uploaded)

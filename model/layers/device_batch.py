@@ -7,7 +7,7 @@ the tail, which has any length: block tables, and the heads that are looked at.
 Axes: T rows, S spans.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
@@ -77,18 +77,19 @@ class Packing(NamedTuple):
     patterns: Patterns = ()
 
     @classmethod
-    def of(cls, batch: Batch, tile_rows: int, patterns: Patterns = ()) -> Self:
-        """Return the packing of a batch, with no more room than it needs."""
+    def of(cls, batch: Batch, tile_rows: int, patterns: Patterns = (), *, words: int = 0) -> Self:
+        """Return the packing of a batch, with no more room than it needs. words: numbers that others put there."""
         counts = np.diff(batch.first_rows)
         single = int((counts == 1).sum())
         long = int((-(-counts // tile_rows))[counts > 1].sum())
-        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long), tile_rows, patterns)
+        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long, words), tile_rows, patterns)
 
     @property
     def size(self) -> int:
         """Return how many numbers there are."""
         num_slots = sum(len(room.slots) for room in self.patterns)
-        return self.shape.tail + self.batch.tables_array.size + self._cross_tables().size + num_slots
+        size = self.shape.tail + self.batch.tables_array.size + self._cross_tables().size + num_slots
+        return size + -size % _ALIGNED
 
     def _cross_tables(self) -> np.ndarray:
         has_cross = any(span.num_cross_keys for span in self.batch.spans)
@@ -165,7 +166,12 @@ class DeviceBatch:
     @classmethod
     def upload(cls, packing: Packing, device: torch.device) -> Self:
         """Bring a batch to the device in one copy, which nothing waits for."""
-        return cls(upload(packing, device), packing.shape, tile_rows=packing.tile_rows, batch=packing.batch)
+        return cls(
+            upload(packing.size, packing.write, device),
+            packing.shape,
+            tile_rows=packing.tile_rows,
+            batch=packing.batch,
+        )
 
     def num_rows_at(self, layer: int) -> int:
         """Return the number of rows that still need layer `layer`."""
@@ -196,12 +202,12 @@ class DeviceBatch:
         return self.single_tiles[: len(counts) - len(long)], self.long_tiles[:num_long]
 
 
-def upload(packing: Packing, device: torch.device) -> Tensor:
-    """Return a batch's numbers [size] int32 on the device. The copy is asynchronous: torch keeps the pinned memory that
-    it reads from until it is done.
+def upload(size: int, write: Callable[[np.ndarray], None], device: torch.device) -> Tensor:
+    """Return numbers [size] int32 on the device, which `write` is called to write. The copy is asynchronous: torch
+    keeps the pinned memory that it reads from until it is done.
     """
-    numbers = torch.empty(packing.size, dtype=torch.int32, pin_memory=device.type == "cuda")
-    packing.write(numbers.numpy())
+    numbers = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
+    write(numbers.numpy())
     return numbers.to(device, non_blocking=True)
 
 

@@ -101,9 +101,7 @@ def deprecations(settings: Settings) -> list[str]:
     """Warnings, a line each, of deprecated settings that were given."""
     lines = []
     if settings.no_compile:
-        lines.append(
-            "--no-compile goes with 1.0; it stands for --kernels torch --cuda-graphs plain, which say the same"
-        )
+        lines.append("--no-compile goes with 1.0; it stands for --kernels torch, which says the same")
     if settings.max_look_tokens is not None:
         lines.append("--max-look-tokens goes with 1.0; it is called --max-capture-tokens now")
     return lines

@@ -140,16 +140,14 @@ class Settings:
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
     no_batch_invariant: bool = _switch("Do not promise that; Lightwell's kernels keep to it all the same.")
-    cuda_graphs: str = _setting(
-        "compiled",
-        types.choice("compiled", "plain", "off"),
-        "Steps of single tokens on a GPU as CUDA graphs: of compiled kernels, plain (a quicker start), or not so.",
+    cuda_graphs: Literal["on", "off"] = _setting(
+        "on", types.choice("on", "off"), "Whether steps of single tokens run as CUDA graphs on a GPU."
     )
-    kernels: Literal["auto", "native", "torch"] = _setting(
+    kernels: Literal["auto", "native", "triton", "torch"] = _setting(
         "auto",
-        types.choice("auto", "native", "torch"),
-        "What computes on a CPU: Lightwell's kernels where they can (auto) or else no start (native), or plain torch "
-        "operations, which are slower.",
+        types.choice("auto", "native", "triton", "torch"),
+        "What computes: Lightwell's kernels where they can (auto), those of a CPU (native) or of a GPU (triton) or "
+        "else no start, or plain torch operations, which are slower.",
     )
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = _setting(
         "auto",
@@ -157,7 +155,7 @@ class Settings:
         "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
         "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/reference.md).",
     )
-    no_compile: bool = _switch("Deprecated, until 1.0: stands for --kernels torch --cuda-graphs plain.")
+    no_compile: bool = _switch("Deprecated, until 1.0: stands for --kernels torch.")
     max_num_queued_requests: int = _setting(
         1024, types.integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
@@ -290,7 +288,7 @@ class Settings:
             raise SettingsError(f"--root-path {self.root_path!r}: a path such as /lightwell is accepted")
 
     @property
-    def engine_kernels(self) -> Literal["auto", "native", "torch"]:
+    def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:
         """Return `kernels`, or what the older flag means."""
         return "torch" if self.no_compile else self.kernels
 
@@ -311,7 +309,7 @@ class Settings:
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
-            cuda_graphs="plain" if self.no_compile and self.cuda_graphs == "compiled" else self.cuda_graphs,
+            cuda_graphs=self.cuda_graphs,
             kernels=self.engine_kernels,
             kernel_arithmetic=self.kernel_arithmetic,
             threads=self.threads,

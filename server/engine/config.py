@@ -55,11 +55,11 @@ class EngineConfig:
     """Called with a name in each of these processes except the worker, so it must be picklable; None means that they
     log only warnings.
     """
-    cuda_graphs: str = "compiled"
-    """How single-token steps run on a GPU (`server.engine.execution.cuda_graphs`): compiled | plain | off."""
-    kernels: Literal["auto", "native", "torch"] = "auto"
-    """The kernels on a CPU: our kernels where they can (auto), our kernels or an error (native), or plain torch
-    operations (torch).
+    cuda_graphs: Literal["on", "off"] = "on"
+    """Whether single-token steps run as graphs on a GPU (`server.engine.execution.cuda_graphs`)."""
+    kernels: Literal["auto", "native", "triton", "torch"] = "auto"
+    """The kernels: ours where they can (auto), those of the CPU (native) or of a GPU (triton) or an error, or plain
+    torch operations (torch).
     """
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = "auto"
     """How our kernels multiply bfloat16 numbers: as the CPU does best (auto), widened to float32, or with its own

@@ -18,7 +18,7 @@ from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.config import EngineConfig
-from server.engine.execution.cuda_graphs import graphs_for
+from server.engine.execution.device_runner import device_runner_for
 from server.engine.execution.fault_isolation import run_isolated
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
@@ -47,7 +47,7 @@ class Engine:
 
     def __init__(self, model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
         self._model = model
-        self._runner = ModelRunner(model, cache, graphs_for(model, cache, config, max_model_len))
+        self._runner = ModelRunner(model, cache, device_runner_for(model, cache, config, max_model_len))
         self._blocks = BlockManager(cache.num_blocks, cache.block_size)
         self._scheduler = Scheduler(
             SchedulerConfig(

@@ -26,6 +26,15 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
     problem = kernels.why_not_native(dtype, device)
     if problem is not None and kernels.kernels == "native":
         raise ModelLoadError(f"--kernels native: {problem}; --kernels auto and torch are accepted")
+    if kernels.kernels == "triton" and not kernels.uses_triton(dtype, device):
+        raise ModelLoadError(
+            f"--kernels triton: they run on cuda in float32, bfloat16 or float16, not on {device.type} in "
+            f"{str(dtype).removeprefix('torch.')}; --kernels auto and torch are accepted"
+        )
+    if kernels.uses_triton(dtype, device) and config.block_size % 16:
+        raise ModelLoadError(
+            f"--block-size {config.block_size}: on a GPU a multiple of 16 is accepted, or any with --kernels torch"
+        )
     if problem is not None and kernels.kernels == "auto" and device.type == "cpu":
         logger.warning("plain torch operations compute, which are slower: %s", problem)
     return kernels
@@ -34,9 +43,11 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
 def kernels_in_use(
     kernels: KernelConfig, dtype: torch.dtype, device: torch.device
 ) -> tuple[str, str | None, str | None]:
-    """Return what computes for a network of this dtype on this device, `native` or `torch`; for native kernels also
-    their level, and how they multiply by bfloat16 weights.
+    """Return what computes for a network of this dtype on this device, `native`, `triton` or `torch`; for native
+    kernels also their level, and how they multiply by bfloat16 weights.
     """
+    if kernels.uses_triton(dtype, device):
+        return "triton", None, None
     if kernels.why_not_native(dtype, device) is not None:
         return "torch", None, None
     # Rows of float32 are multiplied in float32, whatever the weights are kept in.

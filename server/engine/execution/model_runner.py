@@ -17,12 +17,12 @@ from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
 from model.sampling.row_search import largest, take
-from model.sampling.sampler import Sampler, SamplerRow
+from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
-from server.engine.execution.cuda_graphs import DecodeGraphs, DecodePass
+from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.step_result import StepResult
 from server.engine.outputs import Failure, TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
@@ -49,11 +49,11 @@ class _Placed(NamedTuple):
 class ModelRunner:
     """Runs sequences through one network and one cache."""
 
-    def __init__(self, model: Transformer, cache: KVCache, graphs: DecodeGraphs | None = None) -> None:
-        """Set up the runner. `graphs` are of this network and this cache, for the steps that they serve."""
+    def __init__(self, model: Transformer, cache: KVCache, on_device: DeviceRunner | None = None) -> None:
+        """Set up the runner. `on_device` is of this network and this cache, for the steps that it serves."""
         self.model = model
         self.cache = cache
-        self.graphs = graphs
+        self._on_device = on_device
         self.sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
 
     def run(
@@ -80,13 +80,16 @@ class ModelRunner:
                     if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
                 ]
                 hooks, row_sinks = self._hooks(asking, captures) if asking else (None, {})
-                passed = None if self.graphs is None else self.graphs.run(batch, hooks)
+                sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+                passed = self._start(batch, hooks, sampling, captures)
                 hidden = self.model.forward(batch, self.cache, hooks) if passed is None else passed.hidden
                 self._read(asking, hidden, captures, result, check)
-                self._sample(placed, hidden, passed, captures, result)
+                if passed is not None and passed.rows:
+                    self._take_chosen(sampling, passed, result)
+                elif sampling:
+                    self._sample(sampling, hidden, captures, result)
                 if passed is not None:
-                    passed.deliver()  # after the sampling, during which the device could compute it
-                    hooks = passed.hooks
+                    passed.deliver()
                 result.attention_seconds += _seconds(hooks)
                 _take_rows(row_sinks, result)
         for uid, found in captures.items():
@@ -230,27 +233,48 @@ class ModelRunner:
         for scored in prompt_logprobs(logits[: len(next_ids)], next_ids, params.prompt_logprobs):
             found.append(TokenLogprobs(scored.token_id, scored.logprob, scored.rank, scored.top))
 
+    def _start(
+        self,
+        batch: Batch,
+        hooks: Hooks | None,
+        sampling: ReadOnlySequence[_Placed],
+        captures: Mapping[int, RequestCaptures],
+    ) -> DevicePass | None:
+        """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
+        change logits.
+        """
+        if self._on_device is None:
+            return None
+        rows: list[SampledRow] = []
+        if not any(captures[at.chunk.sequence.uid].patches for at in sampling):
+            rows = [
+                SampledRow(at.last_row, at.chunk.sequence.uid, self._sampler_row(at.chunk.sequence)) for at in sampling
+            ]
+        return self._on_device.run(batch, hooks, rows)
+
+    def _take_chosen(self, sampling: ReadOnlySequence[_Placed], passed: DevicePass, result: StepResult) -> None:
+        """Take the tokens that the device has chosen."""
+        passed.wait()
+        tokens, numbers = passed.sampled()
+        self._note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
+        self._note_tokens(sampling, [token.token_id for token in tokens], numbers, result)
+
     def _sample(
         self,
-        placed: ReadOnlySequence[_Placed],
+        sampling: ReadOnlySequence[_Placed],
         hidden: torch.Tensor,
-        passed: DecodePass | None,
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
     ) -> None:
-        """Choose a token for each sequence that needs one, from hidden [T, d] or the logits of a graph's pass."""
-        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
-        if not sampling:
-            return
-        logits = None if passed is None else passed.logits
+        """Choose a token for each sequence that needs one, from hidden [T, d]."""
         rows = [at.last_row for at in sampling]
         sequences = [at.chunk.sequence for at in sampling]
         changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
         takes_largest = all(seq.takes_largest_logit for seq in sequences)
-        if takes_largest and logits is None and not changing:
+        if takes_largest and not changing:
             ids, numbers = self.model.largest_logits(take(hidden, rows))
         else:
-            logits = self.model.logits(take(hidden, rows), widen=False) if logits is None else logits[rows]
+            logits = self.model.logits(take(hidden, rows), widen=False)
             if changing:
                 logits = logits.float()
             for i in changing:
@@ -258,10 +282,20 @@ class ModelRunner:
             ids, numbers = (
                 largest(logits, self.model.kernels) if takes_largest else self._draw(logits, sequences, result)
             )
-        result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
+        self._note_tokens(sampling, ids, numbers, result)
+
+    @staticmethod
+    def _note_tokens(
+        sampling: ReadOnlySequence[_Placed],
+        ids: ReadOnlySequence[int],
+        numbers: ReadOnlySequence[float],
+        result: StepResult,
+    ) -> None:
+        """Note the chosen tokens, and the failures of those whose logits are no numbers."""
+        result.tokens = {at.chunk.sequence.uid: token_id for at, token_id in zip(sampling, ids, strict=True)}
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
         for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
-            seq = sequences[i]
+            seq = sampling[i].chunk.sequence
             result.failures[seq.uid] = _not_finite(seq, sampling[i].chunk.end - 1)
             del result.tokens[seq.uid]
             result.logprobs.pop(seq.uid, None)
@@ -272,10 +306,16 @@ class ModelRunner:
         """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
         scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
         ids = [sampled.token_id for sampled in scored]
+        self._note_logprobs(sequences, scored, result)
+        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+
+    @staticmethod
+    def _note_logprobs(
+        sequences: ReadOnlySequence[Sequence], scored: ReadOnlySequence[SampledToken], result: StepResult
+    ) -> None:
         for seq, sampled in zip(sequences, scored, strict=True):
             if sampled.logprob is not None:
                 result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
 
     @staticmethod
     def _sampler_row(seq: Sequence) -> SamplerRow:

@@ -145,26 +145,24 @@ def test_kernels_and_their_arithmetic_reach_the_engine() -> None:
     config = read("--kernels", "native", LIGHTWELL_KERNEL_ARITHMETIC="bf16-dot").engine_config(Path("folder"))
     assert (config.kernels, config.kernel_arithmetic) == ("native", "bf16-dot")
     config = read().engine_config(Path("folder"))
-    assert (config.kernels, config.kernel_arithmetic, config.cuda_graphs) == ("auto", "auto", "compiled")
+    assert (config.kernels, config.kernel_arithmetic, config.cuda_graphs) == ("auto", "auto", "on")
 
 
 @pytest.mark.parametrize(
     ("argv", "environ", "graphs"),
     [
-        (["--no-compile"], {}, "plain"),
-        ([], {"LIGHTWELL_NO_COMPILE": "1"}, "plain"),
+        (["--no-compile"], {}, "on"),
+        ([], {"LIGHTWELL_NO_COMPILE": "1"}, "on"),
         (["--no-compile", "--cuda-graphs", "off", "--kernels", "torch"], {}, "off"),
     ],
 )
-def test_no_compile_stands_for_torch_and_plain_graphs_and_is_said_to_go(
-    argv: list[str], environ: dict[str, str], graphs: str
-) -> None:
+def test_no_compile_stands_for_torch_and_is_said_to_go(argv: list[str], environ: dict[str, str], graphs: str) -> None:
     settings = read(*argv, **environ)
     config = settings.engine_config(Path("folder"))
     assert (config.kernels, config.cuda_graphs) == ("torch", graphs)
     (line,) = deprecations(settings)
-    assert all(part in line for part in ("--no-compile", "1.0", "--kernels torch --cuda-graphs plain"))
-    assert deprecations(read("--kernels", "torch", "--cuda-graphs", "plain")) == []
+    assert all(part in line for part in ("--no-compile", "1.0", "--kernels torch"))
+    assert deprecations(read("--kernels", "torch")) == []
 
 
 @pytest.mark.parametrize(

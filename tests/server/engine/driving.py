@@ -66,7 +66,9 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, device: torch.device 
 def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
     """Return an engine around a loaded network, with a cache of its own."""
     settings = EngineConfig(model=Path("unused"), **config)
-    cache = KVCache(model.cache_config, num_blocks, block_size, model.dtype, model.device)
+    cache = KVCache(
+        model.cache_config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+    )
     return Engine(model, cache, settings, model.config.max_model_len)
 
 
