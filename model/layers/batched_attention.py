@@ -1,7 +1,8 @@
-"""Computes attention on a GPU: decoding rows in one operation for all sequences, prompts through torch's fused kernels.
+"""Computes attention by torch's operations where no kernel of ours serves: decoding rows in one operation for all
+sequences, prompts through torch's fused kernels.
 
-It uses torch operations alone, on any device and in any dtype, so that a CPU can test what a GPU runs. What hooks ask
-for is computed as in `PlainAttention`. A row's bits may depend on its batch.
+It runs on any device and in any dtype. What hooks ask for is computed as in `PlainAttention`. A row's bits may depend
+on its batch.
 
 Axes: R rows that are alone in their spans, n rows of one span, H query heads, K key heads, G = H / K, D head dimension,
 J blocks of a row, B places of a block, S keys.
@@ -20,12 +21,41 @@ from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, CachedKV, PlainAttention, RotaryTables, check_reach
 from model.layers.attention_arithmetic import at_least_float32
-from model.layers.decode_batch import DecodeBatch, RowKeyRange
 from model.layers.rope import Rope
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29
 """Most bytes of keys, and of values, that are gathered at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowKeyRange:
+    """The cached keys that each row sees, one row a sequence: those at positions first <= k < last."""
+
+    tables: torch.Tensor
+    """[R, J]: the blocks of a row's keys, in order."""
+    positions: torch.Tensor
+    """[R]"""
+    unseen: torch.Tensor
+    """[R, S] bool."""
+
+    @classmethod
+    def of(
+        cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
+    ) -> "RowKeyRange":
+        """Return the key range of rows that see first <= k < last, both [R]; without `first` it is 0. size: B."""
+        keys = torch.arange(tables.shape[1] * size, device=tables.device)
+        unseen = keys >= last[:, None]  # [R, S]
+        return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
+
+    def of_rows(self, rows: slice) -> "RowKeyRange":
+        """Return the key range of some of the rows."""
+        return RowKeyRange(self.tables[rows], self.positions[rows], self.unseen[rows])
+
+    @property
+    def longest(self) -> int:
+        """Return the most keys that the longest span can have."""
+        return self.unseen.shape[1]
 
 
 class BatchedAttention(PlainAttention):
@@ -38,37 +68,23 @@ class BatchedAttention(PlainAttention):
         """The tensors that the layers of that batch share, on its device."""
 
     def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch | DecodeBatch
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
     ) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         heads = qkv.shape[1] - 2 * key_heads
         turned, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
         if rotary_tables is not None:
             turned = Rope.rotate(turned, rotary_tables[0][: len(qkv)], rotary_tables[1][: len(qkv)])
-        if isinstance(batch, DecodeBatch):
-            blocks, places = batch.blocks, batch.places
-        else:
-            slots = self._shared(batch, "slots", lambda: torch.from_numpy(batch.slots_array).to(batch.device))[
-                : len(qkv)
-            ]
-            blocks, places = slots // batch.block_size, slots % batch.block_size
+        every_slot = self._shared(batch, "slots", lambda: torch.from_numpy(batch.slots_array).to(batch.device))
+        slots = every_slot[: len(qkv)]
+        blocks, places = slots // batch.block_size, slots % batch.block_size
         cache.keys[blocks, :, :, places] = turned[:, heads:].to(cache.keys.dtype)
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
         return turned[:, :heads]
 
     def attend(
-        self,
-        q: torch.Tensor,
-        cache: LayerCache,
-        batch: Batch | DecodeBatch,
-        key_range: KeyRange | RowKeyRange,
-        rule: AttentionRule,
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
-        if isinstance(batch, DecodeBatch) or isinstance(key_range, RowKeyRange):
-            assert isinstance(batch, DecodeBatch)
-            assert isinstance(key_range, RowKeyRange)
-            batch.queries.append(q)
-            return _attend_rows(q, cache, key_range, rule)
         spans = range(np.searchsorted(batch.first_rows, len(q)))
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
         if longer and (rule.softcap is not None or rule.bias is not None):  # torch's kernels know neither
@@ -104,18 +120,11 @@ class BatchedAttention(PlainAttention):
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
     def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:
-        """Return which keys the rows of a span see, [n, S] bool, or None for all. On a GPU a causal mask is not written
-        out.
-        """
+        """Return which keys the rows of a span see, [n, S] bool, or None for all."""
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
         first, last, num_keys = key_range.first_array[rows], key_range.last_array[rows], key_range.num_keys(span)
-        if not first.any():
-            if (last == num_keys).all():
-                return None
-            if batch.device.type == "cuda" and (last == key_range.positions_array[rows] + 1).all():
-                from torch.nn.attention.bias import causal_lower_right  # here: loading it takes a second
-
-                return causal_lower_right(len(last), num_keys)
+        if not first.any() and (last == num_keys).all():
+            return None
 
         def make() -> torch.Tensor:
             keys = np.arange(num_keys)
@@ -207,7 +216,7 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
-def rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
+def _rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
     """Return how many rows of so many keys may decode in one operation within GATHER_BYTES."""
     _, key_heads, dim, _ = cache.keys.shape
     return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
@@ -217,7 +226,7 @@ def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rul
     """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
     allows.
     """
-    step = rows_at_a_time(key_range.longest, cache)
+    step = _rows_at_a_time(key_range.longest, cache)
     if len(q) <= step:
         return _attend_some_rows(q, cache, key_range, rule)
     starts = range(0, len(q), step)

@@ -132,7 +132,8 @@ class Packing(NamedTuple):
         first_rows, counts = np.array(self.batch.first_rows[:-1]), np.diff(self.batch.first_rows)
         single = np.flatnonzero(counts == 1)
         tiles = arrays["single_tiles"]
-        tiles[len(single) :] = 0
+        padding = np.arange(len(single), len(tiles))  # rows of spans that have no keys: they get zeros
+        tiles[len(single) :] = np.column_stack((padding, padding, np.ones_like(padding)))
         tiles[: len(single)] = np.column_stack((single, first_rows[single], np.ones(len(single), np.int64)))
         i = 0
         for span in np.flatnonzero(counts > 1).tolist():

@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ from model.batch import Batch
 from model.kv_cache import KVCache
 from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom
 from model.network.transformer import Transformer
-from model.network.triton_step import TritonStep
 from model.sampling.device_rows import Kind, packed_size, result_width
 from model.sampling.device_sampler import DeviceSampler
+
+if TYPE_CHECKING:  # a CPU has no need of Triton
+    from model.network.triton_step import TritonStep
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ _STEP = 8
 class DecodeGraphs:
     """The graphs of one network and one cache."""
 
-    def __init__(self, model: Transformer, step: TritonStep, cache: KVCache, max_rows: int, max_len: int) -> None:
+    def __init__(self, model: Transformer, step: "TritonStep", cache: KVCache, max_rows: int, max_len: int) -> None:
         """Prepare for up to `max_rows` sequences at once and `max_len` tokens in the longest. `step` is the network's
         decoder.
         """

@@ -7,7 +7,7 @@ logits, but no queue and no requests.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from model.hooks.pattern_plan import PatternPlan
 from model.kv_cache import KVCache
 from model.layers.device_batch import DeviceBatch, Packing, upload, views
 from model.network.transformer import Transformer
-from model.network.triton_step import TritonStep
 from model.ranks.leader import LeadingTransformer
 from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
 from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, unpack
@@ -27,6 +26,9 @@ from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import SampledToken, SamplerRow
 from server.engine.config import EngineConfig
 from server.engine.execution.cuda_graphs import DecodeGraphs, num_words, row_words, sampling_words
+
+if TYPE_CHECKING:  # a CPU has no need of Triton
+    from model.network.triton_step import TritonStep
 
 
 class SampledRow(NamedTuple):
@@ -74,7 +76,7 @@ class DevicePass:
 class DeviceRunner:
     """Runs the steps of one network and one cache."""
 
-    def __init__(self, model: Transformer, step: TritonStep, cache: KVCache, graphs: DecodeGraphs | None) -> None:
+    def __init__(self, model: Transformer, step: "TritonStep", cache: KVCache, graphs: DecodeGraphs | None) -> None:
         """Prepare for the network whose decoder is `step`. Without graphs all steps run kernel by kernel."""
         self._model, self._step, self._cache, self._graphs = model, step, cache, graphs
         self._sampler = DeviceSampler(model.config.vocab_size)

@@ -4,9 +4,7 @@ and tensors; it sets no policy and keeps no queue.
 
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
-from math import isfinite
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,34 +14,16 @@ from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
-from model.sampling.row_search import largest, take
-from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.step_result import StepResult
+from server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
 from server.engine.outputs import Failure, TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
-
-
-class _Placed(NamedTuple):
-    """A chunk and where its rows are in the batch. It is a named tuple for the same reason as `Chunk`."""
-
-    chunk: Chunk
-    span: int
-    first_row: int
-
-    @property
-    def last_row(self) -> int:
-        return self.first_row + self.chunk.num_tokens - 1
-
-    @property
-    def window(self) -> Window:
-        chunk = self.chunk
-        return Window(self.span, self.first_row, chunk.start, chunk.num_tokens, chunk.capture_start)
 
 
 class ModelRunner:
@@ -54,7 +34,7 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self._on_device = on_device
-        self.sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
+        self._tokens = TokenChoice(model)
 
     def run(
         self,
@@ -85,9 +65,9 @@ class ModelRunner:
                 hidden = self.model.forward(batch, self.cache, hooks) if passed is None else passed.hidden
                 self._read(asking, hidden, captures, result, check)
                 if passed is not None and passed.rows:
-                    self._take_chosen(sampling, passed, result)
+                    self._tokens.take(sampling, passed, result)
                 elif sampling:
-                    self._sample(sampling, hidden, captures, result)
+                    self._tokens.choose(sampling, hidden, captures, result)
                 if passed is not None:
                     passed.deliver()
                 result.attention_seconds += _seconds(hooks)
@@ -149,14 +129,14 @@ class ModelRunner:
         positions = np.arange(seq.num_cross_tokens)
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
-    def _place(self, chunks: ReadOnlySequence[Chunk], check: Check) -> tuple[Batch, list[_Placed]]:
+    def _place(self, chunks: ReadOnlySequence[Chunk], check: Check) -> tuple[Batch, list[Placed]]:
         """Return the chunks as a batch, those that need most layers first, and the place of each in it."""
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
-        return batch, [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
+        return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
     def _hooks(
-        self, asking: ReadOnlySequence[_Placed], captures: Mapping[int, RequestCaptures]
+        self, asking: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
     ) -> tuple[Hooks | None, dict[int, RowSink]]:
         builder = HooksBuilder("decoder")
         row_sinks: dict[int, RowSink] = {}
@@ -174,7 +154,7 @@ class ModelRunner:
 
     def _read(
         self,
-        asking: ReadOnlySequence[_Placed],
+        asking: ReadOnlySequence[Placed],
         hidden: torch.Tensor,
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
@@ -189,7 +169,7 @@ class ModelRunner:
                 self._read_logits(at, hidden, found, result, check)
 
     def _read_logits(
-        self, at: _Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
+        self, at: Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
     ) -> None:
         """Deliver the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
@@ -215,7 +195,7 @@ class ModelRunner:
             if found.prompt_logprobs is not None:
                 unusable = (~logits.amax(-1).isfinite()).nonzero().flatten().tolist()
                 if unusable:
-                    result.failures[seq.uid] = _not_finite(seq, start + unusable[0])
+                    result.failures[seq.uid] = not_finite(seq, start + unusable[0])
                     return
                 self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
 
@@ -237,7 +217,7 @@ class ModelRunner:
         self,
         batch: Batch,
         hooks: Hooks | None,
-        sampling: ReadOnlySequence[_Placed],
+        sampling: ReadOnlySequence[Placed],
         captures: Mapping[int, RequestCaptures],
     ) -> DevicePass | None:
         """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
@@ -247,91 +227,8 @@ class ModelRunner:
             return None
         rows: list[SampledRow] = []
         if not any(captures[at.chunk.sequence.uid].patches for at in sampling):
-            rows = [
-                SampledRow(at.last_row, at.chunk.sequence.uid, self._sampler_row(at.chunk.sequence)) for at in sampling
-            ]
+            rows = [SampledRow(at.last_row, at.chunk.sequence.uid, sampler_row(at.chunk.sequence)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)
-
-    def _take_chosen(self, sampling: ReadOnlySequence[_Placed], passed: DevicePass, result: StepResult) -> None:
-        """Take the tokens that the device has chosen."""
-        passed.wait()
-        tokens, numbers = passed.sampled()
-        self._note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
-        self._note_tokens(sampling, [token.token_id for token in tokens], numbers, result)
-
-    def _sample(
-        self,
-        sampling: ReadOnlySequence[_Placed],
-        hidden: torch.Tensor,
-        captures: Mapping[int, RequestCaptures],
-        result: StepResult,
-    ) -> None:
-        """Choose a token for each sequence that needs one, from hidden [T, d]."""
-        rows = [at.last_row for at in sampling]
-        sequences = [at.chunk.sequence for at in sampling]
-        changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
-        takes_largest = all(seq.takes_largest_logit for seq in sequences)
-        if takes_largest and not changing:
-            ids, numbers = self.model.largest_logits(take(hidden, rows))
-        else:
-            logits = self.model.logits(take(hidden, rows), widen=False)
-            if changing:
-                logits = logits.float()
-            for i in changing:
-                captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
-            ids, numbers = (
-                largest(logits, self.model.kernels) if takes_largest else self._draw(logits, sequences, result)
-            )
-        self._note_tokens(sampling, ids, numbers, result)
-
-    @staticmethod
-    def _note_tokens(
-        sampling: ReadOnlySequence[_Placed],
-        ids: ReadOnlySequence[int],
-        numbers: ReadOnlySequence[float],
-        result: StepResult,
-    ) -> None:
-        """Note the chosen tokens, and the failures of those whose logits are no numbers."""
-        result.tokens = {at.chunk.sequence.uid: token_id for at, token_id in zip(sampling, ids, strict=True)}
-        # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
-        for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
-            seq = sampling[i].chunk.sequence
-            result.failures[seq.uid] = _not_finite(seq, sampling[i].chunk.end - 1)
-            del result.tokens[seq.uid]
-            result.logprobs.pop(seq.uid, None)
-
-    def _draw(
-        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
-    ) -> tuple[list[int], list[float]]:
-        """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
-        scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
-        ids = [sampled.token_id for sampled in scored]
-        self._note_logprobs(sequences, scored, result)
-        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
-
-    @staticmethod
-    def _note_logprobs(
-        sequences: ReadOnlySequence[Sequence], scored: ReadOnlySequence[SampledToken], result: StepResult
-    ) -> None:
-        for seq, sampled in zip(sequences, scored, strict=True):
-            if sampled.logprob is not None:
-                result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-
-    @staticmethod
-    def _sampler_row(seq: Sequence) -> SamplerRow:
-        params = seq.sampling_params
-        assert params is not None
-        return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens)
-
-
-def _not_finite(seq: Sequence, position: int) -> Failure:
-    """Return the failure for logits that allow no choice: the request caused it if it intervenes, otherwise the
-    server did.
-    """
-    what = f"the logits at position {position} are infinite or no numbers"
-    if seq.is_changed:
-        return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")
-    return Failure("error", f"{what}: the weights, or their type, do not serve this input")
 
 
 _layers_needed = attrgetter("sequence.num_layers_needed")

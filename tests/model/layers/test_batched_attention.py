@@ -4,29 +4,14 @@ import math
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch, Span
-from model.kv_cache import LayerCache
 from model.layers import batched_attention
-from model.layers.attention import AttentionRule, PlainAttention
+from model.layers.attention import AttentionRule
 from model.layers.batched_attention import BatchedAttention
-from model.layers.decode_batch import DecodeBatch, most_blocks, pack, packed_size
 from tests.model.layers.attention_world import World, mixed, scores_of
 
-CPU = torch.device("cpu")
-DEVICES = [
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
-        ],
-    ),
-    "cpu",
-]
 BOUNDS = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 4e-2}
 
 
@@ -104,52 +89,3 @@ def test_what_others_left_in_a_block_reaches_nobody() -> None:
         world.cache.keys[block, :, :, place % world.block_size] = random.choice([math.inf, -math.inf, math.nan])
         world.cache.values[block, :, place % world.block_size] = random.choice([math.inf, -math.inf, math.nan])
     assert torch.equal(world.attend(attention, (0, last, last + 1))[0], expected)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("window", [None, 5])
-def test_a_packed_step_attends_as_its_batch_does_and_its_filling_touches_nobody(
-    device: str, window: int | None
-) -> None:
-    where, size, dtype = torch.device(device), 4, torch.float64
-    heads, key_heads, dim = 4, 2, 8
-    lengths = [random.randint(1, 30) for _ in range(5)]
-    tables, free = [], 1  # block 0 is nobody's
-    for length in lengths:
-        tables.append(list(range(free, free + -(-length // size) + 1)))
-        free = tables[-1][-1] + 1
-    caches = [
-        LayerCache(
-            torch.randn(free, key_heads, dim, size, dtype=dtype, device=where),
-            torch.randn(free, key_heads, size, dim, dtype=dtype, device=where),
-        )
-    ]
-    caches.append(LayerCache(caches[0].keys.clone(), caches[0].values.clone()))
-    spans = [Span([7 + s], length - 1, tables[s], 1) for s, length in enumerate(lengths)]
-    batch = Batch(spans, size, where)
-    rows, blocks = 8, most_blocks(batch) + 3
-    numbers = np.full(packed_size(rows, blocks), -1)
-    pack(batch, rows, blocks, numbers)
-    packed = DecodeBatch(torch.from_numpy(numbers).to(where).view(-1, rows), size)
-    assert packed.token_ids.tolist() == [7, 8, 9, 10, 11, 0, 0, 0]
-    assert packed.positions.tolist() == [length - 1 for length in lengths] + [0, 0, 0]
-    qkv = torch.randn(rows, heads + 2 * key_heads, dim, dtype=dtype, device=where)
-    plain, batched, rule = PlainAttention(), BatchedAttention(), AttentionRule(dim**-0.5, softcap=20.0)
-    q = plain.write_kv(qkv[:5], None, caches[0], batch)
-    expected = plain.attend(q, caches[0], batch, batch.key_range(True, window), rule)
-    q = batched.write_kv(qkv, None, caches[1], packed)
-    found = batched.attend(q, caches[1], packed, packed.key_range(True, window), rule)
-    assert torch.allclose(found[:5], expected, rtol=1e-11, atol=1e-11)
-    assert found.isfinite().all()
-    assert torch.equal(caches[0].keys[1:], caches[1].keys[1:])
-    assert torch.equal(caches[0].values[1:], caches[1].values[1:])
-    assert torch.equal(packed.queries[0], q)
-
-
-@pytest.mark.parametrize(
-    ("rows", "blocks", "counts"), [(2, 9, [1, 1, 1]), (4, 1, [1, 1, 1]), (8, 9, [1, 2, 1])], ids=str
-)
-def test_a_step_that_does_not_fit_is_refused(rows: int, blocks: int, counts: list[int]) -> None:
-    batch = Batch([Span([3] * count, 6, [1, 2, 3], 1) for count in counts], 4, CPU)
-    with pytest.raises(ValueError, match=f"do not fit {rows} single rows of {blocks} blocks"):
-        pack(batch, rows, blocks, np.zeros(packed_size(rows, blocks), np.int64))

@@ -81,7 +81,7 @@ def test_switches_are_off_until_named() -> None:
         (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
         (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
         (["--api-key", "a,,b"], ["--api-key", "empty"]),
-        (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, torch"]),
+        (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, triton, torch"]),
         (["--kernel-arithmetic", "bf16"], ["--kernel-arithmetic", "'bf16'", "auto, float32, bf16-dot"]),
         (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "give one"]),
         (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0, asks", "--devices 1 "]),

@@ -1,0 +1,129 @@
+"""Chooses the next token of each sequence of a step that needs one, or takes those that a card has chosen.
+
+It knows sequences and rows of hidden states; it keeps no queue.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ReadOnlySequence
+from math import isfinite
+from typing import NamedTuple
+
+import torch
+
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest, take
+from model.sampling.sampler import SampledToken, Sampler, SamplerRow
+from server.engine.captures.request_captures import RequestCaptures
+from server.engine.captures.window import Window
+from server.engine.execution.device_runner import DevicePass
+from server.engine.execution.step_result import StepResult
+from server.engine.outputs import Failure, TokenLogprobs
+from server.engine.sequence import Chunk, Sequence
+
+
+class Placed(NamedTuple):
+    """A chunk and where its rows are in the batch. It is a named tuple for the same reason as `Chunk`."""
+
+    chunk: Chunk
+    span: int
+    first_row: int
+
+    @property
+    def last_row(self) -> int:
+        return self.first_row + self.chunk.num_tokens - 1
+
+    @property
+    def window(self) -> Window:
+        chunk = self.chunk
+        return Window(self.span, self.first_row, chunk.start, chunk.num_tokens, chunk.capture_start)
+
+
+class TokenChoice:
+    """Chooses tokens for one network."""
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+        self._sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
+
+    @staticmethod
+    def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
+        """Take the tokens that the device has chosen."""
+        passed.wait()
+        tokens, numbers = passed.sampled()
+        _note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
+        _note_tokens(sampling, [token.token_id for token in tokens], numbers, result)
+
+    def choose(
+        self,
+        sampling: ReadOnlySequence[Placed],
+        hidden: torch.Tensor,
+        captures: Mapping[int, RequestCaptures],
+        result: StepResult,
+    ) -> None:
+        """Choose a token for each sequence that needs one, from hidden [T, d]."""
+        rows = [at.last_row for at in sampling]
+        sequences = [at.chunk.sequence for at in sampling]
+        changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
+        takes_largest = all(seq.takes_largest_logit for seq in sequences)
+        if takes_largest and not changing:
+            ids, numbers = self._model.largest_logits(take(hidden, rows))
+        else:
+            logits = self._model.logits(take(hidden, rows), widen=False)
+            if changing:
+                logits = logits.float()
+            for i in changing:
+                captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
+            ids, numbers = (
+                largest(logits, self._model.kernels) if takes_largest else self._draw(logits, sequences, result)
+            )
+        _note_tokens(sampling, ids, numbers, result)
+
+    def _draw(
+        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
+    ) -> tuple[list[int], list[float]]:
+        """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
+        scored = self._sampler.sample(logits, [sampler_row(seq) for seq in sequences])
+        ids = [sampled.token_id for sampled in scored]
+        _note_logprobs(sequences, scored, result)
+        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+
+
+def _note_tokens(
+    sampling: ReadOnlySequence[Placed],
+    ids: ReadOnlySequence[int],
+    numbers: ReadOnlySequence[float],
+    result: StepResult,
+) -> None:
+    """Note the chosen tokens, and the failures of those whose logits are no numbers."""
+    result.tokens = {at.chunk.sequence.uid: token_id for at, token_id in zip(sampling, ids, strict=True)}
+    # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
+    for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
+        seq = sampling[i].chunk.sequence
+        result.failures[seq.uid] = not_finite(seq, sampling[i].chunk.end - 1)
+        del result.tokens[seq.uid]
+        result.logprobs.pop(seq.uid, None)
+
+
+def _note_logprobs(
+    sequences: ReadOnlySequence[Sequence], scored: ReadOnlySequence[SampledToken], result: StepResult
+) -> None:
+    for seq, sampled in zip(sequences, scored, strict=True):
+        if sampled.logprob is not None:
+            result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+
+
+def sampler_row(seq: Sequence) -> SamplerRow:
+    """Return what the sampler reads of a sequence. Raises AssertionError for one that generates nothing."""
+    params = seq.sampling_params
+    assert params is not None
+    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens)
+
+
+def not_finite(seq: Sequence, position: int) -> Failure:
+    """Return the failure for logits that allow no choice: the request caused it if it intervenes, otherwise the
+    server did.
+    """
+    what = f"the logits at position {position} are infinite or no numbers"
+    if seq.is_changed:
+        return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")
+    return Failure("error", f"{what}: the weights, or their type, do not serve this input")
