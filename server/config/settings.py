@@ -126,6 +126,9 @@ class Settings:
     kv_cache_memory: int | None = _setting(
         None, types.byte_size(), "Memory for a worker's KV cache, such as 2GiB.", shown_default="from the free memory"
     )
+    gpu_memory_utilization: float = _setting(
+        0.9, types.share(), "Share of a GPU's memory for its worker: weights and steps first, then the KV cache."
+    )
     worker_memory: int | None = _setting(
         None,
         types.byte_size(),
@@ -306,6 +309,7 @@ class Settings:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_capture_tokens=self.max_capture_tokens or self.max_look_tokens,
             kv_cache_bytes=_share(self.kv_cache_memory, self.tensor_parallel),
+            gpu_memory_utilization=self.gpu_memory_utilization,
             worker_memory=_share(self.worker_memory, self.tensor_parallel),
             tensor_parallel=self.tensor_parallel,
             block_size=self.block_size,

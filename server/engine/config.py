@@ -34,6 +34,8 @@ class EngineConfig:
     """
     kv_cache_bytes: int | None = None
     """Bytes of the KV cache on each of the worker's devices; None lets the engine choose from the free memory."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a card's whole memory that the worker may use there, KV cache included; `kv_cache_bytes` wins."""
     memory_share: int | None = None
     """Bytes of the machine's memory that belong to this worker when other workers start next to it; None means all
     that is free.
