@@ -205,7 +205,8 @@ def test_variables_that_the_kernels_read_are_known() -> None:
 def test_weights_are_quantised_on_request_alone() -> None:
     assert read().engine_config(Path("folder")).quantize == "none"
     assert read("--quantize", "int8").engine_config(Path("folder")).quantize == "int8"
-    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8"):
+    assert read("--quantize", "fp8").engine_config(Path("folder")).quantize == "fp8"
+    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8, fp8"):
         read("--quantize", "int4")
 
 
