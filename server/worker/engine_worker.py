@@ -78,7 +78,12 @@ class EngineWorker:
             self.config = replace(self.config, device=device)  # this worker's card
         try:
             self._engine = self._make_engine(link)
-            memory_room = limit_memory(self.config.worker_memory, self.config.memory_share, self.config.tensor_parallel)
+            memory_room = limit_memory(
+                self.config.worker_memory,
+                self.config.memory_share,
+                self.config.tensor_parallel,
+                self._engine.info.device,
+            )
         except BaseException as error:
             if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
                 logger.exception("the engine could not be made")

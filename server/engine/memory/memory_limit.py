@@ -29,14 +29,23 @@ failed step has freed, but need not have returned it to the kernel, where the me
 """
 
 
-def limit_memory(limit: int | None, share: int | None = None, num_processes: int = 1) -> int | None:
+def limit_memory(
+    limit: int | None, share: int | None = None, num_processes: int = 1, device: str = "cpu"
+) -> int | None:
     """Limit this process's memory to `limit` bytes or, with None, to most of what the machine or container has left
-    (`free_in_share`) for it and its sibling processes, `num_processes` in all, each of which does the same.
+    (`free_in_share`) for it and its sibling processes, `num_processes` in all, each of which does the same. A process
+    that computes on a card is not limited.
 
     Private, writable memory counts (RLIMIT_DATA), touched or not. Call it once the model is loaded. Returns how many
     bytes may be taken in addition to what is taken already, or None if that cannot be known and nothing is limited.
     Raises ValueError for a limit that is already used up.
     """
+    if device.startswith("cuda"):
+        # What CUDA only reserves does not count (it cannot be written to), but what the driver maps for modules, graphs
+        # and pinned memory may, and it takes a failure there for the end of the whole context.
+        if limit is not None:
+            logger.warning("--worker-memory does not bound a worker on a GPU; a container's limit does")
+        return None
     taken = data_bytes()
     if limit is None:
         free = free_in_share(share)

@@ -29,7 +29,7 @@ def follow(pipe: Connection) -> None:
         except (EOFError, ConnectionError):
             os._exit(0)  # rank 0 has ended
         if isinstance(command, Settle):
-            pipe.send(_problem(partial(_settle, command)))
+            pipe.send(_problem(partial(_settle, command, str(setup.device))))
         elif isinstance(command, Load):
             pipe.send(_problem(partial(_load, follower, command)))
         else:
@@ -50,7 +50,7 @@ def _load(follower: Follower, command: Load) -> None:
     give_back_memory()  # rank 0 looks next how much is free
 
 
-def _settle(command: Settle) -> None:
+def _settle(command: Settle, device: str) -> None:
     """Limit memory as a loaded worker does."""
     freeze_garbage()
-    limit_memory(command.memory, num_processes=command.num_processes)
+    limit_memory(command.memory, num_processes=command.num_processes, device=device)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.fault_subject import leave_room
 from benchmarks.processes import worker_pid
-from server.engine.memory.memory_limit import _status_bytes, free_in_share
+from server.engine.memory.memory_limit import _status_bytes, free_in_share, limit_memory
 from tests.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -107,6 +107,14 @@ print(kept is not None, take() is None)
 def test_who_is_tried_again_may_take_what_was_kept_back() -> None:
     done = subprocess.run([sys.executable, "-c", BEYOND_THE_LIMIT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"] * 3
+
+
+def test_a_worker_on_a_card_is_not_limited(caplog: pytest.LogCaptureFixture) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    assert limit_memory(1 << 40, device="cuda:0") is None
+    assert "--worker-memory does not bound a worker on a GPU" in caplog.text
+    assert limit_memory(None, device="cuda:1") is None
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free() -> None:
