@@ -71,6 +71,12 @@ class KeyRange:
     """[T] int64: the first key that a row sees."""
     last_array: np.ndarray
     """[T] int64: the key after the last that a row sees."""
+    causal: bool
+    """Whether no row sees what comes behind it."""
+    window: int | None = None
+    """The window, as in `Batch.key_range`, or None."""
+    is_cross: bool = False
+    """Whether the keys are the encoder's."""
 
     def num_keys(self, span: int) -> int:
         """Return the number of keys of a span, whether or not a row sees them all."""
@@ -110,9 +116,17 @@ class Batch:
         self._key_ranges: dict[tuple[bool, int | None], KeyRange] = {}
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
-        self.positions_array, self.slots_array = lines[1], lines[2]
-        self.token_ids = torch.from_numpy(lines[0]).to(device)
-        self.positions = torch.from_numpy(lines[1]).to(device)
+        self.token_ids_array, self.positions_array, self.slots_array = lines[0], lines[1], lines[2]
+
+    @cached_property
+    def token_ids(self) -> torch.Tensor:
+        """Return the token ids on the device: [T] int64."""
+        return torch.from_numpy(self.token_ids_array).to(self.device)
+
+    @cached_property
+    def positions(self) -> torch.Tensor:
+        """Return the positions on the device: [T] int64."""
+        return torch.from_numpy(self.positions_array).to(self.device)
 
     def _rows(self) -> np.ndarray:
         """Return token ids, positions and the cache's slots: [3, T] int64."""
@@ -245,7 +259,7 @@ class Batch:
             if window is not None and not causal:
                 last = np.minimum(last, positions + window)
             self._key_ranges[causal, window] = KeyRange(
-                self.block_size, self.tables_array, lengths, positions, first, last
+                self.block_size, self.tables_array, lengths, positions, first, last, causal, window
             )
         return self._key_ranges[causal, window]
 
@@ -255,7 +269,10 @@ class Batch:
         lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
         tables = _as_array([span.cross_block_table for span in self.spans])
         last = lengths[self._owners]
-        return KeyRange(self.block_size, tables, lengths, self.positions_array, np.zeros_like(last), last)
+        first = np.zeros_like(last)
+        return KeyRange(
+            self.block_size, tables, lengths, self.positions_array, first, last, causal=False, is_cross=True
+        )
 
 
 def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:

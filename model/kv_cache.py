@@ -19,8 +19,9 @@ kernel can run: a megabyte and a half of the 124M checkpoint in bfloat16, some m
 class LayerCache:
     """One layer's cache.
 
-    keys [block, key head, d_head, block_size]: a query reads a block of keys side by side; values [block, key head,
-    block_size, d_head].
+    keys [block, key head, d_head, block_size]: on a CPU a query reads a block of keys side by side; values [block, key
+    head, block_size, d_head]. With `keys_in_rows` the memory of keys is that of values, [block, key head, block_size,
+    d_head], as kernels of a card read it, and `keys` is a view of it.
     """
 
     keys: torch.Tensor
@@ -28,26 +29,47 @@ class LayerCache:
 
     @classmethod
     def zeros(
-        cls, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        cls,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        keys_in_rows: bool = False,
     ) -> "LayerCache":
         """Return zeroed blocks for one layer of `config`."""
         heads, dim = config.num_kv_heads, config.head_dim
-        return cls(
-            keys=anonymous_memory.zeros((num_blocks, heads, dim, block_size), dtype, device),
-            values=anonymous_memory.zeros((num_blocks, heads, block_size, dim), dtype, device),
-        )
+        values = anonymous_memory.zeros((num_blocks, heads, block_size, dim), dtype, device)
+        if keys_in_rows:
+            return cls(anonymous_memory.zeros(tuple(values.shape), dtype, device).transpose(2, 3), values)
+        return cls(anonymous_memory.zeros((num_blocks, heads, dim, block_size), dtype, device), values)
+
+    @property
+    def rows_of_keys(self) -> torch.Tensor:
+        """Return the keys [block, key head, block_size, d_head], contiguous with `keys_in_rows`."""
+        return self.keys.transpose(2, 3)
 
 
 class KVCache:
     """One `LayerCache` a layer. The kernel allocates its pages as they are used, or before that by `touch`."""
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        keys_in_rows: bool = False,
     ) -> None:
+        """Allocate zeroed blocks. keys_in_rows: the same as in `LayerCache`."""
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.layers = [
-            LayerCache.zeros(config, num_blocks, block_size, dtype, device) for _ in range(config.num_layers)
+            LayerCache.zeros(config, num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
+            for _ in range(config.num_layers)
         ]
 
     def touch(self) -> None:

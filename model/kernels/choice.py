@@ -1,5 +1,6 @@
 """Says what computes, our kernels or torch, and how bfloat16 numbers are multiplied. It knows no tensor's meaning."""
 
+import importlib.util
 import logging
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -8,12 +9,15 @@ import torch
 
 from model.kernels import library
 from model.kernels.cpus import DOT_LEVELS, best_arithmetic
+from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.products import DOT, WIDEN, Arithmetic
 
 logger = logging.getLogger(__name__)
 
-KernelChoice = Literal["auto", "native", "torch"]
-"""Which kernels to use: ours where they can run, ours or an error, or plain torch operations."""
+KernelChoice = Literal["auto", "native", "triton", "torch"]
+"""Which kernels to use: ours where they can run, those of the CPU or an error, those of a card or an error, or plain
+torch operations.
+"""
 ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
 """How bfloat16 weights and rows are multiplied: what is fastest on this CPU, widened to float32, or by the CPU's own
 dot products.
@@ -52,7 +56,9 @@ class KernelConfig:
         library.check_variables()
         if self.kernels == "native" and not library.levels():
             raise RuntimeError(f"kernels is 'native', but {_NO_LIBRARY}; 'auto' and 'torch' are accepted")
-        if self.kernels == "torch" or self.arithmetic != "bf16-dot" or not library.levels():
+        if self.kernels == "triton" and not (IS_INTERPRETED or torch.cuda.is_available()):
+            raise RuntimeError("kernels is 'triton', but there is no CUDA device; 'auto' and 'torch' are accepted")
+        if self.kernels in ("torch", "triton") or self.arithmetic != "bf16-dot" or not library.levels():
             return
         if library.kernels().level not in DOT_LEVELS:
             logger.warning(
@@ -67,11 +73,18 @@ class KernelConfig:
             return f"the kernels run on cpu, not {device.type}"
         if dtype not in (torch.float32, torch.bfloat16):
             return f"the kernels take float32 or bfloat16, not {str(dtype).removeprefix('torch.')}"
-        if self.kernels == "torch":
-            return "the kernels are turned off (--kernels torch)"
+        if self.kernels in ("torch", "triton"):
+            return f"the kernels are turned off (--kernels {self.kernels})"
         if not library.levels():
             return _NO_LIBRARY
         return None
+
+    def uses_triton(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Return whether the kernels of a card compute with these: on a card, and interpreted on a CPU if asked for."""
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16) or self.kernels in ("native", "torch"):
+            return False
+        is_there = device.type == "cuda" or (self.kernels == "triton" and IS_INTERPRETED)
+        return is_there and importlib.util.find_spec("triton") is not None
 
     def bfloat16_arithmetic(self) -> Arithmetic:
         """Return how our kernels multiply bfloat16 rows and weights."""

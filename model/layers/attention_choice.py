@@ -9,9 +9,22 @@ from model.layers.batched_attention import BatchedAttention
 
 
 def attention_for(
-    dtype: torch.dtype, device: torch.device, *, kernels: KernelConfig, batch_invariant: bool
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    kernels: KernelConfig,
+    batch_invariant: bool,
+    group: int,
+    has_bias: bool,
 ) -> Attention:
-    """Return the fastest attention that supports these; our kernels are batch invariant in any case."""
+    """Return the fastest attention that supports these; our kernels are batch invariant in any case.
+
+    group: query heads to a key head. has_bias: whether scores have a bias by distance.
+    """
     if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
+    if kernels.uses_triton(dtype, device):
+        from model.layers.triton_attention import TritonAttention  # here: it imports Triton, which a CPU does not need
+
+        return TritonAttention(group, has_bias=has_bias)
     return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()

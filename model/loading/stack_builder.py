@@ -3,6 +3,9 @@
 The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
 from model.config import Activation, ModelConfig
@@ -26,6 +29,9 @@ from model.network.stack import Stack
 from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
 from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.sharding.shares import Share, Shares
+
+if TYPE_CHECKING:  # a CPU has no need of Triton
+    from model.network.triton_step import TritonStep
 
 
 class StackBuilder:
@@ -60,7 +66,14 @@ class StackBuilder:
         self.quantize: Quantization = quantize
         self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels) is None
         """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
+        self.attention = attention_for(
+            tokens.dtype,
+            tokens.device,
+            kernels=kernels,
+            batch_invariant=batch_invariant,
+            group=config.num_heads // config.num_kv_heads,
+            has_bias=config.position_bias is not None,
+        )
         if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 
@@ -72,9 +85,10 @@ class StackBuilder:
         rope, local_rope = self._rope(local=False), self._rope(local=True)
         blocks = [self._block(i, rule) for i in range(config.num_layers)]
         final_norm = self._norm("final_norm") if config.final_norm else None
+        embedding = self.embedding()
         stack = Stack(
             config,
-            self.embedding(),
+            embedding,
             rope=rope,
             local_rope=local_rope,
             blocks=blocks,
@@ -83,9 +97,24 @@ class StackBuilder:
             if config.causal and self.shares is None
             else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
+            triton_step=self._triton_step(embedding, blocks, final_norm, rope, local_rope),
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
+
+    def _triton_step(
+        self,
+        embedding: Embedding,
+        blocks: Sequence[Block],
+        final_norm: Norm | None,
+        rope: Rope | None,
+        local_rope: Rope | None,
+    ) -> "TritonStep | None":
+        if not self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
+            return None
+        from model.network.triton_step import TritonStep
+
+        return TritonStep.of(embedding, blocks, final_norm, rope, local_rope)
 
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""

@@ -12,6 +12,7 @@ from model.batch import Batch
 from model.hooks.hooks import LayerHooks
 from model.kernels.choice import KernelConfig
 from model.kernels.embedding import embed
+from model.layers.device_batch import DeviceBatch
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm
 from model.layers.token_table import TokenTable
@@ -32,10 +33,10 @@ class Embedding:
     token_type: torch.Tensor | None
     """[d], the vector of the first token type: a text is one segment."""
     norm: Norm | None
-    at_once: Callable[[Batch], torch.Tensor] | None
+    at_once: Callable[[Batch | DeviceBatch], torch.Tensor] | None
     """All of it in one kernel, with the same bits, or None if there is none for it."""
 
-    def __call__(self, batch: Batch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
         if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
@@ -68,7 +69,7 @@ def embed_at_once(
     positions: torch.Tensor | None,
     norm: Norm | None,
     kernels: KernelConfig,
-) -> Callable[[Batch], torch.Tensor] | None:
+) -> Callable[[Batch | DeviceBatch], torch.Tensor] | None:
     """Return LayerNorm(token + token type + position) in one kernel, or None if there is none for it."""
     table = tokens.dense
     if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds

@@ -6,6 +6,7 @@ Axes: T rows of the batch, d model width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +21,9 @@ from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep
 from model.network.sublayers import BlockInputs
+
+if TYPE_CHECKING:  # a CPU has no need of Triton
+    from model.network.triton_step import TritonStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +41,8 @@ class Stack:
     """All blocks in one call, for steps of few rows that it can run, or None."""
     encode_step: EncodeStep | None
     """All blocks of an encoder in one call, for batches that it can run, or None."""
+    triton_step: "TritonStep | None" = None
+    """All of it by a card's kernels, for batches that it can run, or None."""
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
         """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
@@ -46,6 +52,10 @@ class Stack:
         output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
+        if self.triton_step is not None:
+            plan = self.triton_step.plan(batch, hooks)
+            if plan is not None:
+                return self.triton_step(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
         if self.decode_step is not None and self.decode_step.can_run(batch, hooks):

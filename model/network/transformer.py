@@ -70,6 +70,11 @@ class Transformer:
     def device(self) -> torch.device:
         return self.tokens.device
 
+    @property
+    def keys_in_rows(self) -> bool:
+        """Return whether its caches have keys in rows, as the card's kernels read them (`LayerCache`)."""
+        return self.kernels.uses_triton(self.dtype, self.device)
+
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
         """Run one step of the (causal) decoder: every row through the layers that its span needs.
 
@@ -99,7 +104,14 @@ class Transformer:
         scratch = self._scratch
         if scratch is None or len(scratch.keys) < batch.num_blocks or scratch.values.shape[2] != batch.block_size:
             self._scratch = None  # its memory may serve for the larger one
-            scratch = LayerCache.zeros(self.encoder.config, batch.num_blocks, batch.block_size, self.dtype, self.device)
+            scratch = LayerCache.zeros(
+                self.encoder.config,
+                batch.num_blocks,
+                batch.block_size,
+                self.dtype,
+                self.device,
+                keys_in_rows=self.keys_in_rows,
+            )
             self._scratch = scratch
         return self.encoder(batch, [scratch] * self.encoder.config.num_layers, hooks)
 

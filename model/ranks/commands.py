@@ -121,7 +121,9 @@ class Follower:
         match command:
             case NewCache(number, num_blocks, block_size):
                 config = model.cache_config
-                cache = self._caches[number] = KVCache(config, num_blocks, block_size, model.dtype, model.device)
+                cache = self._caches[number] = KVCache(
+                    config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+                )
                 Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
             case DropCache(number):
                 self._caches.pop(number, None)

@@ -87,7 +87,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, dtype)
         tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
         logger.info("the KV cache has %s for %d tokens: %s", as_size(size if tokens else 0), tokens, use)
-    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
+    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device, keys_in_rows=model.keys_in_rows)
     Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)

@@ -62,7 +62,10 @@ class ProfileRun:
         return min(self.max_model_len, encoder.max_model_len)
 
     def _cache(self) -> KVCache:
-        return KVCache(self.model.cache_config, 2, self.block_size, self.model.dtype, self.model.device)
+        model = self.model
+        return KVCache(
+            model.cache_config, 2, self.block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+        )
 
     def _encode(self, lengths: list[int]) -> None:
         model = self.model

@@ -23,11 +23,13 @@ class World:
     block_size: int = field(default_factory=lambda: random.choice([3, 8, 16, 32, 40]))
     causal: bool = field(default_factory=lambda: random.random() < 0.7)
     num_sequences: int = 4
+    may_be_blind: bool = True
+    """Whether a sequence may see no keys."""
 
     def __post_init__(self) -> None:
         self.num_key_heads = random.choice([1, 2, 3])
         self.num_heads = self.num_key_heads * self.group
-        window = random.choice([math.inf, 1, random.randint(2, 40)])
+        self.window = window = random.choice([math.inf, 1, random.randint(2, 40)])
         self.lengths = [random.choice([1, random.randint(2, 90)]) for _ in range(self.num_sequences)]
         starts = [random.choice([0, n - 1, random.randrange(n)]) for n in self.lengths]
         self.owners = np.repeat(np.arange(self.num_sequences), np.subtract(self.lengths, starts))
@@ -35,7 +37,7 @@ class World:
         self.first = np.maximum(positions - (window - 1), 0).astype(np.int64)
         ends = np.array(self.lengths)[self.owners]
         self.last = positions + 1 if self.causal else np.minimum(ends, positions + window).astype(np.int64)
-        if not self.causal and random.random() < 0.3:  # a sequence that sees nothing
+        if not self.causal and self.may_be_blind and random.random() < 0.3:  # a sequence that sees nothing
             blind = self.owners == random.randrange(self.num_sequences)
             self.first[blind] = self.last[blind] = random.choice([0, 5]) if ends[blind].min() >= 5 else 0
         self.positions = positions

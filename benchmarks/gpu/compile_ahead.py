@@ -1,0 +1,176 @@
+"""Compiles every variant of the card's kernels without a card, and says what each takes of a multiprocessor:
+`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORD]`.
+
+Status 1 when a variant keeps numbers outside registers, takes too many registers, multiplies 16-bit matrices without
+tensor cores, or sums in another order than one whose rows must have the same bits; 2 where nothing can be compiled. It
+takes about a second for each variant and capability that is not in Triton's cache.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.kernel_variants import Variant
+
+CAPABILITIES = (80, 90, 100)
+"""Compute capabilities, times 10, of A100, H100 and B200."""
+MAX_REGISTERS = 128
+"""Most registers of a thread: with more, fewer than 16 warps fit a multiprocessor."""
+_TENSOR_CORES = ("mma.sync", "wgmma.mma_async", "tcgen05.mma")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a compiled variant takes."""
+
+    kernel: str
+    variant: str
+    capability: int
+    registers: int
+    """Registers of a thread."""
+    stack: int
+    """Bytes of a thread's stack."""
+    local: int
+    """Bytes of a thread's local memory."""
+    shared: int
+    """Bytes of a program's shared memory."""
+    tensor_cores: str
+    """The instructions that multiply matrices, or nothing."""
+    needs_tensor_cores: bool
+    sums_like: str = ""
+    """What decides the order of its sums."""
+    sums: frozenset[str] = frozenset()
+    """The shape and the layout over threads of each tensor that is summed, which together are the order of the sum."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield each way in which the variant misses the bars."""
+        if self.stack or self.local:
+            yield f"{self.stack} bytes of stack and {self.local} of local memory; 0 are accepted"
+        if self.registers > MAX_REGISTERS:
+            yield f"{self.registers} registers; at most {MAX_REGISTERS} are accepted"
+        if self.needs_tensor_cores and not self.tensor_cores:
+            yield "products of 16-bit numbers without tensor cores"
+
+    def other_sums(self, before: Sequence["Usage"]) -> Iterator[str]:
+        """Yield each earlier variant that should sum in the same order, and does not."""
+        for other in before:
+            is_like = (other.kernel, other.capability, other.sums_like) == (
+                self.kernel,
+                self.capability,
+                self.sums_like,
+            )
+            if is_like and self.sums and other.sums and self.sums != other.sums:
+                yield f"sums in another order than {other.variant}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compile, print a line for each variant, and return the status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile_ahead", description=__doc__)
+    parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), help="e.g. 90 for sm_90")
+    parser.add_argument("--only", default="", help="compile the variants whose kernel and name contain this")
+    options = parser.parse_args(arguments)
+    if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
+        print("Triton interprets kernels in this process: unset TRITON_INTERPRET", file=sys.stderr)
+        return 2
+    os.environ.pop("TRITON_INTERPRET", None)
+    from benchmarks.gpu.kernel_variants import variants
+
+    chosen = [variant for variant in variants() if options.only in f"{variant.kernel.__name__} {variant.name}"]
+    if not chosen:
+        print(f"no variant contains {options.only!r}", file=sys.stderr)
+        return 2
+    print(_line("kernel", "variant", "sm", "registers", "stack", "local", "shared", "tensor cores"))
+    num_faults, before = 0, list[Usage]()
+    for variant in chosen:
+        for capability in options.capability:
+            usage = compile_variant(variant, capability)
+            print(
+                _line(
+                    usage.kernel, usage.variant, usage.capability, usage.registers, usage.stack, usage.local,
+                    usage.shared, usage.tensor_cores or "-",
+                ),
+                flush=True,
+            )  # fmt: skip
+            for fault in [*usage.faults(), *usage.other_sums(before)]:
+                num_faults += 1
+                print(f"    {fault}", flush=True)
+            before.append(usage)
+    print(f"{len(chosen)} variants, {num_faults} faults")
+    return 1 if num_faults else 0
+
+
+def compile_variant(variant: "Variant", capability: int) -> Usage:
+    """Compile a variant for one capability, and read what it takes."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = variant.kernel.arg_names
+    constants = dict.fromkeys(names) | dict(variant.constants)
+    multiples = {name for name in names if variant.types.get(name, "").startswith("*")} | variant.multiples_of_16
+    compiled = triton.compile(
+        ASTSource(
+            fn=variant.kernel,
+            signature={name: variant.types.get(name, "constexpr") for name in names},
+            constexprs={(names.index(name),): value for name, value in constants.items() if name not in variant.types},
+            attrs={(names.index(name),): [["tt.divisibility", 16]] for name in multiples},
+        ),
+        target=GPUTarget("cuda", capability, 32),
+        options={
+            "num_warps": variant.num_warps,
+            "num_stages": variant.num_stages,
+            "enable_fp_fusion": variant.fuses_multiply_add,
+        },
+    )
+    taken = _resources(compiled.asm["cubin"])
+    is_16_bit = any(kind in ("*bf16", "*fp16") for kind in variant.types.values())
+    return Usage(
+        kernel=variant.kernel.__name__,
+        variant=variant.name,
+        capability=capability,
+        registers=taken["REG"],
+        stack=taken["STACK"],
+        local=taken["LOCAL"],
+        shared=compiled.metadata.shared,
+        tensor_cores=" ".join(name for name in _TENSOR_CORES if name in compiled.asm["ptx"]),
+        needs_tensor_cores=is_16_bit and "tt.dot" in compiled.asm["ttir"],
+        sums_like=variant.sums_like,
+        sums=frozenset(_sums(compiled.asm["ttgir"])),
+    )
+
+
+def _resources(cubin: bytes) -> dict[str, int]:
+    """Return what cuobjdump reads of a kernel's machine code: REG, STACK and LOCAL."""
+    import triton
+
+    program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([program, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", done.stdout)}
+
+
+def _sums(code: str) -> Iterator[str]:
+    """Yield the shape and the layout of each tensor that code of Triton's GPU dialect reduces."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
+    for summed in re.findall(r'"tt\.reduce"\(.*?\}\) : \(tensor<([^>]*)>', code, re.DOTALL):
+        shape, _, layout = summed.rpartition(", ")
+        yield f"{shape} {layouts.get(layout, layout)}"
+
+
+def _line(*cells: object) -> str:
+    widths = (24, 92, 4, 9, 5, 5, 6, 12)
+    return "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Counts what a step of every family asks of a card, without one: `python -m benchmarks.gpu.fake_card [FAMILY ...]`.
+
+It ends with status 1 where a step launches or copies more than its budget, or an operator mixes devices.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.pop("TRITON_INTERPRET", None)  # its kernels would be run
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.fake_tensors import CUDA, Counts, counted, fake_card
+from model.batch import Batch, Span
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
+from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, Hooks
+from model.kernels.choice import KernelConfig
+from model.kv_cache import KVCache
+from model.loading.loader import build_model
+from model.network.transformer import Transformer
+from tests import tiny
+
+BLOCK = 16
+_OUTSIDE = 12
+"""Launches of a step outside the blocks: the embedding and the final norm, at most."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a step may ask of the card."""
+
+    launches: int
+    """Launches a layer."""
+    readbacks: int = 0
+
+
+DECODE, WITH_CROSS, ENCODE, CHUNKS = Budget(10), Budget(16), Budget(12), Budget(14)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count, print a table, and return 1 if a budget is exceeded."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.fake_card", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="FAMILY", help=f"of {', '.join(tiny.VARIANTS)}")
+    parser.add_argument(
+        "--places", action="store_true", help="also print what is launched, and from where it is copied"
+    )
+    options = parser.parse_args(arguments)
+    status = 0
+    for name in options.names or tiny.VARIANTS:
+        with tempfile.TemporaryDirectory() as folder:
+            config = read_config(tiny.make_variant(name, Path(folder)))
+            weights = load_weights(Path(folder), config, torch.bfloat16)
+        with fake_card():
+            model = on_card(config, weights)
+            for what, budget, run in steps(model):
+                counts = counted(run)
+                problem = exceeded(counts, budget, layers_of(model, what))
+                status |= bool(problem)
+                print(line(name, what, counts, layers_of(model, what), problem))
+                if options.places:
+                    print("   ", dict(counts.launches.most_common()), counts.places)
+    return status
+
+
+def line(name: str, what: str, counts: Counts, layers: int, problem: str) -> str:
+    """Return a line of the table."""
+    launches = counts.launches.total()
+    copies = ", ".join(f"{counts[kind]} {kind}s" for kind in ("upload", "readback", "wait"))
+    return f"{name:24} {what:24} {layers:3} layers {launches:5} launches, {copies}  {problem}"
+
+
+def exceeded(counts: Counts, budget: Budget, layers: int) -> str:
+    """Return what a step asks for beyond its budget, or nothing."""
+    most = budget.launches * layers + _OUTSIDE
+    found = {
+        f"{most} launches": counts.launches.total() > most,
+        "1 upload": counts["upload"] > 1,
+        f"{budget.readbacks} readbacks": counts["readback"] > budget.readbacks,
+        "no waits": counts["wait"] > 0,
+    }
+    wrong = [accepted for accepted, is_exceeded in found.items() if is_exceeded]
+    return f"EXCEEDS {', '.join(wrong)}" if wrong else ""
+
+
+def on_card(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """Return a network on the fake card."""
+    there = {name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) for name, each in weights.items()}
+    return build_model(config, there, context=config.max_model_len, kernels=KernelConfig("triton"))
+
+
+def layers_of(model: Transformer, what: str) -> int:
+    """Return the layers of the stack that a step runs through."""
+    stack = model.encoder if what.startswith("encode") else model.decoder
+    assert stack is not None
+    return stack.config.num_layers
+
+
+def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object]]]:
+    """Yield steps of each kind, each with its budget."""
+    if model.encoder is not None:
+        layers = model.encoder.config.num_layers
+        yield (
+            "encode 32 texts",
+            ENCODE,
+            lambda: model.encode(Batch.unchunked([[5] * 30] * 32, BLOCK, CUDA, [layers] * 32)),
+        )
+    if model.decoder is None:
+        return
+    layers, heads = model.config.num_layers, model.config.num_heads
+    cache = KVCache(model.cache_config, 400, BLOCK, torch.bfloat16, CUDA, keys_in_rows=True)
+    has_cross = model.config.kind == "encoder-decoder"
+    cross: dict[str, object] = {"cross_block_table": [390, 391], "num_cross_keys": 30} if has_cross else {}
+    decode = WITH_CROSS if has_cross else DECODE
+
+    def span(count: int, start: int, i: int) -> Span:
+        num_blocks = -(-(start + count) // BLOCK)
+        return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
+
+    def forward(spans: list[Span], taps: tuple[AttentionTap, ...] = ()) -> Callable[[], object]:
+        return lambda: model.forward(Batch(spans, BLOCK, CUDA), cache, Hooks(attention=taps) if taps else None)
+
+    def looking(i: int) -> AttentionTap:
+        every = {layer: range(heads) for layer in range(layers)}
+        return AttentionTap(i, [i], every, "pattern", lambda *_: None)
+
+    single = [span(1, 40, i) for i in range(32)]
+    yield "decode 32 rows", decode, forward(single)
+    more = Budget(decode.launches + 1, readbacks=1)
+    yield "decode, 8 of 32 look", more, forward(single, tuple(looking(i) for i in range(8)))
+    more = Budget(decode.launches + (6 if has_cross else 4))
+    yield "31 decode, 4 chunks", more, forward([*single[:31], *(span(9, 9, 10 + i) for i in range(4))])
+    yield "prompts", decode, forward([span(9 + i, 0, i) for i in range(4)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

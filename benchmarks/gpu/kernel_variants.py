@@ -1,0 +1,149 @@
+"""Lists the variants of the card's kernels that `benchmarks.gpu.compile_ahead` compiles: those of usual networks, and
+the widest ones.
+
+To add a kernel, write a table of its variants and name it in `variants`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import triton
+
+from model.kernels.cuda import add_norm, gate, rotate_and_store
+
+FLOAT_TYPES = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with the types of its arguments and the values of its constants."""
+
+    kernel: Any
+    """The function that `triton.jit` made."""
+    name: str
+    types: Mapping[str, str]
+    """Triton's type of each argument, e.g. *bf16, i32, fp32. An argument that is named nowhere is None."""
+    constants: Mapping[str, object]
+    num_warps: int
+    sums_like: str = ""
+    """What decides the order of the variant's sums: those of one kernel that share it must sum in one order."""
+    num_stages: int = 3
+    multiples_of_16: frozenset[str] = field(default=frozenset())
+    """The integers that are multiples of 16; addresses all are."""
+    fuses_multiply_add: bool = False
+
+
+def variants() -> Iterator[Variant]:
+    """Yield every variant of every kernel."""
+    for float_type in FLOAT_TYPES:
+        for row in ADD_NORM:
+            yield _add_norm(float_type, *row)
+        for shape in ROTATE_AND_STORE:
+            yield _rotate_and_store(float_type, *shape)
+        for activation in GATE:
+            yield _gate(float_type, activation)
+
+
+ADD_NORM: tuple[tuple[int, int, str, str, str], ...] = (
+    (768, 0, "none", "none", "layer"),
+    (768, 1, "none", "layer", "none"),
+    (2048, 1, "none", "none", "rms"),
+    (2560, 2, "none", "none", "layer"),
+    (4096, 0, "none", "none", "rms"),
+    (4096, 1, "none", "none", "rms"),
+    (4096, 1, "rms", "none", "none"),
+    (5376, 1, "rms, rounded once", "none", "rms, rounded once"),
+    (8192, 1, "none", "none", "rms"),
+    (16384, 1, "none", "none", "rms"),
+    (16384, 2, "none", "none", "layer"),
+    (16384, 1, "none", "layer", "none"),
+    (16384, 1, "layer", "none", "layer"),
+)
+"""Width, number of added tensors, and the norms after, of_sum and before; no network has all three."""
+
+ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
+    (32, 8, 128, 128, "none", False),
+    (32, 8, 64, 64, "none", False),
+    (12, 12, 64, 0, "none", False),
+    (32, 32, 80, 32, "none", False),
+    (32, 8, 128, 128, "head", False),
+    (32, 8, 128, 0, "head", False),
+    (8, 4, 256, 256, "head", True),
+    (40, 40, 128, 128, "all", False),
+    (0, 16, 64, 0, "none", False),
+)
+"""H, K, D, R, the axis of the norms of queries and keys, and whether they are rounded once."""
+
+GATE = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, before: str) -> Variant:
+    numbers = ("x", *("first", "second")[:added])
+    types = dict.fromkeys(numbers, f"*{float_type}")
+    if added:
+        types["stream"] = f"*{float_type}"
+    if before != "none":
+        types["normed"] = f"*{float_type}"
+    for name, step in (("after", after), ("of_sum", of_sum), ("before", before)):
+        if step != "none":
+            types[f"{name}_weight"] = "*fp32" if step == "rms, rounded once" else f"*{float_type}"
+        if step == "layer":
+            types[f"{name}_bias"] = f"*{float_type}"
+        types[f"{name}_eps"] = "fp32"
+    distances = ("x_distance", "first_distance", "second_distance")
+    block = triton.next_power_of_2(width)
+    return Variant(
+        kernel=add_norm.add_norm_kernel,
+        name=f"{float_type} d {width}, {added} added, after {after}, of_sum {of_sum}, before {before}",
+        types=types | dict.fromkeys(distances, "i32"),
+        constants={"D": width, "BLOCK": block, "AFTER": after, "OF_SUM": of_sum, "BEFORE": before},
+        num_warps=add_norm.num_warps(width),
+        sums_like=f"{float_type} d {width}",
+        multiples_of_16=frozenset(distances),
+    )
+
+
+def _rotate_and_store(
+    float_type: str, num_heads: int, num_key_heads: int, dim: int, rotated: int, axis: str, rounds_once: bool
+) -> Variant:
+    types = dict.fromkeys(("qkv", "keys", "values"), f"*{float_type}") | {"slots": "*i32"}
+    if num_heads:
+        types["q"] = f"*{float_type}"
+    if rotated:
+        types |= {"positions": "*i32", "cos": "*fp32", "sin": "*fp32"}
+    if axis != "none":
+        types |= dict.fromkeys(("q_weight", "k_weight"), "*fp32" if rounds_once else f"*{float_type}")
+    heads = rotate_and_store.heads_of_program(num_heads, num_key_heads, dim)
+    return Variant(
+        kernel=rotate_and_store.rotate_and_store_kernel,
+        name=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, R {rotated}, norm {axis}",
+        types=types | dict.fromkeys(("q_eps", "k_eps"), "fp32"),
+        constants={
+            "H": num_heads,
+            "K": num_key_heads,
+            "D": dim,
+            "R": rotated,
+            "B": 16,
+            "HEADS": heads,
+            "WIDTH": triton.next_power_of_2(dim),
+            "TILE": rotate_and_store.TILE,
+            "Q_NORM_AXIS": axis,
+            "K_NORM_AXIS": axis,
+            "Q_ROUNDS_ONCE": rounds_once,
+            "K_ROUNDS_ONCE": rounds_once,
+        },
+        num_warps=rotate_and_store.num_warps(heads, dim),
+        sums_like=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
+    )
+
+
+def _gate(float_type: str, activation: str) -> Variant:
+    return Variant(
+        kernel=gate.gated_kernel,
+        name=f"{float_type} {activation}",
+        types=dict.fromkeys(("gate_up", "out"), f"*{float_type}") | dict.fromkeys(("distance", "ff"), "i32"),
+        constants={"ACTIVATION": activation, "BLOCK": gate.BLOCK},
+        num_warps=gate.NUM_WARPS,
+        multiples_of_16=frozenset({"distance", "ff"}),
+    )

@@ -1,0 +1,66 @@
+"""Plans the patterns that a card's attention writes in a step, all in one tensor, and hands them out from there.
+
+The patterns of one span are [slots, rows, keys]: a slot for each layer and head that anybody asks for, in this order,
+of all rows that anybody asks for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from torch import Tensor
+
+from model.batch import Batch
+from model.hooks.hooks import AttentionTap, Hooks
+from model.layers.device_batch import PatternRoom
+
+MOST_BYTES = 256 << 20
+"""Most bytes of one step's patterns. More are computed again afterwards, a piece at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternPlan:
+    """The patterns of a step."""
+
+    rooms: Sequence[PatternRoom]
+    """The place of each span's patterns."""
+    size: int
+    """Numbers of all patterns together."""
+    num_heads: int
+    taps: Sequence[tuple[AttentionTap, PatternRoom]]
+    """Who asks for them, and where they are."""
+
+    @classmethod
+    def of(cls, hooks: Hooks, batch: Batch, num_layers: int, num_heads: int) -> Self | None:
+        """Return the plan of a step, or None if hooks ask for anything that attention does not write."""
+        if hooks.reads or hooks.changes or hooks.attention_changes:
+            return None
+        if any(tap.kind != "pattern" or tap.cross for tap in hooks.attention):
+            return None
+        rooms, taps, size = [], [], 0
+        for span in dict.fromkeys(tap.span for tap in hooks.attention):
+            asking = [tap for tap in hooks.attention if tap.span == span]
+            is_asked = np.zeros((num_layers, num_heads), bool)
+            for tap in asking:
+                for layer, heads in tap.heads.items():
+                    is_asked[layer, list(heads)] = True
+            slots = np.where(is_asked, is_asked.cumsum().reshape(is_asked.shape) - 1, -1).astype(np.int32)
+            rows = sorted({row for tap in asking for row in tap.rows})
+            room = PatternRoom(rows, slots.ravel(), size, batch.spans[span].num_keys)
+            size += int(is_asked.sum()) * len(rows) * room.num_keys
+            rooms.append(room)
+            taps += [(tap, room) for tap in asking]
+        return None if 4 * size > MOST_BYTES else cls(rooms, size, num_heads, taps)
+
+    def deliver(self, numbers: Tensor) -> None:
+        """Hand out the patterns, numbers [size] float32 on the host."""
+        for tap, room in self.taps:
+            rows = np.searchsorted(room.rows, tap.rows)
+            slots = room.slots.reshape(-1, self.num_heads)
+            whole = numbers[room.start : room.start + (int(slots.max()) + 1) * len(room.rows) * room.num_keys]
+            patterns = whole.view(-1, len(room.rows), room.num_keys)
+            for layer in sorted(tap.heads):
+                own = slots[layer, list(tap.heads[layer])]
+                if len(own):
+                    tap.deliver(layer, 0, patterns[own[:, None], rows])

@@ -1,0 +1,120 @@
+"""Adds to the residual stream and normalises it, in one launch: what lies between two products of a block.
+
+A row has the same bits whatever rows are next to it: one program computes one row, in an order that depends on the
+row's width and dtype alone, and nothing is contracted to fused multiply-adds.
+
+Axes: R rows, d model width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.kernels.cuda.norms import NormWeights, normed_row
+from model.kernels.cuda.rounding import rounded
+from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
+
+MAX_WIDTH = 16384
+"""The longest row: 16 warps hold it in their registers."""
+
+
+@triton.jit
+def add_norm_kernel(
+    x, first, second, stream, normed,
+    after_weight, after_bias, of_sum_weight, of_sum_bias, before_weight, before_bias,
+    x_distance, first_distance, second_distance, after_eps, of_sum_eps, before_eps,
+    D: tl.constexpr, BLOCK: tl.constexpr, AFTER: tl.constexpr, OF_SUM: tl.constexpr, BEFORE: tl.constexpr,
+):  # fmt: skip
+    """Compute one row: grid (R,). AFTER, OF_SUM and BEFORE are steps of norms."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    within = column < D
+    dtype: tl.constexpr = x.dtype.element_ty
+    s = tl.load(x + row * x_distance + column, mask=within, other=0.0).to(tl.float32)
+    if first is not None:
+        y = tl.load(first + row * first_distance + column, mask=within, other=0.0).to(tl.float32)
+        if second is not None:
+            y = y + tl.load(second + row * second_distance + column, mask=within, other=0.0).to(tl.float32)
+            y = rounded(y, dtype)
+        if AFTER != "none":
+            y = normed_row(y, column, after_weight, after_bias, after_eps, D, AFTER, dtype)
+        s = rounded(s + y, dtype)
+        if OF_SUM != "none":
+            s = normed_row(s, column, of_sum_weight, of_sum_bias, of_sum_eps, D, OF_SUM, dtype)
+        tl.store(stream + row * D + column, s.to(dtype), mask=within)
+    if BEFORE != "none":
+        s = normed_row(s, column, before_weight, before_bias, before_eps, D, BEFORE, dtype)
+        tl.store(normed + row * D + column, s.to(dtype), mask=within)
+
+
+def num_warps(width: int) -> int:
+    """Return the warps that compute a row of d numbers: 8 numbers a thread, in rows of more than 2048 up to 32.
+
+    With 32 warps a thread has 64 registers, too few for the widest rows of float32.
+    """
+    block = int(triton.next_power_of_2(width))
+    return min(16, block // 512) if block > 2048 else max(1, block // 256)
+
+
+def add_norm(
+    x: Tensor,
+    added: Sequence[Tensor],
+    *,
+    after: NormWeights | None = None,
+    of_sum: NormWeights | None = None,
+    before: NormWeights | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the residual stream s with what is added to it, and before(s): both [R, d], new and contiguous.
+
+    x [R, d] is the stream, `added` none, one or two tensors [R, d] of its dtype. With one, s = of_sum(x + after(y));
+    with two, s = (y + z) + x, without norms; with none, s is x itself. Without `before` the second result is None. Each
+    sum and each norm is rounded to the dtype, as in model/network/block.py. Rows may be slices of wider rows.
+
+    Raises ValueError for shapes and dtypes that do not fit, and rows of more than 16384 numbers.
+    """
+    check_tensor("x", x, DTYPES, (None, None))
+    num_rows, width = x.shape
+    if not 0 < width <= MAX_WIDTH:
+        raise ValueError(f"x has rows of {width}; 1 to {MAX_WIDTH} are accepted")
+    if len(added) > 2:
+        raise ValueError(f"{len(added)} tensors are added; at most 2 are accepted")
+    if len(added) != 1 and (after is not None or of_sum is not None):
+        raise ValueError(f"{len(added)} tensors are added; with the norms after and of_sum 1 is accepted")
+    for y in added:
+        check_tensor("added", y, (x.dtype,), (num_rows, width))
+    norms = {"after": after, "of_sum": of_sum, "before": before}
+    for name, norm in norms.items():
+        if norm is not None:
+            norm.check(name, width, x.dtype)
+    stream = torch.empty(num_rows, width, dtype=x.dtype, device=x.device) if added else x
+    normed = None if before is None else torch.empty(num_rows, width, dtype=x.dtype, device=x.device)
+    if num_rows and (added or before is not None):
+        _launch(x, added, stream, normed, list(norms.values()))
+    return stream, normed
+
+
+def _launch(
+    x: Tensor, added: Sequence[Tensor], stream: Tensor, normed: Tensor | None, norms: Sequence[NormWeights | None]
+) -> None:
+    """Run the kernel over all rows, for the norms after, of_sum and before."""
+    num_rows, width = x.shape
+    x, x_distance = aligned_rows(x)
+    first, first_distance = aligned_rows(added[0]) if added else (None, width)
+    second, second_distance = aligned_rows(added[1]) if len(added) > 1 else (None, width)
+    weights = []
+    for norm in norms:
+        weights.append(None if norm is None else aligned(norm.weight))
+        weights.append(None if norm is None or norm.bias is None else aligned(norm.bias))
+    add_norm_kernel[(num_rows,)](
+        x, first, second, stream if added else None, normed, *weights, x_distance, first_distance, second_distance,
+        *(0.0 if norm is None else norm.eps for norm in norms),
+        D=width,
+        BLOCK=triton.next_power_of_2(width),
+        **{name: "none" if norm is None else norm.step
+           for name, norm in zip(("AFTER", "OF_SUM", "BEFORE"), norms, strict=True)},
+        num_warps=num_warps(width),
+        enable_fp_fusion=False,
+    )  # fmt: skip

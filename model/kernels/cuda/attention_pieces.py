@@ -1,0 +1,180 @@
+"""Computes attention over pieces of a row's keys and joins them: the parts that the kernels of `paged_attention` share.
+
+Pieces begin at fixed positions, each has a softmax of its own, and they are joined in the order of their keys: so a
+row's sums have one order, whatever rows are next to it and however many programs share its pieces. The first PER_LEVEL
+pieces have BASE keys each, the next PER_LEVEL four times as many, and so on for LEVELS sizes: a short text has enough
+pieces to fill a card, and a long one not too many to keep.
+
+The split over keys is that of Flash-Decoding (Dao et al. 2023), the softmax that of Milakov and Gimelshein 2018,
+arXiv:1805.02867.
+
+Axes: a pair is a row and one of the G query heads of a key head; D head dimension, B keys to a block.
+"""
+
+import triton
+import triton.language as tl
+
+PER_LEVEL = 16
+"""Pieces of one size. It is a power of 2, and so is BASE: divisions are shifts, where others would take registers."""
+LEVELS = 4
+"""Sizes of pieces; all further ones have the last. With more sizes a kernel would run out of predicates."""
+
+
+def piece_begin(piece: int, base: int) -> int:
+    """Return the position of the first key of a piece."""
+    level = min(piece // PER_LEVEL, LEVELS - 1)
+    return base * PER_LEVEL * ((1 << 2 * level) - 1) // 3 + (piece - level * PER_LEVEL) * (base << 2 * level)
+
+
+def num_pieces(num_keys: int, base: int) -> int:
+    """Return how many pieces the keys 0 .. num_keys - 1 have."""
+    pieces = 0
+    while piece_begin(pieces, base) < num_keys:
+        pieces += 1
+    return pieces
+
+
+@triton.jit
+def begin_of(piece, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr):
+    """Return the position of the first key of a piece."""
+    level = tl.minimum(piece // PER_LEVEL, LEVELS - 1)
+    return _level_begin(level, BASE, PER_LEVEL) + (((piece - level * PER_LEVEL) * BASE) << 2 * level)
+
+
+@triton.jit
+def _level_begin(level, BASE: tl.constexpr, PER_LEVEL: tl.constexpr):
+    """Return the position of the first key of a size of pieces: after PER_LEVEL pieces of each smaller size."""
+    return BASE * PER_LEVEL * (((1 << 2 * level) - 1) // 3)
+
+
+@triton.jit
+def piece_of(key, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr):
+    """Return the piece that holds the key at a position."""
+    level = 0
+    for i in tl.static_range(1, LEVELS):
+        level += (key >= BASE * PER_LEVEL * (((1 << 2 * i) - 1) // 3)).to(tl.int32)
+    return level * PER_LEVEL + ((key - _level_begin(level, BASE, PER_LEVEL)) >> 2 * level) // BASE
+
+
+@triton.jit
+def seen_by(position, length, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Return the first key that rows at these positions see, and the key after the last."""
+    begin = position * 0
+    end = begin + length
+    if HAS_WINDOW:
+        begin = tl.maximum(position - (window - 1), 0)
+    if CAUSAL:
+        end = tl.minimum(end, position + 1)
+    elif HAS_WINDOW:
+        end = tl.minimum(end, position + window)
+    return begin, end
+
+
+@triton.jit
+def capped(s, softcap):
+    """Return softcap * tanh(s / softcap)."""
+    e = tl.exp(-2.0 * tl.abs(s / softcap))
+    return softcap * tl.where(s < 0, e - 1.0, 1.0 - e) / (1.0 + e)
+
+
+@triton.jit
+def joined(m, l, z, piece_m, piece_l, piece_z):
+    """Join the largest scores [pairs], sums of exponentials [pairs] and sums of values [pairs, D] of some keys with
+    those of later keys.
+    """
+    largest = tl.maximum(m, piece_m)
+    finite = tl.where(largest == float("-inf"), 0.0, largest)
+    shrink, piece_shrink = tl.exp(m - finite), tl.exp(piece_m - finite)
+    l = l * shrink + piece_l * piece_shrink
+    z = z * shrink[:, None] + piece_z * piece_shrink[:, None]
+    return largest, l, z
+
+
+@triton.jit
+def attend_piece(
+    x, keys, values, table, key_head, first_key, key_end, end, begins, ends, positions, heads,
+    bias, stride_bias, reach, scale, softcap, pattern, is_asked,
+    K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
+    WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Attend with queries x [PAIRS, WIDTH] to one key head's keys first_key <= k < key_end, of which each pair sees
+    those at begins <= k < ends, and none sees any from `end` on.
+
+    Returns the largest scores, the sums of exponentials and the sums of values. Scores of pairs that are asked for are
+    written to `pattern`.
+    """
+    dim, place = tl.arange(0, WIDTH), tl.arange(0, KEYS)
+    m = tl.full([PAIRS], float("-inf"), tl.float32)
+    l = tl.zeros([PAIRS], tl.float32)
+    z = tl.zeros([PAIRS, WIDTH], tl.float32)
+    for i in range(first_key // KEYS, tl.cdiv(key_end, KEYS)):
+        key = i * KEYS + place
+        block = tl.load(table + i * KEYS // B).to(tl.int64)
+        start = ((block * K + key_head) * B + i * KEYS % B) * D
+        # A mask would keep loads from being asynchronous: keys behind the end are loaded, since their block is there.
+        if WIDTH == D:
+            k = tl.load(keys + start + place[None, :] * D + dim[:, None])
+            v = tl.load(values + start + place[:, None] * D + dim[None, :])
+        else:
+            k = tl.load(keys + start + place[None, :] * D + dim[:, None], mask=(dim < D)[:, None], other=0.0)
+            v = tl.load(values + start + place[:, None] * D + dim[None, :], mask=(dim < D)[None, :], other=0.0)
+        if WIDEN:
+            k, v = k.to(tl.float32), v.to(tl.float32)
+        s = tl.dot(x, k, input_precision="ieee") * scale
+        if HAS_CAP:
+            s = capped(s, softcap)
+        sees = key[None, :] < ends
+        if HAS_WINDOW:
+            sees = sees & (key[None, :] >= begins)
+        if HAS_BIAS:
+            distance = key[None, :] - positions + (reach - 1)
+            s += tl.load(bias + (heads * stride_bias)[:, None] + distance, mask=sees, other=0.0)
+        s = tl.where(sees, s, float("-inf"))
+        if HAS_PATTERNS:
+            tl.store(pattern + key[None, :], s, mask=is_asked & sees)
+        largest = tl.maximum(m, tl.max(s, 1))
+        finite = tl.where(largest == float("-inf"), 0.0, largest)
+        p = tl.exp(s - finite[:, None])
+        shrink = tl.exp(m - finite)
+        l = l * shrink + tl.sum(p, 1)
+        # What lies behind the end may be no number, and a weight of 0 does not remove that. Before a window there are
+        # numbers: keys of the same span.
+        v = tl.where((key < end)[:, None], v, 0.0)
+        z = tl.dot(p.to(values.dtype.element_ty).to(v.dtype), v, z * shrink[:, None], input_precision="ieee")
+        m = largest
+    return m, l, z
+
+
+@triton.jit
+def queries_of(q, rows, heads, stride_q, is_pair, D: tl.constexpr, WIDTH: tl.constexpr, WIDEN: tl.constexpr):
+    """Return the queries [pairs, WIDTH] of pairs of a row and a head, and the index of each pair in [T, H]."""
+    dim = tl.arange(0, WIDTH)
+    x = tl.load(
+        q + rows.to(tl.int64)[:, None] * stride_q + (heads * D)[:, None] + dim[None, :],
+        mask=is_pair[:, None] & (dim < D)[None, :],
+        other=0.0,
+    )
+    return x.to(tl.float32) if WIDEN else x
+
+
+@triton.jit
+def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides, out):
+    """Return where each pair's pattern goes, and whether anybody asks for it."""
+    row_slot = tl.load(row_slots + rows, mask=is_pair, other=-1)
+    slot = tl.load(slots + row_slot + heads, mask=row_slot >= 0, other=-1)
+    is_asked = slot >= 0
+    start = tl.load(starts + rows, mask=is_asked, other=0).to(tl.int64)
+    stride = tl.load(strides + rows, mask=is_asked, other=0).to(tl.int64)
+    return out + start + slot * stride, is_asked
+
+
+@triton.jit
+def write_pattern(pattern, begin, end, length, m, l, KEYS: tl.constexpr):
+    """Turn one row's scores of keys begin <= k < end into shares of their sum; other keys under `length` get 0."""
+    place = tl.arange(0, KEYS)
+    for i in range(0, tl.cdiv(length, KEYS)):
+        key = i * KEYS + place
+        sees = (key >= begin) & (key < end)
+        s = tl.load(pattern + key, mask=sees, other=float("-inf"))
+        tl.store(pattern + key, tl.where(sees, tl.exp(s - m) / l, 0.0), mask=key < length)

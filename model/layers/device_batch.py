@@ -1,0 +1,213 @@
+"""Holds a step's numbers on the device: one tensor, which one copy brings there, and which a graph finds in place.
+
+Every number that differs from step to step is in it: kernels read from it which rows there are, which keys these see,
+and whose patterns are asked for. Its arrays come first, at places that follow from the batch's shape; behind them is
+the tail, which has any length: block tables, and the heads that are looked at.
+
+Axes: T rows, S spans.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.batch import Batch
+from model.kernels.cuda.paged_keys import PagedKeys
+
+_OF_ROWS = ("token_ids", "positions", "slots", "row_slots", "pattern_starts", "pattern_strides")
+_OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
+_TILE = 3
+"""Numbers of a tile: its span, its first row and how many rows it has."""
+_ALIGNED = 4
+"""Each array begins at a multiple of so many numbers, 16 bytes: kernels are compiled for that."""
+Patterns = Sequence["PatternRoom"]
+_Numbers = TypeVar("_Numbers", np.ndarray, Tensor)
+
+
+class BatchShape(NamedTuple):
+    """The shape of a batch, from which follows where its arrays are."""
+
+    rows: int
+    spans: int
+    single: int
+    """Tiles of one row."""
+    long: int
+    """Tiles of several rows."""
+    words: int = 0
+    """Numbers that others put between the arrays and the tail."""
+
+    def places(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the name of each array, the index of its first number and how many numbers it has."""
+        start = 0
+        sizes = [(name, self.rows) for name in _OF_ROWS] + [(name, self.spans) for name in _OF_SPANS]
+        tiles = [("single_tiles", _TILE * self.single), ("long_tiles", _TILE * self.long)]
+        for name, size in (*sizes, *tiles, ("words", self.words), ("tail", 0)):
+            yield name, start, size
+            start += size + -size % _ALIGNED
+
+    @property
+    def tail(self) -> int:
+        """Return the index of the first number of the tail."""
+        return next(start for name, start, _ in self.places() if name == "tail")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatternRoom:
+    """Where the patterns of some rows of one span go: [slots, rows, keys of the span], from `start` on."""
+
+    rows: Sequence[int]
+    """Batch rows, ascending."""
+    slots: np.ndarray
+    """[layers * H] int32: the slot of a head of a layer, or -1 if nobody asks for it."""
+    start: int
+    num_keys: int
+
+
+class Packing(NamedTuple):
+    """A batch as it is written to one array."""
+
+    batch: Batch
+    shape: BatchShape
+    tile_rows: int
+    """Rows of a long tile, at most."""
+    patterns: Patterns = ()
+
+    @classmethod
+    def of(cls, batch: Batch, tile_rows: int, patterns: Patterns = ()) -> Self:
+        """Return the packing of a batch, with no more room than it needs."""
+        counts = np.diff(batch.first_rows)
+        single = int((counts == 1).sum())
+        long = int((-(-counts // tile_rows))[counts > 1].sum())
+        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long), tile_rows, patterns)
+
+    @property
+    def size(self) -> int:
+        """Return how many numbers there are."""
+        num_slots = sum(len(room.slots) for room in self.patterns)
+        return self.shape.tail + self.batch.tables_array.size + self._cross_tables().size + num_slots
+
+    def _cross_tables(self) -> np.ndarray:
+        has_cross = any(span.num_cross_keys for span in self.batch.spans)
+        return self.batch.cross_key_range.tables_array if has_cross else np.zeros((0, 0), np.int32)
+
+    def write(self, out: np.ndarray) -> None:
+        """Write all numbers to out [size] int32, but those that others put there. Rows and spans that the batch lacks
+        get numbers that touch nothing: no slot, no keys, no rows.
+        """
+        arrays = views(out, self.shape)
+        batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables()
+        num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
+        for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1), ("row_slots", -1)):
+            arrays[name][num_rows:] = fill
+        arrays["row_slots"][:] = -1
+        arrays["token_ids"][:num_rows] = batch.token_ids_array
+        arrays["positions"][:num_rows] = batch.positions_array
+        arrays["slots"][:num_rows] = batch.slots_array
+        arrays["lengths"][:num_spans] = [span.num_keys for span in batch.spans]
+        arrays["lengths"][num_spans:] = 0
+        arrays["table_starts"][:num_spans] = np.arange(num_spans) * tables.shape[1]
+        tail[: tables.size] = tables.ravel()
+        end = tables.size
+        arrays["cross_lengths"][:] = 0
+        if cross.size:
+            arrays["cross_lengths"][:num_spans] = [span.num_cross_keys for span in batch.spans]
+            arrays["cross_starts"][:num_spans] = end + np.arange(num_spans) * cross.shape[1]
+            tail[end : end + cross.size] = cross.ravel()
+            end += cross.size
+        self._write_tiles(arrays)
+        for room in self.patterns:
+            rows = np.array(room.rows)
+            arrays["row_slots"][rows] = end
+            arrays["pattern_starts"][rows] = room.start + np.arange(len(rows)) * room.num_keys
+            arrays["pattern_strides"][rows] = len(rows) * room.num_keys
+            tail[end : end + len(room.slots)] = room.slots
+            end += len(room.slots)
+
+    def _write_tiles(self, arrays: dict[str, np.ndarray]) -> None:
+        first_rows, counts = np.array(self.batch.first_rows[:-1]), np.diff(self.batch.first_rows)
+        single = np.flatnonzero(counts == 1)
+        tiles = arrays["single_tiles"]
+        tiles[len(single) :] = 0
+        tiles[: len(single)] = np.column_stack((single, first_rows[single], np.ones(len(single), np.int64)))
+        i = 0
+        for span in np.flatnonzero(counts > 1).tolist():
+            offsets = np.arange(0, counts[span], self.tile_rows)
+            own = arrays["long_tiles"][i : i + len(offsets)]
+            own[:, 0], own[:, 1] = span, first_rows[span] + offsets
+            own[:, 2] = np.minimum(self.tile_rows, counts[span] - offsets)
+            i += len(offsets)
+
+
+class DeviceBatch:
+    """A batch on the device, with what a stack needs of it."""
+
+    def __init__(self, numbers: Tensor, shape: BatchShape, *, tile_rows: int, batch: Batch | None = None) -> None:
+        """Keep numbers [size] int32, which a `Packing` wrote, and the batch, or None in a graph: its rows need all
+        layers.
+        """
+        arrays = views(numbers, shape)
+        self.shape = shape
+        self.batch = batch
+        self.tile_rows = tile_rows
+        self.num_rows = shape.rows
+        self.token_ids, self.positions, self.slots = (arrays[name] for name in ("token_ids", "positions", "slots"))
+        self.row_slots, self.pattern_starts, self.pattern_strides = (
+            arrays[name] for name in ("row_slots", "pattern_starts", "pattern_strides")
+        )
+        self.single_tiles, self.long_tiles = arrays["single_tiles"], arrays["long_tiles"]
+        self.words, self.tail = arrays["words"], arrays["tail"]
+        self._arrays = arrays
+
+    @classmethod
+    def upload(cls, packing: Packing, device: torch.device) -> Self:
+        """Bring a batch to the device in one copy, which nothing waits for."""
+        return cls(upload(packing, device), packing.shape, tile_rows=packing.tile_rows, batch=packing.batch)
+
+    def num_rows_at(self, layer: int) -> int:
+        """Return the number of rows that still need layer `layer`."""
+        return self.num_rows if self.batch is None else self.batch.num_rows_at(layer)
+
+    def needs_output_of(self, layer: int) -> bool:
+        """Return whether any row needs more of layer `layer` than its queries, keys and values."""
+        return self.batch is None or self.batch.needs_output_of(layer)
+
+    def check(self) -> None:
+        """Call the batch's check between two layers; a graph cannot be stopped in the middle."""
+        if self.batch is not None:
+            self.batch.check()
+
+    def keys(self, *, causal: bool = True, window: int | None = None, is_cross: bool = False) -> PagedKeys:
+        """Return which keys the rows see: of their own span, or in cross attention of its encoder, all of them."""
+        kind = "cross" if is_cross else "table"
+        lengths = self._arrays["cross_lengths" if is_cross else "lengths"]
+        return PagedKeys(self.tail, self._arrays[f"{kind}_starts"], lengths, self.positions, causal, window)
+
+    def tiles_of(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Return the single and the long tiles of the first `num_rows` rows, a span's end."""
+        if num_rows == self.num_rows or self.batch is None:
+            return self.single_tiles, self.long_tiles
+        counts = np.diff(self.batch.first_rows[: self.batch.first_rows.index(num_rows) + 1])
+        long = counts[counts > 1]
+        num_long = sum(-(-int(count) // self.tile_rows) for count in long)
+        return self.single_tiles[: len(counts) - len(long)], self.long_tiles[:num_long]
+
+
+def upload(packing: Packing, device: torch.device) -> Tensor:
+    """Return a batch's numbers [size] int32 on the device. The copy is asynchronous: torch keeps the pinned memory that
+    it reads from until it is done.
+    """
+    numbers = torch.empty(packing.size, dtype=torch.int32, pin_memory=device.type == "cuda")
+    packing.write(numbers.numpy())
+    return numbers.to(device, non_blocking=True)
+
+
+def views(numbers: _Numbers, shape: BatchShape) -> dict[str, _Numbers]:
+    """Return the arrays within the numbers of a batch, by name, the tail among them."""
+    found = {name: numbers[start : start + size] for name, start, size in shape.places()}
+    for name in ("single_tiles", "long_tiles"):
+        found[name] = found[name].reshape(-1, _TILE)
+    return found | {"tail": numbers[shape.tail :]}

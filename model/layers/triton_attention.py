@@ -1,0 +1,104 @@
+"""Computes attention by the card's own kernels (`model.kernels.cuda`), for a whole batch in a few launches.
+
+Each row has the same bits whatever rows are next to it. Scores, dots and changed patterns, which only hooks ask for,
+are `PlainAttention`'s.
+
+Axes: T rows, H query heads, K key heads, D head dimension.
+"""
+
+import numpy as np
+import torch
+
+from model.batch import Batch, KeyRange
+from model.kernels.cuda.paged_attention import num_pieces, paged_attention, tile_rows
+from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
+from model.kernels.cuda.rotate_and_store import rotate_and_store, store
+from model.kv_cache import LayerCache
+from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, check_reach
+from model.layers.device_batch import DeviceBatch, Packing
+
+
+class TritonAttention(PlainAttention):
+    """Attention over a cache whose keys are in rows, and whose blocks hold a multiple of 16 keys."""
+
+    def __init__(self, group: int, *, has_bias: bool) -> None:
+        """Prepare for G query heads to a key head, and scores with or without a bias by distance."""
+        super().__init__()
+        self._group = group
+        self._has_bias = has_bias
+        self._batch: tuple[Batch, DeviceBatch] | None = None
+
+    def tile_rows(self, *, has_patterns: bool) -> int:
+        """Return how many rows a long tile may have."""
+        return tile_rows(self._group, is_small=self._has_bias or has_patterns)
+
+    def device_batch(self, batch: Batch) -> DeviceBatch:
+        """Return the batch on the device, where its first layer brings it."""
+        if self._batch is None or self._batch[0] is not batch:
+            packing = Packing.of(batch, self.tile_rows(has_patterns=False))
+            self._batch = batch, DeviceBatch.upload(packing, batch.device)
+        return self._batch[1]
+
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
+    ) -> torch.Tensor:
+        inputs, num_rows = self.device_batch(batch), len(qkv)
+        if rotary_tables is not None:  # of these rows, one after the other
+            rotary_tables = rotary_tables[0][:num_rows, 0].contiguous(), rotary_tables[1][:num_rows, 0].contiguous()
+        rows = torch.arange(num_rows, dtype=torch.int32, device=qkv.device)
+        slots = inputs.slots[:num_rows]
+        return rotate_and_store(qkv.contiguous(), rotary_tables, rows, slots, cache.rows_of_keys, cache.values)
+
+    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        on_device = torch.from_numpy(slots.astype(np.int32)).to(kv.device)
+        store(kv.contiguous(), on_device, cache.rows_of_keys, cache.values)
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
+    ) -> torch.Tensor:
+        check_reach(rule, key_range)
+        batch.check()
+        inputs = self.device_batch(batch)
+        keys = inputs.keys(causal=key_range.causal, window=key_range.window, is_cross=key_range.is_cross)
+        return attend(q.to(cache.values.dtype).contiguous(), cache, inputs, keys, rule, key_range.longest)
+
+
+def attend(
+    q: torch.Tensor,
+    cache: LayerCache,
+    inputs: DeviceBatch,
+    keys: PagedKeys,
+    rule: AttentionRule,
+    max_len: int,
+    patterns: PatternRows | None = None,
+) -> torch.Tensor:
+    """Return softmax(scores) V for the first T rows, whole spans: q [T, H, D] -> [T, H, D], of the cache's dtype.
+
+    max_len: a number of keys that no span exceeds. Patterns that are asked for are written where `patterns` says.
+    """
+    out = torch.empty_like(q)
+    single, long = inputs.tiles_of(len(q))
+    for tiles, are_single in ((single, True), (long, False)):
+        if len(tiles):
+            paged_attention(
+                q,
+                cache.rows_of_keys,
+                cache.values,
+                keys,
+                tiles,
+                _parts(q, len(tiles), max_len, are_single=are_single, has_patterns=patterns is not None),
+                out,
+                are_single=are_single,
+                scale=rule.scale,
+                softcap=rule.softcap,
+                bias=rule.bias,
+                patterns=patterns,
+            )
+    return out
+
+
+def _parts(q: torch.Tensor, num_tiles: int, max_len: int, *, are_single: bool, has_patterns: bool) -> Parts:
+    num_rows, num_heads, dim = q.shape
+    if are_single:
+        return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device)
+    return Parts.of_rows(num_rows if has_patterns else 0, num_heads, q.device)

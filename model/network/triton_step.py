@@ -1,0 +1,249 @@
+"""Runs all blocks of a stack by the card's own kernels: between two products there is one launch, and attention is two.
+
+It is for batches of which hooks ask for nothing but patterns, which attention writes on its way; the blocks one by one
+serve all others. It knows which parts a block has; it computes nothing itself.
+
+Axes: T rows, H query heads, K key heads, D head dimension, d model width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from model.batch import Batch
+from model.hooks.hooks import Hooks
+from model.hooks.pattern_plan import PatternPlan
+from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from model.kernels.cuda.gate import gated
+from model.kernels.cuda.norms import NormWeights
+from model.kernels.cuda.paged_keys import PatternRows
+from model.kernels.cuda.rotate_and_store import rotate_and_store
+from model.kv_cache import LayerCache
+from model.layers.device_batch import DeviceBatch, Packing
+from model.layers.norm import LayerNorm, Norm, RmsNorm
+from model.layers.rope import Rope
+from model.layers.triton_attention import TritonAttention, attend
+from model.network.block import Block, Residual
+from model.network.embedding import Embedding
+from model.network.sublayers import CrossAttention, Feedforward, SelfAttention
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """A batch on its way through the blocks."""
+
+    inputs: DeviceBatch
+    caches: Sequence[LayerCache]
+    max_len: int
+    """A number of keys that no span exceeds."""
+    patterns: Tensor | None
+    """[n] float32: where attention writes the patterns that are asked for."""
+
+    def pattern_rows(self, layer: int, num_heads: int) -> PatternRows | None:
+        """Return where one layer's attention writes patterns, or None."""
+        if self.patterns is None:
+            return None
+        inputs = self.inputs
+        slots = inputs.tail[layer * num_heads :]
+        return PatternRows(slots, inputs.row_slots, inputs.pattern_starts, inputs.pattern_strides, self.patterns)
+
+
+class TritonStep:
+    """The blocks of one stack, with what comes before and after them."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        blocks: Sequence[Block],
+        final_norm: NormWeights | None,
+        ropes: Sequence[Rope | None],
+        attention: TritonAttention,
+    ) -> None:
+        """Keep the parts. ropes: one for each block."""
+        self._embedding = embedding
+        self._blocks = blocks
+        self._final_norm = final_norm
+        self._tables = [None if rope is None else (rope.cos, rope.sin) for rope in ropes]
+        self._attention = attention
+        every = [norm for block in blocks for norm in _norms(block)]
+        self._norms = {id(norm): _weights_of(norm) for norm in every}
+
+    @classmethod
+    def of(
+        cls,
+        embedding: Embedding,
+        blocks: Sequence[Block],
+        final_norm: Norm | None,
+        rope: Rope | None,
+        local_rope: Rope | None,
+    ) -> Self | None:
+        """Return the step of a stack, or None if the card's kernels cannot run it.
+
+        local_rope: of the blocks that use it; None is `rope`.
+        """
+        attention = blocks[0].attention.f.heads.attention
+        if not isinstance(attention, TritonAttention):
+            return None
+        norms = [norm for block in blocks for norm in _norms(block)]
+        if final_norm is not None:
+            norms.append(final_norm)
+        if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
+            return None
+        ropes = [(local_rope or rope) if block.uses_local_rope else rope for block in blocks]
+        return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes, attention)
+
+    @property
+    def device(self) -> torch.device:
+        return self._embedding.tokens.device
+
+    @property
+    def num_heads(self) -> int:
+        return self._blocks[0].attention.f.num_heads
+
+    def tile_rows(self, *, has_patterns: bool) -> int:
+        """Return how many rows a long tile may have."""
+        return self._attention.tile_rows(has_patterns=has_patterns)
+
+    def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
+        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for."""
+        return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
+
+    def __call__(self, batch: Batch, caches: Sequence[LayerCache], plan: PatternPlan) -> Tensor:
+        """Run a batch through embedding, blocks and final norm, and hand out patterns; return what a `Stack` returns.
+
+        Raises what `batch.check` raises, between two blocks; the caches then hold the rows of some.
+        """
+        packing = Packing.of(batch, self.tile_rows(has_patterns=plan.size > 0), plan.rooms)
+        longest = max(max(span.num_keys, span.num_cross_keys) for span in batch.spans)
+        patterns = None
+        if plan.size:
+            patterns = torch.empty(plan.size, dtype=torch.float32, device=self.device)
+        hidden = self.run(DeviceBatch.upload(packing, self.device), caches, longest, patterns)
+        if patterns is not None:
+            plan.deliver(patterns.cpu())
+        return hidden
+
+    def run(
+        self, inputs: DeviceBatch, caches: Sequence[LayerCache], max_len: int, patterns: Tensor | None = None
+    ) -> Tensor:
+        """Run a batch that is on the device. max_len: a number of keys that no span exceeds."""
+        step = _Pass(inputs, caches, max_len, patterns)
+        x = self._embedding(inputs)
+        normed: Tensor | None = None
+        for block, following in pairwise((*self._blocks, None)):
+            assert block is not None
+            rows = inputs.num_rows_at(block.index)
+            if rows == 0:
+                return x[:0]
+            inputs.check()
+            x = x[:rows]
+            if normed is None:
+                normed = self._normed(block.attention, x)
+            if not inputs.needs_output_of(block.index):
+                self._queries(block, normed[:rows], step)
+                return x[:0]
+            last = self._final_norm if following is None else self._weights(following.attention.before)
+            x, normed = self._block(block, x, normed[:rows], last, step)
+        assert normed is not None
+        return normed  # without a final norm the stream itself
+
+    def _block(
+        self, block: Block, x: Tensor, normed: Tensor, last: NormWeights | None, step: _Pass
+    ) -> tuple[Tensor, Tensor]:
+        """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
+        added = self._attend(block, normed, step)
+        if block.parallel:
+            mlp = _feed_forward(block.mlp.f, self._normed(block.mlp, x))
+            return _both(add_norm(x, (mlp, added), before=last))
+        residuals: list[Residual[Any]] = (
+            [block.attention, block.cross, block.mlp] if block.cross else [block.attention, block.mlp]
+        )
+        for residual, following in pairwise((*residuals, None)):
+            assert residual is not None
+            if residual is block.mlp:
+                added = _feed_forward(block.mlp.f, normed)
+            elif residual is block.cross:
+                added = self._attend_across(block, normed, step)
+            x, normed = _both(
+                add_norm(
+                    x,
+                    (added,),
+                    after=self._weights(residual.after),
+                    of_sum=self._weights(residual.of_sum),
+                    before=last if following is None else self._weights(following.before),
+                )
+            )
+        return x, normed
+
+    def _weights(self, norm: Norm | None) -> NormWeights | None:
+        return None if norm is None else self._norms[id(norm)]
+
+    def _normed(self, residual: Residual[SelfAttention] | Residual[Feedforward], x: Tensor) -> Tensor:
+        """Return what a sublayer reads of the stream x [T, d]."""
+        return x if residual.before is None else _both(add_norm(x, (), before=self._weights(residual.before)))[1]
+
+    def _queries(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
+        """Return rotated queries [T, H, D], and write the keys and values."""
+        own, inputs, cache = block.attention.f, step.inputs, step.caches[block.index]
+        qkv = own.qkv(normed).view(len(normed), -1, own.head_dim)
+        return rotate_and_store(
+            qkv,
+            self._tables[block.index],
+            inputs.positions[: len(qkv)],
+            inputs.slots[: len(qkv)],
+            cache.rows_of_keys,
+            cache.values,
+            q_norm=self._weights(own.q_norm),
+            k_norm=self._weights(own.k_norm),
+        )
+
+    def _attend(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
+        """Return what attention adds to the stream [T, d]."""
+        own = block.attention.f
+        q = self._queries(block, normed, step)
+        keys = step.inputs.keys(causal=own.causal, window=own.window)
+        patterns = step.pattern_rows(block.index, own.num_heads)
+        z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, patterns)
+        return own.heads.out(z.flatten(1))
+
+    def _attend_across(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
+        """Return what cross attention adds to the stream [T, d]."""
+        own: CrossAttention = block.cross_attention
+        q = own.q(normed).view(len(normed), -1, own.head_dim)
+        keys = step.inputs.keys(causal=False, is_cross=True)
+        z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len)
+        return own.heads.out(z.flatten(1))
+
+
+def _feed_forward(own: Feedforward, normed: Tensor) -> Tensor:
+    """Return what the mlp adds to the stream [T, d]."""
+    up = own.mlp.up(normed)
+    return own.mlp.down(up if own.mlp.gate is None else gated(up, own.mlp.gate))
+
+
+def _both(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Return a stream and what the next sublayer reads of it: the stream itself, without a norm."""
+    x, normed = found
+    return x, x if normed is None else normed
+
+
+def _norms(block: Block) -> list[Norm]:
+    """Return all norms of a block."""
+    residuals: list[Residual[Any]] = [block.attention, block.mlp]
+    if block.cross is not None:
+        residuals.append(block.cross)
+    of_heads = block.attention.f.q_norm, block.attention.f.k_norm
+    around = (norm for each in residuals for norm in (each.before, each.after, each.of_sum))
+    return [norm for norm in (*of_heads, *around) if norm is not None]
+
+
+def _weights_of(norm: Norm) -> NormWeights:
+    """Return a norm as the kernels take it."""
+    if isinstance(norm, RmsNorm):
+        return NormWeights("rmsnorm", norm.weight, norm.eps, rounds_once=norm.rounds_once)
+    assert isinstance(norm, LayerNorm)
+    return NormWeights("layernorm", norm.weight, norm.eps, norm.bias)

@@ -1,0 +1,152 @@
+"""The card's sums and norms: against the layers and the formulas in float64, and the same bits in every batch."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+
+from model.kernels.choice import KernelConfig
+from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from model.kernels.cuda.norms import NormWeights
+from model.layers.norm import LayerNorm, Norm, RmsNorm
+from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
+
+TORCH = KernelConfig("torch")
+KINDS = ("rms", "rms, rounded once", "layer", "layer without bias")
+
+
+def make(kind: str, width: int, dtype: torch.dtype, eps: float = 1e-5) -> tuple[NormWeights, Norm]:
+    """Return a random norm for the card, and the layer that it stands for."""
+    weight = 1 + normal(width, dtype=dtype, scale=0.3)
+    if kind == "rms":
+        return NormWeights("rmsnorm", weight, eps), RmsNorm(weight, eps, kernels=TORCH)
+    if kind == "rms, rounded once":
+        layer = RmsNorm(weight - 1, eps, weight_offset=1.0, kernels=TORCH)
+        return NormWeights("rmsnorm", layer.weight, eps, rounds_once=True), layer
+    bias = normal(width, dtype=dtype) if kind == "layer" else None
+    return NormWeights("layernorm", weight, eps, bias), LayerNorm(weight, bias, eps, kernels=TORCH)
+
+
+def exact(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
+    """Return the norm of rows by its formula, in float64."""
+    x, weight = x.double(), norm.weight.double()
+    if norm.kind == "layernorm":
+        x = x - x.mean(-1, keepdim=True)
+    x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + norm.eps) * weight
+    return x if norm.bias is None else x + norm.bias.double()
+
+
+def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
+    """Return the norm of rows alone, by the card."""
+    stream, result = add_norm(x, [], before=norm)
+    assert stream is x
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_is_the_layers_and_the_formulas(kind: str, dtype: torch.dtype) -> None:
+    rng = fresh_draw()
+    # The mean of a short row may be far larger than its spread, and torch's own LayerNorm loses digits there.
+    widths = [100, rng.randint(40, 600), rng.choice([768, 4096, 5120]), rng.choice([1024, MAX_WIDTH])]
+    for width in widths + [1, 2, 7] * kind.startswith("rms"):
+        ours, layer = make(kind, width, dtype, rng.choice([1e-5, 1e-6, 0.3]))
+        x = normal(rng.randint(1, 4), width, dtype=dtype, scale=rng.choice([0.01, 1.0, 30.0]))
+        result = normed(ours, x)
+        assert result.dtype == dtype
+        assert_close(result, layer(x), roundings=2.1 if dtype != torch.float32 else 10, scale=4)
+        assert_close(result, exact(ours, x), roundings=2.1 if dtype != torch.float32 else 10, scale=4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_launch_has_the_bits_of_its_steps(dtype: torch.dtype) -> None:
+    rng = fresh_draw()
+    for _ in range(8):
+        num_rows, width = rng.randint(1, 3), rng.choice([48, 100, 768, 2048, rng.randint(1, 3000)])
+        x, y = normal(num_rows, width, dtype=dtype), normal(num_rows, width, dtype=dtype)
+        after, of_sum, before = (
+            None if rng.random() < 0.4 else make(rng.choice(KINDS), width, dtype)[0] for _ in range(3)
+        )
+        stream, result = add_norm(x, [y], after=after, of_sum=of_sum, before=before)
+        expected = x + (y if after is None else normed(after, y))
+        expected = expected if of_sum is None else normed(of_sum, expected)
+        assert torch.equal(stream, expected)
+        assert stream.dtype == dtype
+        assert (result is None) == (before is None)
+        if before is not None and result is not None:
+            assert torch.equal(result, normed(before, expected))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parallel_blocks_add_both_sublayers_before_the_stream(dtype: torch.dtype) -> None:
+    rng = fresh_draw()
+    num_rows, width = 3, rng.choice([768, 1000])
+    x, mlp, attention = (normal(num_rows, width, dtype=dtype) for _ in range(3))
+    before, _ = make(rng.choice(KINDS), width, dtype)
+    stream, result = add_norm(x, [mlp, attention], before=before)
+    assert torch.equal(stream, mlp + attention + x)
+    assert result is not None
+    assert torch.equal(result, normed(before, stream))
+    assert torch.equal(add_norm(x, (mlp, attention))[0], stream)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_row_has_the_same_bits_alone_in_a_batch_and_as_a_slice(kind: str, dtype: torch.dtype) -> None:
+    rng = fresh_draw()
+    for width in (100, rng.choice([768, 2048])):
+        x, y = normal(9, width, dtype=dtype, scale=5), normal(9, width, dtype=dtype)
+        after, before = make(kind, width, dtype)[0], make(kind, width, dtype)[0]
+        stream, result = add_norm(x, [y], after=after, before=before)
+        assert result is not None
+        wide_x, wide_y = normal(9, width + 32, dtype=dtype), normal(9, width + 7, dtype=dtype)
+        wide_x[:, 16 : width + 16], wide_y[:, 3 : width + 3] = x, y
+        others = [(x[i : i + 1], y[i : i + 1], slice(i, i + 1)) for i in range(9)]
+        others += [(x[3:8], y[3:8], slice(3, 8)), (x[::2], y[::2], slice(0, 9, 2))]
+        others += [(wide_x[:, 16 : width + 16], wide_y[:, 3 : width + 3], slice(0, 9))]
+        for some_x, some_y, rows in others:
+            some_stream, some_result = add_norm(some_x, [some_y], after=after, before=before)
+            assert torch.equal(some_stream, stream[rows])
+            assert some_result is not None
+            assert torch.equal(some_result, result[rows])
+
+
+def test_rows_without_spread_are_divided_by_eps_alone() -> None:
+    x = torch.full((2, 40), 3.0, device=DEVICE)
+    layer, rms = make("layer", 40, torch.float32)[0], make("rms", 40, torch.float32)[0]
+    assert layer.bias is not None
+    assert_close(normed(layer, x)[0], layer.bias, roundings=10, scale=3 / layer.eps**0.5)
+    assert torch.equal(normed(rms, torch.zeros_like(x)), torch.zeros_like(x))
+
+
+def test_no_rows_and_no_norms_cost_no_launch() -> None:
+    x, norm = normal(0, 16, dtype=torch.float32), make("rms", 16, torch.float32)[0]
+    stream, result = add_norm(x, [x], before=norm)
+    assert result is not None
+    assert stream.shape == result.shape == (0, 16)
+    assert add_norm(x, []) == (x, None)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, norm = normal(2, 16, dtype=torch.float32), make("rms", 16, torch.float32)[0]
+    with pytest.raises(ValueError, match="added is"):
+        add_norm(x, [x[:1]])
+    with pytest.raises(ValueError, match="added is"):
+        add_norm(x, [x.half()])
+    with pytest.raises(ValueError, match="x is float64"):
+        add_norm(x.double(), [])
+    with pytest.raises(ValueError, match="rows of 16385"):
+        add_norm(normal(1, MAX_WIDTH + 1, dtype=torch.float32), [])
+    with pytest.raises(ValueError, match="3 tensors"):
+        add_norm(x, [x, x, x])
+    with pytest.raises(ValueError, match="with the norms"):
+        add_norm(x, [x, x], after=norm)
+    with pytest.raises(ValueError, match=r"before\.weight is"):
+        add_norm(x, [], before=make("rms", 17, torch.float32)[0])
+    with pytest.raises(ValueError, match=r"before\.weight is bfloat16"):
+        add_norm(x, [], before=make("rms", 16, torch.bfloat16)[0])
+    with pytest.raises(ValueError, match="an rmsnorm has a bias"):
+        NormWeights("rmsnorm", norm.weight, 1e-5, norm.weight)
+    with pytest.raises(ValueError, match="rounds_once"):
+        NormWeights("layernorm", norm.weight, 1e-5, rounds_once=True)

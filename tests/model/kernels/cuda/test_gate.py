@@ -1,0 +1,84 @@
+"""The card's gate: against the layer and the formulas in float64."""
+
+import math
+from typing import get_args
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+
+from model.config import Activation
+from model.kernels.cuda.gate import gated
+from model.layers import gate as layer
+from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
+
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+
+
+def exact(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the activation by its formula, in float64."""
+    x = x.double()
+    match activation:
+        case "silu":
+            return x / (1 + torch.exp(-x))
+        case "gelu":
+            return 0.5 * x * torch.erfc(-x / math.sqrt(2))
+        case "gelu_tanh":
+            return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        case "relu":
+            return x.clamp(min=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_gate_is_the_layers_and_the_formulas(activation: Activation, dtype: torch.dtype) -> None:
+    rng = fresh_draw()
+    for ff in (1, 48, rng.randint(2, 300), rng.choice([1024, 2500])):
+        gate_up = normal(rng.randint(1, 3), 2 * ff, dtype=dtype, scale=rng.choice([1.0, 3.0]))
+        ours = gated(gate_up, activation)
+        gate, up = gate_up.chunk(2, -1)
+        assert ours.dtype == dtype
+        assert ours.is_contiguous()
+        roundings = 2.1 if dtype != torch.float32 else 10
+        theirs = layer.gated(gate_up, activation, native=False, batch_invariant=False)
+        assert_close(ours, theirs, roundings, scale=10)
+        assert_close(ours, exact(gate, activation) * up.double(), roundings, scale=10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_activation_is_rounded_before_the_product(dtype: torch.dtype) -> None:
+    fresh_draw()
+    gate_up = normal(2, 600, dtype=dtype)
+    gate, up = gate_up.chunk(2, -1)
+    activated = gated(torch.cat((gate, torch.ones_like(up)), -1), "silu")
+    assert torch.equal(gated(gate_up, "silu"), activated * up)
+
+
+def test_large_gates_are_finite_and_what_is_not_a_number_stays_so() -> None:
+    gate = torch.tensor([[-1e4, -100.0, -20.0, 0.0, 20.0, 100.0, 1e4, math.nan]], device=DEVICE)
+    for activation in ACTIVATIONS:
+        ours = gated(torch.cat((gate, torch.ones_like(gate)), -1), activation)[0]
+        assert_close(ours[4:7], gate[0, 4:7], roundings=4)
+        assert ours[:4].abs().max() < 1e-6
+        assert ours[7].isnan()
+
+
+def test_a_row_has_the_same_bits_alone_and_as_a_slice() -> None:
+    fresh_draw()
+    wide = normal(5, 2 * 300 + 9, dtype=torch.bfloat16)
+    for rows in (wide[:, :600], wide[:, 5:605], wide[::2, :600]):
+        whole = gated(rows, "gelu")
+        for i in range(len(rows)):
+            assert torch.equal(gated(rows[i : i + 1].clone(), "gelu")[0], whole[i])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x = normal(2, 16, dtype=torch.float32)
+    assert gated(x[:0], "silu").shape == (0, 8)
+    with pytest.raises(ValueError, match="rows of 15"):
+        gated(x[:, 1:], "silu")
+    with pytest.raises(ValueError, match="float64"):
+        gated(x.double(), "silu")
+    with pytest.raises(ValueError, match="'swish'"):
+        gated(x, "swish")  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Attention on a card: against a softmax written out in float64, and its bits alone, among others and in chunks.
+
+Triton interprets the kernels, or a card runs them where there is one. Every draw is fresh. The cache holds NaN wherever
+nothing was put, so that a read from outside the visible keys shows.
+"""
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.model.kernels.attention_world import SENTINEL, World
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+from model.kernels.cuda import attention_pieces, paged_attention
+from model.kernels.cuda.interpreter import IS_INTERPRETED
+from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
+
+DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
+DTYPES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pieces small, so that a short text has many, of several sizes; programs are few, so that each has some."""
+    monkeypatch.setattr(paged_attention, "PIECE", 32)
+    monkeypatch.setattr(paged_attention, "SHARES", random.choice([1, 6]))
+    monkeypatch.setattr(attention_pieces, "PER_LEVEL", 2)
+
+
+def some_world(dtype: torch.dtype) -> World:
+    group = random.choice([1, 2, 3, 4, 8])
+    dim = random.choice([64, 128, 256, random.choice([8, 20, 80, 96])])
+    world = World(
+        dtype, block_size=random.choice([16, 32, 48]), group=group, dim=dim, may_be_blind=False, num_sequences=2
+    )
+    world.q = world.q.to(dtype).float()
+    return world
+
+
+def on_device(numbers: object) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(np.array(numbers, np.int32))).to(DEVICE)
+
+
+def paged_keys(world: World) -> PagedKeys:
+    """Return the keys of a world, whose blocks stand one after the other, padding between the tables included."""
+    starts = np.arange(world.num_sequences) * world.tables.shape[1]
+    window = None if world.window == math.inf else int(world.window)
+    return PagedKeys(
+        on_device(world.tables.ravel()),
+        on_device(starts),
+        on_device(world.lengths),
+        on_device(world.positions),
+        causal=world.causal,
+        window=window,
+    )
+
+
+def tiles_of(world: World, most_rows: int) -> torch.Tensor:
+    """Return tiles of up to so many rows, in any order, with one of padding among them."""
+    found = [(0, 0, 0)]
+    for sequence in range(world.num_sequences):
+        rows = world.rows_of(sequence)
+        found += [(sequence, rows[i], min(most_rows, len(rows) - i)) for i in range(0, len(rows), most_rows)]
+    random.shuffle(found)
+    return on_device(found)
+
+
+class Asked:
+    """Rows and heads whose patterns are asked for, and the room for them."""
+
+    def __init__(self, world: World) -> None:
+        num_rows, heads = len(world.positions), world.num_heads
+        self.pairs = [(row, head) for row in range(num_rows) for head in range(heads) if random.random() < 0.3]
+        rows = sorted({row for row, _ in self.pairs})
+        slots = np.full((len(rows), heads), -1, np.int32)
+        row_slots, starts, strides = np.full(num_rows, -1), np.zeros(num_rows), np.zeros(num_rows)
+        self.places: dict[tuple[int, int], tuple[int, int]] = {}
+        end = random.choice([0, 3])
+        for i, row in enumerate(rows):
+            row_slots[row], starts[row] = i * heads, end
+            own = [head for r, head in self.pairs if r == row]
+            length = world.lengths[world.owners[row]]
+            strides[row] = length + random.choice([0, 5])
+            for slot, head in enumerate(own):
+                slots[i, head] = slot
+                self.places[row, head] = (int(end + slot * strides[row]), length)
+            end += int(len(own) * strides[row])
+        self.room = torch.full((end + 7,), SENTINEL, device=DEVICE)
+        self.rows = PatternRows(
+            on_device(slots.ravel()), on_device(row_slots), on_device(starts), on_device(strides), self.room
+        )
+
+    def check(self, world: World, bound: float) -> None:
+        """Check each pattern, and that nothing was written beside them."""
+        left = self.room.cpu().clone()
+        for (row, head), (start, length) in self.places.items():
+            sequence = int(world.owners[row])
+            expected = world.pattern(sequence)[row - world.rows_of(sequence)[0], head]
+            assert (left[start : start + length] - expected).abs().max() <= bound, world
+            left[start : start + length] = SENTINEL
+        assert (left == SENTINEL).all()
+
+
+def attend(world: World, *, are_single: bool, asked: Asked | None = None) -> torch.Tensor:
+    """Return the attention [T, H, D] of all rows, each alone or in tiles of any size."""
+    is_small = asked is not None or world.rule["bias"] is not None
+    most = 1 if are_single else random.randint(1, paged_attention.tile_rows(world.group, is_small=is_small))
+    tiles = tiles_of(world, most)
+    out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
+    if are_single:
+        num_pieces = paged_attention.num_pieces(max(world.lengths))
+        parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE)
+    else:
+        parts = Parts.of_rows(len(world.q), world.num_heads, DEVICE)
+    for numbers in (parts.z, parts.m, parts.l):
+        numbers.fill_(math.nan)
+    rule: dict[str, Any] = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in world.rule.items()}
+    paged_attention.paged_attention(
+        world.q.to(DEVICE, world.dtype),
+        world.keys.transpose(2, 3).contiguous().to(DEVICE),
+        world.values.to(DEVICE),
+        paged_keys(world),
+        tiles,
+        parts,
+        out,
+        are_single=are_single,
+        patterns=None if asked is None else asked.rows,
+        **rule,
+    )
+    return out.cpu()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("are_single", [True, False])
+def test_attention_is_the_softmax_written_out(dtype: torch.dtype, are_single: bool) -> None:
+    for _ in range(2):
+        world = some_world(dtype)
+        asked = Asked(world)
+        found = attend(world, are_single=are_single, asked=asked)
+        for sequence in range(world.num_sequences):
+            wrong = (found[world.rows_of(sequence)] - world.mixed(sequence)).abs().max()
+            assert wrong <= DTYPES[dtype] * (1 + world.v[sequence].abs().max()), world
+        asked.check(world, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_in_any_tile_and_in_pieces_and_whether_or_not_it_is_looked_at(
+    dtype: torch.dtype,
+) -> None:
+    world = some_world(dtype)
+    expected = attend(world, are_single=True)
+    assert torch.equal(attend(world, are_single=False), expected)
+    assert torch.equal(attend(world, are_single=False, asked=Asked(world)), expected)
+    assert torch.equal(attend(world, are_single=True, asked=Asked(world)), expected)
+
+
+def test_pieces_follow_each_other_without_a_gap() -> None:
+    begins = [attention_pieces.piece_begin(piece, 32) for piece in range(12)]
+    assert begins == [0, 32, 64, 192, 320, 832, 1344, 3392, 5440, 7488, 9536, 11584]
+    assert [attention_pieces.num_pieces(n, 32) for n in (0, 1, 32, 33, 64, 65, 320, 321)] == [0, 1, 1, 2, 2, 3, 4, 5]
