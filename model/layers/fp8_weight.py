@@ -40,10 +40,10 @@ class Fp8Rows:
         """Return the e4m3 numbers nearest to rows [n, K] / scale, ties to even. A row that has infinity or NaN becomes
         NaN.
         """
-        rows = rows.float()
         # Zeros have a scale too, and the least is one with all of float32's digits.
-        scales = (rows.abs().amax(1, keepdim=True) / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
-        return cls((rows / scales).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scales)
+        scales = (rows.abs().amax(1, keepdim=True).float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
+        # No quotient needs to be clamped: up to 464 e4m3 rounds to 448, and what float32 rounds is far below that.
+        return cls((rows / scales).to(torch.float8_e4m3fn), scales)
 
     def to_dense(self) -> Tensor:
         """Return the dequantised rows, [n, K] float32."""
@@ -89,7 +89,8 @@ class Fp8Weight:
         """Return x W^T: x [R, K] -> [R, N and the padding], in x's dtype."""
         if not len(x):
             return x.new_empty(0, len(self._values))
-        rows = Fp8Rows.quantize(F.pad(x, (0, self._values.shape[1] - x.shape[1])))
+        filling = self._values.shape[1] - x.shape[1]
+        rows = Fp8Rows.quantize(F.pad(x, (0, filling)) if filling else x)  # or it would be copied for nothing
         # Out of bfloat16 alone, since releases before 2.10 and cuBLAS before 12.9 have no other with scales of rows.
         y = torch._scaled_mm(
             rows.values, self._values.t(), scale_a=rows.scales, scale_b=self._scales.t(), out_dtype=torch.bfloat16
