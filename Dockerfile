@@ -1,8 +1,10 @@
 ARG BASE_IMAGE=python:3.11-slim
 # Serves the built-in model:        docker run -p 8000:8000 IMAGE
 # Serves another one:               docker run -p 8000:8000 -v /models/mine:/model:ro IMAGE /model
+# For GPUs:                         --build-arg DEVICE=cuda, with TORCH_SPEC and PIP_EXTRA_ARGS where pip's default is no
+#                                   build for CUDA; the libraries come with torch, the driver with the host's runtime
 # Another torch build:              --build-arg TORCH_SPEC="torch==2.13.0" --build-arg PIP_EXTRA_ARGS="--index-url ..."
-# A CUDA base:                      --build-arg BASE_IMAGE=... (any image with python3 >= 3.11, its venv module and pip)
+# Another base:                     --build-arg BASE_IMAGE=... (Debian's kind, with python3 >= 3.11, its venv module, pip)
 
 # 1. The dependencies, in a virtual environment of their own: this layer changes only with the two files copied here.
 FROM ${BASE_IMAGE} AS dependencies
@@ -17,8 +19,10 @@ RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} 
 RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
+ARG DEVICE=cpu
 RUN cd /opt/lightwell/lib/python3*/site-packages \
-    && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
+    && if [ "${DEVICE}" = cpu ]; then rm -rf torch/include; fi \
+    && rm -rf torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
     && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
 
 # 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
@@ -31,24 +35,34 @@ RUN touch /installing \
     && mkdir /added \
     && find /opt/lightwell -type f -cnewer /installing -print0 | tar --create --null --files-from - | tar --extract --directory /added
 
-# 3. What runs.
+# 3. What runs. Triton compiles a stub in C for the driver and the graphs' own code at the start: on a GPU that takes a
+# compiler and Python's headers, which the base may have already.
 FROM ${BASE_IMAGE}
+ARG DEVICE=cpu
+RUN if [ "${DEVICE}" = cuda ]; then \
+        test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || headers=libpython3-dev; \
+        apt-get update && apt-get install -y --no-install-recommends g++ libc6-dev ${headers:-} && rm -rf /var/lib/apt/lists/*; \
+    fi
 RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-home lightwell \
     && mkdir /cache && chown lightwell /cache
 COPY --from=dependencies /opt/lightwell /opt/lightwell
 COPY --from=ourselves /added/opt/lightwell /opt/lightwell
-# /cache keeps models from the hub between runs (mount a volume). Nothing else is written but /tmp, so the root may be
-# read-only and all rights dropped: docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges
+# /cache keeps models from the hub, and code compiled for a GPU, between runs (mount a volume). Nothing else is written
+# but /tmp, so the root may be read-only and all rights dropped:
+# docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges
 ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache \
+    TRITON_CACHE_DIR=/cache/triton \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000
 USER lightwell
 WORKDIR /var/lib/lightwell
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+# As long as a first start may take that downloads a model and compiles for a GPU; the first success ends it.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=1800s --retries=3 \
     CMD ["lightwell", "health"]
 ENTRYPOINT ["lightwell", "serve"]

@@ -39,7 +39,8 @@ _OF_THE_NUMBERS = (
 )  # fmt: skip
 """Settings of the server that an answer may depend on: they are part of the manifest."""
 _OF_THE_RUN = (
-    "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory", "max_capture_bytes", "no_prefix_caching",
+    "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory", "gpu_memory_utilization", "max_capture_bytes",
+    "no_prefix_caching",
 )  # fmt: skip
 
 

@@ -18,9 +18,11 @@ def lay_weight(
     the memory and with the same bits of every product; unless keep_dtype says not to. Products of a weight kept in
     bfloat16 with rows of bfloat16 are made by `arithmetic`.
 
-    Raises ValueError when a weight to be quantised has a number that is not finite.
+    Raises ValueError when a weight to be quantised has a number that is not finite, and for fp8, which is for cards.
     """
     weight = weight.contiguous()
+    if quantize == "fp8":
+        raise ValueError("our kernels have no form of fp8; int8 and none are accepted")
     if quantize == "int8":
         rows = Int8Rows.quantize(weight)
         return Int8BlockedWeight(rows.values, rows.scales, weight.dtype)

@@ -11,8 +11,10 @@ from typing import Literal
 
 import torch
 
-Quantization = Literal["none", "int8"]
-"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, or int8 as here."""
+Quantization = Literal["none", "int8", "fp8"]
+"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, int8 as here, or fp8
+(`model.layers.fp8_weight`).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Multiplies by a weight with plain torch operations: on a GPU, in dtypes that our kernels do not support, and as the
-slow, obvious version that they are tested against.
+"""Multiplies by a weight with plain torch operations: on a GPU (`model.layers.fp8_weight` apart), in dtypes that our
+kernels do not support, and as the slow, obvious version that they are tested against.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -14,7 +14,7 @@ from model.layers import fixed_shapes
 
 
 class DenseWeight:
-    """A weight [N, K] as it was given, or quantised to int8."""
+    """A weight [N, K] as it was given, or quantised to int8; fp8 has a class of its own."""
 
     def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
         """Keep the weight. batch_invariant: whether the bits of a row of a product may depend on that row alone.

@@ -17,6 +17,7 @@ from model.kernels.forms import lay_weight
 from model.kernels.int8_rows import Quantization
 from model.kernels.weight import Weight
 from model.layers.dense_weight import DenseWeight
+from model.layers.fp8_weight import Fp8Weight
 
 
 class Linear:
@@ -36,10 +37,11 @@ class Linear:
         """Keep weight [out, in] and bias [out]. `kernels` says what computes the products.
 
         batch_invariant: whether the bits of a product's row may depend on that row alone; with our kernels they do in
-        any case. keep_dtype: the same as in `lay_weight`. With our kernels or int8 the weight is copied; drop the
+        any case. keep_dtype: the same as in `lay_weight`. With our kernels, int8 or fp8 the weight is copied; drop the
         original, `to_dense` returns it: bit for bit unless it is quantised.
 
-        Raises ValueError when a weight to be quantised has a number that is not finite.
+        Raises ValueError when a weight to be quantised has a number that is not finite, or our kernels are to compute
+        with fp8.
         """
         self.out_features, self.in_features = weight.shape
         self.bias = bias
@@ -49,6 +51,8 @@ class Linear:
         self.weight: Weight
         if self.native:
             self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
+        elif quantize == "fp8":
+            self.weight = Fp8Weight(weight, batch_invariant=batch_invariant)
         else:
             self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
 

@@ -12,6 +12,7 @@ from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.int8_rows import Quantization
+from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
 from model.layers.token_table import TokenTable
 from model.loading.stack_builder import StackBuilder
@@ -29,7 +30,12 @@ DTYPES = {
 }
 
 
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8")
+QUANTIZATIONS: dict[Quantization, tuple[str, ...]] = {
+    "none": tuple(DTYPES),
+    "int8": ("float32", "bfloat16", "float16"),
+    "fp8": ("bfloat16", "float16"),
+}
+"""The dtypes that each quantization goes with."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -59,15 +65,33 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
     return DTYPES[wanted]
 
 
-def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
-    """Return the quantization of a name. Raises ModelLoadError for one that we do not know, or that `dtype` rules
-    out.
+def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) -> Quantization:
+    """Return the quantization of a name. Raises ModelLoadError for one that we do not know, or that `dtype` or `device`
+    rules out.
     """
     if name not in QUANTIZATIONS:
         raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
-    if name == "int8" and dtype == torch.float64:
-        raise ModelLoadError("quantize is 'int8', which goes with dtype float32, bfloat16 or float16, not float64")
+    if name != "none" and (problem := _why_not_on(name, device)) is not None:
+        raise ModelLoadError(f"quantize is {name!r}, which {problem}")
+    *others, last = QUANTIZATIONS[name]
+    given = str(dtype).removeprefix("torch.")
+    if given not in QUANTIZATIONS[name]:
+        raise ModelLoadError(f"quantize is {name!r}, which goes with dtype {', '.join(others)} or {last}, not {given}")
     return name
+
+
+def _why_not_on(name: Quantization, device: torch.device) -> str | None:
+    """Return why a device does not serve a quantization, and what is accepted there, or None if it does."""
+    if device.type != "cuda":
+        return f"needs a GPU, and the device is {device}; int8 and none are accepted there" if name == "fp8" else None
+    capability = torch.cuda.get_device_capability(device)
+    shown = f"{torch.cuda.get_device_name(device)} ({device}) has compute capability {'.'.join(map(str, capability))}"
+    can_fp8 = capability >= LEAST_CAPABILITY
+    if name == "int8":
+        accepted = "fp8 (smaller and faster) and none are" if can_fp8 else "none is"
+        return f"is for CPUs: a GPU would rebuild the weights for every product. {shown}: {accepted} accepted there"
+    least = ".".join(map(str, LEAST_CAPABILITY))
+    return None if can_fp8 else f"needs a GPU of compute capability {least} or above. {shown}: none is accepted there"
 
 
 def resolve_batch_invariant(

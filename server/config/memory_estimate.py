@@ -20,7 +20,7 @@ API_PROCESS = 140 << 20
 WORKER = 340 << 20
 """Bytes of a worker: Python, torch, what steps compute with."""
 _SCALE = 4
-"""Bytes of the number that a row of int8 is multiplied by."""
+"""Bytes of the number that a row of int8 or fp8 is multiplied by."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
 """Components of which each rank has a whole copy."""
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
@@ -35,8 +35,8 @@ class Sizes:
     weights: int
     loading: int
     """While a worker reads its weights, in addition to processes and other workers: weights as they are stored, and
-    what is made of them (int8), or of the largest one at a time (packed). Each rank holds one whole weight, to take
-    its part.
+    what is made of them (int8, fp8), or of the largest one at a time (packed). Each rank holds one whole weight, to
+    take its part.
     """
     kv_per_token: int
     """Bytes of one token's keys and values, on all ranks of a worker together."""
@@ -75,7 +75,7 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
     per_token = kv_bytes_per_token(config, dtype, ranks)
     kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
-    beside = kept if settings.quantize == "int8" else ranks * largest_weight_bytes(config, dtype)
+    beside = kept if settings.quantize != "none" else ranks * largest_weight_bytes(config, dtype)
     return Sizes(
         weights=num_workers * kept,
         loading=num_workers * (stored + beside),
@@ -105,16 +105,16 @@ def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
 
 
 def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
-    """Return the bytes of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the
-    embedding.
+    """Return the bytes of all weights as they are kept: int8 and fp8 have one byte and a scale a row for each matrix
+    but the embedding.
 
-    They are those of all ranks together; several ranks do not go with int8. Float32 weights whose numbers are all
+    They are those of all ranks together; several ranks do not go with either. Float32 weights whose numbers are all
     bfloat16 take half of it for their matrices; only reading them can tell.
     """
     each = BYTES_OF[dtype]
     total = 0
     for row in take_census(config).rows:
-        is_quantized = quantize == "int8" and row.component in MATRICES and row.component != "embedding"
+        is_quantized = quantize != "none" and row.component in MATRICES and row.component != "embedding"
         if is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs

@@ -80,6 +80,17 @@ def decimal(low: int, accepted: str, metavar: str) -> SettingType:
     return SettingType(parse, metavar)
 
 
+def share() -> SettingType:
+    """Return the type of a part of a whole: more than nothing, and at most all."""
+
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or not 0 < float(text) <= 1:
+            raise ValueError("a number above 0 and at most 1 is accepted")
+        return float(text)
+
+    return SettingType(parse, "SHARE")
+
+
 def seconds() -> SettingType:
     return decimal(0, "a number of seconds", "SECONDS")
 

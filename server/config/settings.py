@@ -75,8 +75,8 @@ class Settings:
     )
     quantize: str = _setting(
         "none",
-        types.choice("none", "int8"),
-        "int8 keeps matrices in 8 bits, made on load: smaller, and faster on a CPU.",
+        types.choice("none", "int8", "fp8"),
+        "Keep matrices in 8 bits, made on load: smaller and faster. int8 is for a CPU, fp8 for a GPU.",
     )
     device: str = _setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
     devices: int | Literal["all"] | tuple[int, ...] = _setting(
@@ -125,6 +125,9 @@ class Settings:
     )
     kv_cache_memory: int | None = _setting(
         None, types.byte_size(), "Memory for a worker's KV cache, such as 2GiB.", shown_default="from the free memory"
+    )
+    gpu_memory_utilization: float = _setting(
+        0.9, types.share(), "Share of a GPU's memory for its worker: weights and steps first, then the KV cache."
     )
     worker_memory: int | None = _setting(
         None,
@@ -304,6 +307,7 @@ class Settings:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_capture_tokens=self.max_capture_tokens or self.max_look_tokens,
             kv_cache_bytes=_share(self.kv_cache_memory, self.tensor_parallel),
+            gpu_memory_utilization=self.gpu_memory_utilization,
             worker_memory=_share(self.worker_memory, self.tensor_parallel),
             tensor_parallel=self.tensor_parallel,
             block_size=self.block_size,

@@ -20,7 +20,7 @@ class EngineConfig:
     only).
     """
     quantize: str = "none"
-    """How the matrices of the blocks and of the head are stored: none | int8."""
+    """How the matrices of the blocks and of the head are stored: none | int8 (on a CPU) | fp8 (on a GPU)."""
     device: str = "auto"
     """Where the model runs: auto | cpu | cuda | cuda:N."""
     max_model_len: int | None = None
@@ -34,6 +34,8 @@ class EngineConfig:
     """
     kv_cache_bytes: int | None = None
     """Bytes of the KV cache on each of the worker's devices; None lets the engine choose from the free memory."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a card's whole memory that the worker may use there, KV cache included; `kv_cache_bytes` wins."""
     memory_share: int | None = None
     """Bytes of the machine's memory that belong to this worker when other workers start next to it; None means all
     that is free.

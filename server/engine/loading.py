@@ -1,8 +1,10 @@
 """Loads a model folder for an engine: threads, device, dtype, the network, its cache, and one step to warm them up.
+On a card the largest steps run before the cache is made, since it gets the memory that they leave.
 
 It resolves what a configuration leaves open, once. It knows no requests.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Thread
@@ -15,12 +17,18 @@ from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
+from server.engine.execution.compile_caches import use_writable_caches
+from server.engine.execution.cuda_graphs import why_no_graphs
 from server.engine.execution.kernel_choice import choose_kernels
+from server.engine.execution.profile_run import ProfileRun
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
+from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size, graph_outputs
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks
+
+logger = logging.getLogger(__name__)
 
 _CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
 """Most rows of captures in a step with running text; `capture_budget` measures how many there are."""
@@ -45,19 +53,23 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     model_config = read_config(config.model)
     use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel, config.num_workers)
     device = resolve_device(config.device)
+    if device.type == "cuda":
+        use_writable_caches(config.folder)
     if device.index is not None:  # one of several cards: compiled kernels run on the current one
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, model_config, device)
-    quantize = resolve_quantization(config.quantize, dtype)
+    quantize = resolve_quantization(config.quantize, dtype, device)
     kernels = choose_kernels(config, dtype, device)
     max_model_len = config.max_model_len or model_config.max_model_len
+    card = CardMemory(CudaCard(device), config.gpu_memory_utilization) if device.type == "cuda" else None
     model: Transformer
     ranks: Ranks | None = None
     if config.tensor_parallel > 1:
         model, ranks = load_shared(config, model_config, dtype, device, kernels, max_model_len, progress)
     else:
         # Also before: tables as long as a context that has no room would fill the memory.
-        num_cache_blocks(config, model_config, dtype, device, max_model_len)
+        empty = None if card is None else card.before_loading()
+        num_cache_blocks(config, model_config, dtype, device, max_model_len, empty)
         model = load_model(
             config.model,
             model_config,
@@ -69,7 +81,12 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
             quantize=quantize,
             progress=progress,
         )
-    num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
+    use = None if card is None or config.kv_cache_bytes is not None else measure(card, model, config, max_model_len)
+    num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len, use)
+    if use is not None:
+        size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, dtype)
+        tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
+        logger.info("the KV cache has %s for %d tokens: %s", as_size(size if tokens else 0), tokens, use)
     cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device, keys_in_rows=model.keys_in_rows)
     Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
@@ -77,3 +94,20 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     if ranks is not None:
         ranks.settle(config.worker_memory)
     return Loaded(model, cache, config, max_model_len)
+
+
+def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_model_len: int) -> CardUse:
+    """Return what the network, now loaded, takes of a card in its largest steps.
+
+    Raises ModelLoadError if these find no memory.
+    """
+    largest = ProfileRun(
+        model=model,
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+    )
+    has_graphs = config.cuda_graphs != "off" and why_no_graphs(model) is None
+    outputs = graph_outputs(model.config, model.dtype, config.max_num_seqs, max_model_len)
+    return card.measure(largest.prefill, largest.decode if has_graphs else None, outputs)

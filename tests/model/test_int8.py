@@ -150,17 +150,6 @@ def test_the_weights_that_are_shown_are_those_that_are_multiplied_by(name: str, 
         assert torch.equal(model.tokens.to_dense(), load_weights(folder, config, torch.float32, cpu)["embed.weight"])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
-def test_a_gpu_multiplies_by_the_same_weight(dtype: torch.dtype) -> None:
-    weight, x = torch.randn(130, 200).to(dtype), torch.randn(9, 200).to(dtype)
-    there, here = Linear(weight.cuda(), quantize="int8"), Linear(weight, quantize="int8")
-    assert torch.equal(there.to_dense().cpu(), here.to_dense())
-    tolerance = 1e-3 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(there(x.cuda()).cpu(), here(x), atol=tolerance, rtol=tolerance)
-
-
 def test_quantising_costs_the_built_in_model_less_than_a_hundredth_of_its_perplexity() -> None:
     found = accuracies(FABLES, TEXT, num_tokens=400)
     exact = found[KINDS[0]]

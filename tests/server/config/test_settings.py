@@ -75,6 +75,8 @@ def test_switches_are_off_until_named() -> None:
         (["--port", "http"], ["--port", "'http'", "integer"]),
         (["--dtype", "int8"], ["--dtype", "'int8'", "bfloat16"]),
         (["--kv-cache-memory", "lots"], ["--kv-cache-memory", "'lots'", "2GB"]),
+        (["--gpu-memory-utilization", "90"], ["--gpu-memory-utilization", "'90'", "above 0 and at most 1"]),
+        (["--gpu-memory-utilization", "0"], ["--gpu-memory-utilization", "'0'", "above 0 and at most 1"]),
         (["--request-timeout", "-1"], ["--request-timeout", "'-1'", "seconds"]),
         (["--request-timeout", "nan"], ["--request-timeout", "'nan'", "seconds"]),
         (["--worker-timeout", "0"], ["--worker-timeout 0", "above 0"]),
@@ -132,10 +134,12 @@ def test_help_and_table_hold_every_setting() -> None:
 
 
 def test_the_engine_gets_its_part() -> None:
-    settings = read("--no-prefix-caching", "--kv-cache-memory", "1MiB", "--threads", "3")
+    settings = read(
+        "--no-prefix-caching", "--kv-cache-memory", "1MiB", "--threads", "3", "--gpu-memory-utilization", ".5"
+    )
     config = settings.engine_config(Path("folder"))
     assert config.model == Path("folder")
-    assert config.kv_cache_bytes == 1 << 20
+    assert (config.kv_cache_bytes, config.gpu_memory_utilization) == (1 << 20, 0.5)
     assert config.threads == 3
     assert not config.enable_prefix_caching
     assert config.batch_invariant is None
@@ -199,7 +203,8 @@ def test_variables_that_the_kernels_read_are_known() -> None:
 def test_weights_are_quantised_on_request_alone() -> None:
     assert read().engine_config(Path("folder")).quantize == "none"
     assert read("--quantize", "int8").engine_config(Path("folder")).quantize == "int8"
-    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8"):
+    assert read("--quantize", "fp8").engine_config(Path("folder")).quantize == "fp8"
+    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8, fp8"):
         read("--quantize", "int4")
 
 

@@ -1,0 +1,92 @@
+"""Runs the largest steps that serving can need, so that their memory can be measured before the KV cache takes the
+rest.
+
+It needs a cache of two blocks: all keys and values go to the null block, over and over. It measures nothing itself.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Span
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from model.sampling.sampler import Sampler, SamplerRow
+from server.engine.sampling_params import SamplingParams
+from server.engine.scheduling.block_manager import NULL_BLOCK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRun:
+    """The largest steps of one network."""
+
+    model: Transformer
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+
+    @torch.inference_mode()
+    def prefill(self) -> None:
+        """Run as many rows as a step may have: those of as many sequences as may run, each of which then gets a token;
+        and of one that ends at the longest context.
+        """
+        model, rows = self.model, self.max_num_batched_tokens
+        num_seqs = min(self.max_num_seqs, rows)
+        if model.encoder is not None:
+            self._encode([self._encoder_len] * max(1, rows // self._encoder_len))
+            self._encode(_shared_out(rows, num_seqs, self._encoder_len))
+        if model.decoder is None:
+            return
+        cache = self._cache()
+        hidden = self._forward([self._span(0, n) for n in _shared_out(rows, num_seqs, self.max_model_len)], cache)
+        last = min(rows, self.max_model_len)
+        self._forward([self._span(self.max_model_len - last, last)], cache)
+        if model.head is not None:
+            logits = model.logits(hidden[:num_seqs], widen=False)
+            params = SamplingParams(max_tokens=1, seed=0, top_p=0.9)
+            sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
+            sampler.sample(logits, [SamplerRow(params, 1, (0,), 1)] * len(logits))
+
+    @torch.inference_mode()
+    def decode(self) -> None:
+        """Run a token of as many sequences as may run, each at the end of the longest context."""
+        rows = [self._span(self.max_model_len - 1, 1)] * self.max_num_seqs
+        self.model.logits(self._forward(rows, self._cache()))
+
+    @property
+    def _encoder_len(self) -> int:
+        """Return the most tokens that the encoder reads."""
+        encoder = self.model.config.encoder or self.model.config
+        return min(self.max_model_len, encoder.max_model_len)
+
+    def _cache(self) -> KVCache:
+        model = self.model
+        return KVCache(
+            model.cache_config, 2, self.block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+        )
+
+    def _encode(self, lengths: list[int]) -> None:
+        model = self.model
+        num_layers = (model.config.encoder or model.config).num_layers
+        ids = [[0] * length for length in lengths]
+        hidden = model.encode(Batch.unchunked(ids, self.block_size, model.device, [num_layers] * len(ids)))
+        if model.config.cross_attention:
+            model.write_cross_kv(hidden, self._cache(), np.arange(len(hidden)) % self.block_size)
+
+    def _forward(self, spans: list[Span], cache: KVCache) -> torch.Tensor:
+        return self.model.forward(Batch(spans, self.block_size, self.model.device), cache)
+
+    def _span(self, start: int, count: int) -> Span:
+        """Return so many rows from position `start`, all of whose keys are in the null block."""
+        table = [NULL_BLOCK] * -(-(start + count) // self.block_size)
+        cross = self._encoder_len if self.model.config.cross_attention else 0
+        cross_table = [NULL_BLOCK] * -(-cross // self.block_size)
+        return Span([0] * count, start, table, self.model.config.num_layers, cross_table, cross)
+
+
+def _shared_out(rows: int, num_seqs: int, longest: int) -> list[int]:
+    """Return how many rows each sequence has, as evenly as possible and at most `longest`."""
+    counts = [rows // num_seqs + (i < rows % num_seqs) for i in range(num_seqs)]
+    return [min(count, longest) for count in counts]

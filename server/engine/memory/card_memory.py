@@ -1,0 +1,215 @@
+"""Divides a card's memory: what one step of the largest kind takes is measured, and the KV cache gets what is left.
+
+As in vLLM, `--gpu-memory-utilization` is a share of the whole card, and the order is: weights, a run of the largest
+steps, the KV cache, then graphs. What is measured comes through a `Card`; the arithmetic is `CardUse`. It never runs
+the network itself.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from model.checkpoint.folder import ModelLoadError, one_line
+from model.config import ModelConfig
+
+CAPTURE_BYTES = 1 << 28
+"""Estimate of the bytes that captures take beside a step: a few pieces of attention rows in flight
+(`model.hooks.attention_hooks.TAP_BYTES`).
+"""
+GRAPH_BYTES = 1 << 23
+"""Estimate of the bytes that the driver keeps for one graph, whatever its shape."""
+LEAST_GRAPH_KEYS = 256
+"""Keys of the narrowest graph (`server.engine.execution.cuda_graphs`)."""
+
+
+class Card(Protocol):
+    """A card's memory in bytes, as its driver and torch count it."""
+
+    def total(self) -> int:
+        """Return the size of the card."""
+
+    def free(self) -> int:
+        """Return what no process has taken."""
+
+    def reserved(self) -> int:
+        """Return what torch has taken in this process, in use or kept for later."""
+
+    def allocated(self) -> int:
+        """Return what this process's tensors take now."""
+
+    def peak(self) -> int:
+        """Return the most that they took since `reset_peak`."""
+
+    def reset_peak(self) -> None:
+        """Begin to look for the peak anew."""
+
+    def release(self) -> None:
+        """Finish what runs, and return to the driver what torch keeps for later."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCard:
+    """A card of this machine."""
+
+    device: torch.device
+
+    def total(self) -> int:
+        return int(torch.cuda.mem_get_info(self.device)[1])
+
+    def free(self) -> int:
+        return int(torch.cuda.mem_get_info(self.device)[0])
+
+    def reserved(self) -> int:
+        return int(torch.cuda.memory_reserved(self.device))
+
+    def allocated(self) -> int:
+        return int(torch.cuda.memory_allocated(self.device))
+
+    def peak(self) -> int:
+        return int(torch.cuda.max_memory_allocated(self.device))
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardUse:
+    """What a card's memory goes to, in bytes, before the KV cache has any of it."""
+
+    total: int
+    """Size of the card."""
+    utilization: float
+    """Share of it that this worker may use: `--gpu-memory-utilization`."""
+    free: int
+    """Bytes that no process has taken, once the weights are loaded."""
+    weights: int = 0
+    activations: int = 0
+    """Most bytes of tensors, beside the weights, in the largest steps."""
+    other: int = 0
+    """Bytes that libraries took since this worker began to load, without torch's allocator."""
+    graphs: int = 0
+    """Estimate of the bytes of graphs and of captures."""
+
+    @property
+    def budget(self) -> int:
+        """Return the bytes that this worker may use."""
+        return int(self.total * self.utilization)
+
+    @property
+    def taken(self) -> int:
+        """Return the bytes of the budget that are spoken for."""
+        return self.weights + self.activations + self.other + self.graphs
+
+    @property
+    def kv_cache(self) -> int:
+        """Return the bytes that are left for the KV cache, negative where the rest has no room already: of the budget,
+        or of what is free, if that is less since other processes use the card.
+        """
+        return min(self.budget - self.taken, self.free - self.activations - self.graphs)
+
+    @property
+    def is_short_of_free(self) -> bool:
+        """Return whether other processes, and not the budget, bound the KV cache."""
+        return self.free - self.activations - self.graphs < self.budget - self.taken
+
+    def what_would_do(self, kv_cache: int) -> str:
+        """Return what an operator can do to get a KV cache of at least so many bytes."""
+        missing = kv_cache - self.kv_cache
+        lower = "a lower --max-model-len, --max-num-batched-tokens or --max-num-seqs"
+        share = math.ceil(100 * (self.taken + kv_cache) / self.total) / 100
+        if self.is_short_of_free:
+            return (
+                f"other processes have left {as_size(self.free)} of it free: end one that has {as_size(missing)}, or "
+                f"set {lower}"
+            )
+        return f"set it to at least {share:.2f}, or {lower}" if share <= 1 else f"no share is enough: set {lower}"
+
+    def __str__(self) -> str:
+        """Return the figures in one line."""
+        return (
+            f"{as_size(self.budget)} of the card's {as_size(self.total)} (--gpu-memory-utilization "
+            f"{self.utilization:g}), less {as_size(self.weights)} of weights, {as_size(self.activations)} of peak "
+            f"activations, {as_size(self.other)} of libraries and {as_size(self.graphs)} for graphs and captures"
+        )
+
+
+class CardMemory:
+    """Measures what a worker takes of a card while it starts. Make it before anything is loaded."""
+
+    def __init__(self, card: Card, utilization: float) -> None:
+        """Keep the card, and what was taken of it before: other processes, and CUDA itself (some hundred MiB)."""
+        self._card = card
+        self._utilization = utilization
+        self._total = card.total()
+        self._taken_before = self._total - card.free() - card.reserved()
+
+    def before_loading(self) -> CardUse:
+        """Return the use of a card on which nothing is loaded yet."""
+        return CardUse(total=self._total, utilization=self._utilization, free=self._card.free())
+
+    def measure(
+        self, prefill: Callable[[], object], decode: Callable[[], object] | None, graph_outputs: int
+    ) -> CardUse:
+        """Run the largest steps, now that the weights are loaded, and return what all takes. decode: the largest step
+        that is a graph, or None if none is; graph_outputs: bytes of what graphs leave in memory, beside their largest
+        step.
+
+        Raises ModelLoadError if the steps find no memory.
+        """
+        card = self._card
+        card.release()
+        weights = card.allocated()
+        free = card.free()
+        try:
+            prefilling = self._peak_of(prefill)
+            decoding = 0 if decode is None else self._peak_of(decode)
+        except torch.OutOfMemoryError as error:
+            raise ModelLoadError(
+                f"the largest step does not fit beside the weights ({as_size(weights)}) into the {as_size(free)} that "
+                f"the card has free: lower --max-num-batched-tokens, --max-num-seqs or --max-model-len "
+                f"({one_line(error)})"
+            ) from None
+        card.release()
+        free = card.free() + card.allocated() - weights  # what the steps keep counts as theirs
+        return CardUse(
+            total=self._total,
+            utilization=self._utilization,
+            free=free,
+            weights=weights,
+            activations=max(prefilling, decoding) - weights,
+            other=max(0, self._total - card.free() - card.reserved() - self._taken_before),
+            graphs=CAPTURE_BYTES + (0 if decode is None else decoding - weights + graph_outputs),
+        )
+
+    def _peak_of(self, step: Callable[[], object]) -> int:
+        self._card.reset_peak()
+        step()
+        return self._card.peak()
+
+
+def graph_outputs(
+    model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_model_len: int, least_keys: int = LEAST_GRAPH_KEYS
+) -> int:
+    """Return an estimate of the bytes that all graphs keep: each its logits, hidden states and queries, and the
+    driver's part of it. There is one for each number of sequences and of keys, both in powers of two.
+
+    What a graph needs while it runs is the memory of the largest one, which the others share.
+    """
+    num_widths = 1 + max(0, math.ceil(max_model_len / least_keys) - 1).bit_length()
+    num_sizes = 1 + (max_num_seqs - 1).bit_length()
+    num_rows = (1 << num_sizes) - 1
+    logits = model.vocab_size * torch.float32.itemsize
+    hidden = (model.hidden_size + model.num_layers * model.num_heads * model.head_dim) * dtype.itemsize
+    return num_widths * (num_rows * (logits + hidden) + num_sizes * GRAPH_BYTES)
+
+
+def as_size(num_bytes: int) -> str:
+    """Return bytes for people: 1.5 GiB, or 12 MiB."""
+    return f"{num_bytes / (1 << 30):.1f} GiB" if abs(num_bytes) >= 1 << 30 else f"{num_bytes >> 20} MiB"

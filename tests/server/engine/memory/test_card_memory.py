@@ -1,0 +1,225 @@
+"""How a card's memory is divided: by numbers of cards that there are not, and by networks that a CPU runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.batch import Batch
+from model.checkpoint.folder import PACKAGED, ModelLoadError
+from model.checkpoint.registry import read_config
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from server.engine.config import EngineConfig
+from server.engine.execution.profile_run import ProfileRun
+from server.engine.loading import measure
+from server.engine.memory.card_memory import CAPTURE_BYTES, GRAPH_BYTES, CardMemory, CardUse, graph_outputs
+from server.engine.memory.kv_cache_size import num_cache_blocks
+from tests import tiny
+from tests.server.engine.driving import Load
+
+GIB, MIB = 1 << 30, 1 << 20
+CPU = torch.device("cpu")
+ALONE = CardUse(
+    total=80 * GIB, utilization=0.9, free=64 * GIB, weights=15 * GIB, activations=2 * GIB, other=GIB // 2, graphs=GIB
+)
+"""A card that nobody else uses: CUDA has taken half a GiB of it, and libraries another half."""
+
+
+@dataclass
+class FakeCard:
+    """A card whose numbers are written down: tensors take what a step says, and go when it has run."""
+
+    size: int = 80 * GIB
+    others: int = 0
+    weights: int = 0
+    kept: int = 0
+    """What libraries took beside torch."""
+    highest: int = 0
+    cached: int = 0
+
+    def total(self) -> int:
+        return self.size
+
+    def free(self) -> int:
+        return self.size - self.others - self.kept - self.reserved()
+
+    def reserved(self) -> int:
+        return self.weights + self.cached
+
+    def allocated(self) -> int:
+        return self.weights
+
+    def peak(self) -> int:
+        return self.highest
+
+    def reset_peak(self) -> None:
+        self.highest = self.weights
+
+    def release(self) -> None:
+        self.cached = 0
+
+    def step(self, num_bytes: int, libraries: int = 0) -> None:
+        self.highest = max(self.highest, self.weights + num_bytes)
+        self.cached = num_bytes
+        self.kept += libraries
+
+
+def test_the_cache_gets_what_the_share_of_the_card_leaves() -> None:
+    assert ALONE.kv_cache == 72 * GIB - (15 + 2 + 1) * GIB - GIB // 2
+    assert not ALONE.is_short_of_free
+    assert replace(ALONE, utilization=0.5).kv_cache == ALONE.kv_cache - 32 * GIB
+
+
+def test_what_others_have_taken_of_a_card_bounds_the_cache() -> None:
+    shared = replace(ALONE, free=20 * GIB)
+    assert shared.is_short_of_free
+    assert shared.kv_cache == (20 - 2 - 1) * GIB
+    assert replace(shared, utilization=1.0).kv_cache == shared.kv_cache
+
+
+def test_the_line_of_a_start_has_every_figure() -> None:
+    for figure in (
+        "72.0 GiB",
+        "80.0 GiB",
+        "utilization 0.9",
+        "15.0 GiB of weights",
+        "2.0 GiB of peak",
+        "512 MiB of lib",
+    ):
+        assert figure in str(ALONE)
+
+
+def test_peaks_are_measured_step_by_step_beside_the_weights() -> None:
+    card = FakeCard(others=GIB)
+    memory = CardMemory(card, 0.9)
+    assert memory.before_loading().kv_cache == 72 * GIB
+    card.weights, card.cached = 15 * GIB, 3 * GIB  # what loading has left for later goes back first
+    use = memory.measure(lambda: card.step(2 * GIB, libraries=GIB // 2), lambda: card.step(GIB), 100 * MIB)
+    assert (use.weights, use.activations, use.other) == (15 * GIB, 2 * GIB, GIB // 2)
+    assert use.graphs == CAPTURE_BYTES + GIB + 100 * MIB
+    assert use.free == (80 - 1 - 15) * GIB - GIB // 2
+    without = CardMemory(card, 0.9).measure(lambda: card.step(2 * GIB), None, 100 * MIB)
+    assert (without.graphs, without.other) == (CAPTURE_BYTES, 0)
+
+
+def test_a_step_that_finds_no_memory_is_refused_with_the_settings_that_bound_it() -> None:
+    card = FakeCard(weights=70 * GIB)
+
+    def prefill() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nmore")
+
+    with pytest.raises(ModelLoadError, match=r"70\.0 GiB.*10\.0 GiB.*--max-num-batched-tokens") as caught:
+        CardMemory(card, 0.9).measure(prefill, None, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_graphs_keep_an_output_for_each_number_of_sequences_and_of_keys() -> None:
+    config = read_config(PACKAGED)
+    row = 4 * config.vocab_size + 2 * (config.hidden_size + config.num_layers * config.num_heads * config.head_dim)
+    assert graph_outputs(config, torch.bfloat16, 1, 256) == row + GRAPH_BYTES
+    assert graph_outputs(config, torch.bfloat16, 4, 1000) == 3 * (7 * row + 3 * GRAPH_BYTES)  # 1, 2, 4 x 256, 512, 1024
+    assert graph_outputs(config, torch.bfloat16, 5, 1025) == 4 * (15 * row + 4 * GRAPH_BYTES)
+
+
+# ---- blocks
+
+
+def blocks(use: CardUse, **changes: int) -> int:
+    config = EngineConfig(model=PACKAGED, **changes)  # type: ignore[arg-type]
+    return num_cache_blocks(config, read_config(PACKAGED), torch.bfloat16, torch.device("cuda"), 512, use)
+
+
+def test_blocks_are_as_many_as_fit_and_no_more_than_all_sequences_can_fill() -> None:
+    block = KVCache.bytes_per_block(read_config(PACKAGED), 32, torch.bfloat16)
+    room = replace(ALONE, weights=0, activations=0, other=0, graphs=0, utilization=1.0)
+    assert blocks(replace(room, free=100 * block), max_num_seqs=1000) == 101
+    assert blocks(room, max_num_seqs=3) == 3 * 16 + 1
+    assert blocks(replace(room, free=0), kv_cache_bytes=20 * block) == 21  # which wins
+
+
+@pytest.mark.parametrize(
+    ("use", "parts"),
+    [
+        (replace(ALONE, utilization=0.2), ["--gpu-memory-utilization 0.2)", "16.0 GiB of the card's", "at least 0.24"]),
+        (replace(ALONE, free=2 * GIB), ["processes have left 2.0 GiB", "end one that has 1.0 GiB", "--max-num-seqs"]),
+        (replace(ALONE, total=16 * GIB, free=4 * GIB), ["no share is enough", "--max-model-len"]),
+    ],
+)
+def test_a_card_without_room_for_one_context_is_refused_with_what_would_do(use: CardUse, parts: list[str]) -> None:
+    with pytest.raises(ModelLoadError, match="fewer than one context of 512") as caught:
+        blocks(use)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_the_share_that_is_named_is_enough() -> None:
+    assert blocks(replace(ALONE, utilization=0.24)) > 16
+    with pytest.raises(ModelLoadError):
+        blocks(replace(ALONE, utilization=0.23))
+
+
+def test_an_encoder_needs_no_cache_but_room_for_its_steps(tmp_path: Path) -> None:
+    config = read_config(tiny.make_variant("bert", tmp_path))
+    engine = EngineConfig(model=tmp_path)
+    assert num_cache_blocks(engine, config, torch.float32, CPU, 40, ALONE) == 2
+    with pytest.raises(ModelLoadError, match=r"--gpu-memory-utilization 0\.2.*set it to at least 0\.24"):
+        num_cache_blocks(engine, config, torch.float32, CPU, 40, replace(ALONE, utilization=0.2))
+
+
+# ---- the steps
+
+
+Steps = list[tuple[list[int], int]]
+"""The rows of each sequence of a step, and the most keys that one has."""
+SHARED, LONGEST = ([11, 11, 10], 11), ([32], 40)
+
+
+@pytest.fixture
+def watch(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Transformer, Steps]]:
+    """A function that returns a network and its steps, which are written down as they go to it."""
+
+    def watched(name: str) -> tuple[Transformer, Steps]:
+        model, steps = model_of(name), []
+
+        def noting(run: Callable[..., Any]) -> Callable[..., Any]:
+            def note(batch: Batch, *cache: KVCache) -> Any:
+                steps.append(([span.num_rows for span in batch.spans], max(span.num_keys for span in batch.spans)))
+                return run(batch, *cache)
+
+            return note
+
+        monkeypatch.setattr(model, "forward", noting(model.forward))
+        monkeypatch.setattr(model, "encode", noting(model.encode))
+        return model, steps
+
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama", [SHARED, LONGEST]),
+        ("gemma2", [SHARED, LONGEST]),
+        ("bert", [([40], 40), SHARED]),  # what an encoder reads is never split
+        ("t5", [([40], 40), SHARED, SHARED, LONGEST]),
+    ],
+)
+def test_the_largest_steps_run_in_a_cache_of_two_blocks(
+    name: str, expected: Steps, watch: Callable[[str], tuple[Transformer, Steps]]
+) -> None:
+    model, steps = watch(name)
+    config = EngineConfig(model=PACKAGED, max_num_seqs=3, max_num_batched_tokens=32, block_size=8)
+    use = measure(CardMemory(FakeCard(), 0.9), model, config, 40)
+    assert steps == expected
+    assert use.graphs == CAPTURE_BYTES, "a CPU has no graphs"
+
+
+def test_decoding_has_every_sequence_at_the_end_of_its_context(
+    watch: Callable[[str], tuple[Transformer, Steps]],
+) -> None:
+    model, steps = watch("llama")
+    ProfileRun(model=model, max_model_len=40, max_num_seqs=3, max_num_batched_tokens=32, block_size=8).decode()
+    assert steps == [([1, 1, 1], 40)]
