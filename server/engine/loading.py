@@ -18,12 +18,12 @@ from model.loading.loader import load_model, resolve_device, resolve_dtype, reso
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.execution.compile_caches import use_writable_caches
-from server.engine.execution.cuda_graphs import why_no_graphs
+from server.engine.execution.cuda_graphs import has_graphs, kept_bytes
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
-from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size, graph_outputs
+from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks
@@ -108,6 +108,6 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
         max_num_batched_tokens=config.max_num_batched_tokens,
         block_size=config.block_size,
     )
-    has_graphs = config.cuda_graphs != "off" and why_no_graphs(model) is None
-    outputs = graph_outputs(model.config, model.dtype, config.max_num_seqs, max_model_len)
-    return card.measure(largest.prefill, largest.decode if has_graphs else None, outputs)
+    if not has_graphs(model, config):
+        return card.measure(largest.prefill, None, 0)
+    return card.measure(largest.prefill, largest.decode, kept_bytes(model.config, model.dtype, config.max_num_seqs))

@@ -20,11 +20,14 @@ import torch
 from torch import Tensor
 
 from model.batch import Batch
+from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom
 from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer
 from model.sampling.device_rows import Kind, packed_size, result_width
 from model.sampling.device_sampler import DeviceSampler
+from server.engine.config import EngineConfig
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
     from model.network.triton_step import TritonStep
@@ -36,6 +39,8 @@ PATTERN_BYTES = 64 << 20
 _DRAWING = (Kind.RANDOM, Kind.RANDOM | Kind.TOP_P, Kind.RANDOM | Kind.TOP_K | Kind.TOP_P)
 """The ways to draw tokens that are captured, the cheapest first."""
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+_GRAPH_BYTES, _DRAW_BYTES = 1 << 23, 1 << 20
+"""Estimates of the bytes that the driver keeps for a graph of a network, and for one of a draw."""
 _STEP = 8
 """Rows from one graph to the next, above the smallest."""
 
@@ -127,6 +132,24 @@ class DecodeGraphs:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
         return graph.replay
+
+
+def has_graphs(model: Transformer, config: EngineConfig) -> bool:
+    """Return whether steps of this network run as graphs: those of decoders that stand alone in one process, and that
+    a card's kernels run.
+    """
+    if config.cuda_graphs == "off" or model.config.kind != "decoder" or isinstance(model, LeadingTransformer):
+        return False
+    return model.decoder is not None and model.decoder.triton_step is not None
+
+
+def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_rows: int) -> int:
+    """Return an estimate of the bytes that all graphs keep: what they leave, and the driver's part of each. What they
+    need while they run is the memory of the largest one, which the others share.
+    """
+    sizes = _sizes(max_rows)
+    row = model.hidden_size * dtype.itemsize + model.vocab_size * torch.float32.itemsize
+    return PATTERN_BYTES + sizes[-1] * row + len(sizes) * (_GRAPH_BYTES + len(_DRAWING) * _DRAW_BYTES)
 
 
 def sampling_words(words: Numbers, num_rows: int) -> Numbers:

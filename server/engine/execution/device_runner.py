@@ -25,7 +25,7 @@ from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pa
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import SampledToken, SamplerRow
 from server.engine.config import EngineConfig
-from server.engine.execution.cuda_graphs import DecodeGraphs, num_words, row_words, sampling_words
+from server.engine.execution.cuda_graphs import DecodeGraphs, has_graphs, num_words, row_words, sampling_words
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
     from model.network.triton_step import TritonStep
@@ -225,7 +225,7 @@ def device_runner_for(model: Transformer, cache: KVCache, config: EngineConfig, 
     if step is None or isinstance(model, LeadingTransformer):
         return None
     graphs = None
-    if config.cuda_graphs == "on" and model.config.kind == "decoder":
+    if has_graphs(model, config):
         graphs = DecodeGraphs(model, step, cache, config.max_num_seqs, max_len)
         graphs.prepare()
     return DeviceRunner(model, step, cache, graphs)

@@ -13,16 +13,11 @@ from typing import Protocol
 import torch
 
 from model.checkpoint.folder import ModelLoadError, one_line
-from model.config import ModelConfig
 
 CAPTURE_BYTES = 1 << 28
 """Estimate of the bytes that captures take beside a step: a few pieces of attention rows in flight
 (`model.hooks.attention_hooks.TAP_BYTES`).
 """
-GRAPH_BYTES = 1 << 23
-"""Estimate of the bytes that the driver keeps for one graph, whatever its shape."""
-LEAST_GRAPH_KEYS = 256
-"""Keys of the narrowest graph (`server.engine.execution.cuda_graphs`)."""
 
 
 class Card(Protocol):
@@ -192,22 +187,6 @@ class CardMemory:
         self._card.reset_peak()
         step()
         return self._card.peak()
-
-
-def graph_outputs(
-    model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_model_len: int, least_keys: int = LEAST_GRAPH_KEYS
-) -> int:
-    """Return an estimate of the bytes that all graphs keep: each its logits, hidden states and queries, and the
-    driver's part of it. There is one for each number of sequences and of keys, both in powers of two.
-
-    What a graph needs while it runs is the memory of the largest one, which the others share.
-    """
-    num_widths = 1 + max(0, math.ceil(max_model_len / least_keys) - 1).bit_length()
-    num_sizes = 1 + (max_num_seqs - 1).bit_length()
-    num_rows = (1 << num_sizes) - 1
-    logits = model.vocab_size * torch.float32.itemsize
-    hidden = (model.hidden_size + model.num_layers * model.num_heads * model.head_dim) * dtype.itemsize
-    return num_widths * (num_rows * (logits + hidden) + num_sizes * GRAPH_BYTES)
 
 
 def as_size(num_bytes: int) -> str:

@@ -14,9 +14,10 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
+from server.engine.execution.cuda_graphs import kept_bytes
 from server.engine.execution.profile_run import ProfileRun
 from server.engine.loading import measure
-from server.engine.memory.card_memory import CAPTURE_BYTES, GRAPH_BYTES, CardMemory, CardUse, graph_outputs
+from server.engine.memory.card_memory import CAPTURE_BYTES, CardMemory, CardUse
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from tests import tiny
 from tests.server.engine.driving import Load
@@ -117,12 +118,13 @@ def test_a_step_that_finds_no_memory_is_refused_with_the_settings_that_bound_it(
     assert "\n" not in str(caught.value)
 
 
-def test_graphs_keep_an_output_for_each_number_of_sequences_and_of_keys() -> None:
+def test_graphs_keep_what_the_largest_leaves_and_the_drivers_part_of_each() -> None:
     config = read_config(PACKAGED)
-    row = 4 * config.vocab_size + 2 * (config.hidden_size + config.num_layers * config.num_heads * config.head_dim)
-    assert graph_outputs(config, torch.bfloat16, 1, 256) == row + GRAPH_BYTES
-    assert graph_outputs(config, torch.bfloat16, 4, 1000) == 3 * (7 * row + 3 * GRAPH_BYTES)  # 1, 2, 4 x 256, 512, 1024
-    assert graph_outputs(config, torch.bfloat16, 5, 1025) == 4 * (15 * row + 4 * GRAPH_BYTES)
+    row = 4 * config.vocab_size + 2 * config.hidden_size
+    few, many = (kept_bytes(config, torch.bfloat16, rows) for rows in (8, 16))
+    parts = many - few - 8 * row  # those of one more number of rows
+    assert 0 < parts < few
+    assert kept_bytes(config, torch.bfloat16, 256) == few + (256 - 8) * row + 31 * parts  # 16, 24 ... 256
 
 
 # ---- blocks

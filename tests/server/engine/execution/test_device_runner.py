@@ -1,0 +1,135 @@
+"""Steps that a card runs, from one upload to one read-back, answer as plain torch does.
+
+Without a card Triton interprets the kernels, and what a graph holds is called, not replayed; all else is the same.
+"""
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.kernels.choice import KernelConfig
+from server.engine.engine import Engine
+from server.engine.execution import cuda_graphs
+from server.engine.execution.device_runner import DeviceRunner
+from server.engine.request import AttentionCapture, EngineRequest
+from tests import tiny
+from tests.server.engine.driving import Answer, build, generate, load, request, run
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+from model.kernels.cuda import paged_attention
+from model.kernels.cuda.interpreter import IS_INTERPRETED
+
+DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
+pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make programs and buffers few: the interpreter runs them one by one."""
+    if IS_INTERPRETED:
+        monkeypatch.setattr(paged_attention, "SHARES", 4)
+        monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
+
+
+def _crowd() -> list[EngineRequest]:
+    """Return requests with prompts of all lengths: greedy, drawn, with edits, log-probabilities and captures."""
+    options: list[dict[str, Any]] = [
+        {"temperature": 0.9, "top_p": 0.95, "logprobs": 2},
+        {"temperature": 0.8, "top_k": 7},
+        {"repetition_penalty": 1.3, "logit_bias": {5: 3.0}, "min_tokens": 2},
+        {"logprobs": 3},
+        {},
+        {},
+    ]
+    random.shuffle(options)
+    crowd = []
+    for uid, given in enumerate(options):
+        prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 40)]))]
+        looking = None
+        if uid in (0, 3, 5):
+            pairs = tuple((layer, head) for layer in range(2) for head in range(2) if random.random() < 0.7)
+            kind = "scores" if uid == 5 else "pattern"  # which attention does not write
+            looking = AttentionCapture(pairs=pairs or ((1, 0),), kind=kind, top_k=(None, 3)[uid == 3])
+        given = {"seed": uid} | given
+        task = generate(
+            random.randrange(2, 8), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
+        )
+        crowd.append(request(uid, prompt, task))
+    return crowd
+
+
+def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the steps that were graphs, those that ran kernel by kernel, and those that neither served."""
+    runner = engine._runner._on_device
+    assert runner is not None
+    ways: Counter[str] = Counter()
+    for name, way in (("_run_graph", "graph"), ("_run_kernels", "kernels")):
+        method = getattr(runner, name)
+
+        def counted(*arguments: Any, method: Any = method, way: str = way) -> Any:
+            ways[way] += 1
+            return method(*arguments)
+
+        monkeypatch.setattr(runner, name, counted)
+    whole = runner.run
+
+    def asked(*arguments: Any) -> Any:
+        passed = whole(*arguments)
+        ways["neither"] += passed is None
+        return passed
+
+    monkeypatch.setattr(runner, "run", asked)
+    return ways
+
+
+def _assert_alike(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
+    assert found.keys() == expected.keys()
+    for uid, answer in found.items():
+        other = expected[uid]
+        assert (answer.tokens, answer.finish_reason) == (other.tokens, other.finish_reason), answer.error
+        for one, two in zip(answer.logprobs, other.logprobs, strict=True):
+            assert (one is None) == (two is None)
+            if one is not None and two is not None:
+                assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
+                assert [token for token, _ in one.top] == [token for token, _ in two.top]
+        assert len(answer.tensors) == len(other.tensors)
+        for event, tensors in enumerate(answer.tensors):
+            assert tensors.keys() == other.tensors[event].keys()
+            for name in tensors:
+                seen, wanted = answer.array(name, event), other.array(name, event)
+                assert np.allclose(seen, wanted, rtol=1e-4, atol=1e-5, equal_nan=True), (uid, event, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama-gqa", random.choice(tiny.DECODERS)], ids=["llama", "another"])
+def test_any_traffic_is_answered_as_by_plain_torch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, crowd = tiny.make_variant(name, tmp_path), _crowd()
+    arrivals = sorted(random.randrange(5) for _ in crowd)
+    options: dict[str, Any] = {"num_blocks": 40, "block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 24}
+    plain = load(folder, device=DEVICE, kernels=KernelConfig("torch"))
+    expected = run(build(plain, **options), crowd, arrivals=arrivals)
+    engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
+    ways = _ways(engine, monkeypatch)
+    _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
+    assert min(ways[way] for way in ("graph", "kernels", "neither")) > 0, ways
+
+
+def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path) -> None:
+    decoder = load(tiny.make("llama", tmp_path / "llama"), device=DEVICE, kernels=KernelConfig("triton"))
+    engine = build(decoder, block_size=16, max_num_seqs=20, max_num_batched_tokens=32)
+    runner = engine._runner._on_device
+    assert isinstance(runner, DeviceRunner)
+    assert runner._graphs is not None
+    assert runner._graphs.rows == [1, 2, 4, 8, 16, 24]
+    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._graphs is None  # type: ignore[union-attr]
+
+
+def test_plain_torch_and_our_cpu_kernels_have_no_use_for_it(tmp_path: Path) -> None:
+    folder = tiny.make("llama", tmp_path)
+    assert build(load(folder, kernels=KernelConfig("torch")))._runner._on_device is None
+    assert build(load(folder))._runner._on_device is None
