@@ -8,8 +8,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 os.environ.pop("TRITON_INTERPRET", None)  # its kernels would be run
 import torch
@@ -25,11 +26,13 @@ from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import build_model
 from model.network.transformer import Transformer
+from model.network.triton_step import TritonStep
+from model.sampling.sampler import SamplerRow
+from server.engine.execution.device_runner import DeviceRunner, SampledRow
+from server.engine.sampling_params import SamplingParams
 from tests import tiny
 
 BLOCK = 16
-_OUTSIDE = 12
-"""Launches of a step outside the blocks: the embedding and the final norm, at most."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,12 @@ class Budget:
     launches: int
     """Launches a layer."""
     readbacks: int = 0
+    outside: int = 20
+    """Launches outside the layers: the embedding, the final norm, the head, and the choice of tokens."""
 
 
-DECODE, WITH_CROSS, ENCODE, CHUNKS = Budget(10), Budget(16), Budget(12), Budget(14)
+DECODE, WITH_CROSS, ENCODE = Budget(10, readbacks=1), Budget(16, readbacks=1), Budget(12)
+GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,7 +84,7 @@ def line(name: str, what: str, counts: Counts, layers: int, problem: str) -> str
 
 def exceeded(counts: Counts, budget: Budget, layers: int) -> str:
     """Return what a step asks for beyond its budget, or nothing."""
-    most = budget.launches * layers + _OUTSIDE
+    most = budget.launches * layers + budget.outside
     found = {
         f"{most} launches": counts.launches.total() > most,
         "1 upload": counts["upload"] > 1,
@@ -102,6 +108,13 @@ def layers_of(model: Transformer, what: str) -> int:
     return stack.config.num_layers
 
 
+def triton_step_of(model: Transformer) -> TritonStep:
+    """Return what runs the decoder on a card."""
+    assert model.decoder is not None
+    assert model.decoder.triton_step is not None
+    return model.decoder.triton_step
+
+
 def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object]]]:
     """Yield steps of each kind, each with its budget."""
     if model.encoder is not None:
@@ -123,8 +136,17 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
         num_blocks = -(-(start + count) // BLOCK)
         return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
 
-    def forward(spans: list[Span], taps: tuple[AttentionTap, ...] = ()) -> Callable[[], object]:
-        return lambda: model.forward(Batch(spans, BLOCK, CUDA), cache, Hooks(attention=taps) if taps else None)
+    runner = DeviceRunner(model, triton_step_of(model), cache, None)
+
+    def forward(
+        spans: list[Span], taps: tuple[AttentionTap, ...] = (), options: Mapping[str, Any] = GREEDY
+    ) -> Callable[[], object]:
+        params = SamplingParams(max_tokens=9, seed=1, **options)
+        rows = [
+            SampledRow(i, i, SamplerRow(params, 9, [5] * 9, 5)) for i, each in enumerate(spans) if each.num_rows == 1
+        ]
+        hooks = Hooks(attention=taps) if taps else None
+        return lambda: runner.run(Batch(spans, BLOCK, CUDA), hooks, rows)
 
     def looking(i: int) -> AttentionTap:
         every = {layer: range(heads) for layer in range(layers)}
@@ -132,11 +154,14 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
 
     single = [span(1, 40, i) for i in range(32)]
     yield "decode 32 rows", decode, forward(single)
-    more = Budget(decode.launches + 1, readbacks=1)
+    yield "decode, top-p", replace(decode, outside=100), forward(single, options={"temperature": 0.8, "top_p": 0.9})
+    edits = {"repetition_penalty": 1.1, "logprobs": 3}
+    yield "decode, edited, logprobs", replace(decode, outside=100), forward(single, options=edits)
+    more = Budget(decode.launches + 1, readbacks=2)
     yield "decode, 8 of 32 look", more, forward(single, tuple(looking(i) for i in range(8)))
-    more = Budget(decode.launches + (6 if has_cross else 4))
+    more = replace(decode, launches=decode.launches + (6 if has_cross else 4))
     yield "31 decode, 4 chunks", more, forward([*single[:31], *(span(9, 9, 10 + i) for i in range(4))])
-    yield "prompts", decode, forward([span(9 + i, 0, i) for i in range(4)])
+    yield "prompts", replace(decode, readbacks=0), forward([span(9 + i, 0, i) for i in range(4)])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ work: `Indexing` calls those instead.
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class Indexing(TorchFunctionMode):
             return torch.ops.aten.index_put_(found, tensors, value.to(found.dtype))
         if function is Tensor.to and args[0].dim() == 0 and CUDA in args[1:]:
             return torch.empty((), dtype=args[-1], device=CUDA)
+        if function is Tensor.copy_:
+            return torch.ops.aten.copy_(*args)
         if function is Tensor.contiguous and not args[0].is_contiguous():
             return torch.ops.aten.clone(args[0], memory_format=torch.contiguous_format)
         if function == Tensor.T.__get__:  # type: ignore[attr-defined]
@@ -200,8 +202,15 @@ def counted(run: Callable[[], object]) -> Counts:
         write(np.zeros(size, np.int32))
         return torch.empty(size, dtype=torch.int32, device=device)
 
+    def downloaded(tensors: Sequence[Tensor | None]) -> tuple[list[None], None]:
+        for each in tensors:
+            if each is not None:
+                counts.copy("readback")
+        return [None] * len(tensors), None
+
+    downloading = mock.patch("server.engine.execution.device_runner.download", downloaded)
     launching = mock.patch.object(JITFunction, "run", launched)
     uploading = mock.patch("model.layers.device_batch.upload", uploaded)
-    with launching, uploading, counts:
+    with launching, uploading, downloading, counts:
         run()
     return counts

@@ -17,7 +17,8 @@ from model.batch import Batch
 from model.hooks.hooks import Hooks
 from model.hooks.pattern_plan import PatternPlan
 from model.kv_cache import KVCache
-from model.layers.device_batch import DeviceBatch, Packing, upload, views
+from model.layers import device_batch
+from model.layers.device_batch import DeviceBatch, Packing, views
 from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer
 from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
@@ -129,7 +130,7 @@ class DeviceRunner:
             packing.write(numbers[: packing.size])
             choice.write(views(numbers, packing.shape)["words"], numbers[packing.size :])
 
-        return upload(packing.size + choice.edits_size, write, self._model.device)
+        return device_batch.upload(packing.size + choice.edits_size, write, self._model.device)
 
     def _edits_of(self, rows: Sequence[SampledRow]) -> list[RowEdits | None]:
         """Return the edits of each row, as far as its sequence's last step knew them, or None if it has none."""
@@ -153,12 +154,8 @@ class DeviceRunner:
         patterns: Tensor | None,
     ) -> DevicePass:
         """Send for what the step has found."""
-        seen = None if patterns is None or not plan.size else _to_host(patterns[: plan.size])
-        found = None if chosen is None or not rows else _to_host(chosen)
-        done = None
-        if hidden.device.type == "cuda":
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record()
+        wanted = [chosen if rows else None, patterns[: plan.size] if patterns is not None and plan.size else None]
+        (found, seen), done = download(wanted)
         return DevicePass(hidden, rows, found, plan, seen, done)
 
 
@@ -209,12 +206,20 @@ class _Choice:
         return sampler.sample(self.kind, logits, words, edited=changed, logprobs=self._num_alternatives)
 
 
-def _to_host(numbers: Tensor) -> Tensor:
-    """Return a copy on the host, which is there once the device is done."""
-    if numbers.device.type == "cpu":
-        return numbers.clone()
-    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-    return host.copy_(numbers, non_blocking=True)
+def download(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], torch.cuda.Event | None]:
+    """Return copies on the host, and what tells when they are there, or None if they are."""
+    if all(each is None or each.device.type == "cpu" for each in tensors):
+        return [None if each is None else each.clone() for each in tensors], None
+    found: list[Tensor | None] = []
+    for each in tensors:
+        if each is not None:
+            host = torch.empty(each.shape, dtype=each.dtype, pin_memory=True)
+            found.append(host.copy_(each, non_blocking=True))
+        else:
+            found.append(None)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+    return found, done
 
 
 def device_runner_for(model: Transformer, cache: KVCache, config: EngineConfig, max_len: int) -> DeviceRunner | None:
