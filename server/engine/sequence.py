@@ -17,6 +17,9 @@ from server.engine.request import AttentionCapture, EngineRequest, GenerateTask,
 from server.engine.required_layers import NOT_AT_ALL, required_depths
 from server.engine.sampling_params import SamplingParams
 
+UNKNOWN = -1
+"""A token that a step which still runs will choose."""
+
 
 class SequenceStatus(Enum):
     WAITING = "waiting"
@@ -165,6 +168,21 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def awaits_token(self) -> bool:
+        """Return whether a step that still runs chooses its newest token."""
+        return bool(self.token_ids) and self.token_ids[-1] == UNKNOWN
+
+    @property
+    def has_all_work_running(self) -> bool:
+        """Return whether a step that still runs completes it, or may, so that nothing is left to be scheduled."""
+        if self.num_computed_tokens == len(self.token_ids):
+            return True
+        params = self.sampling_params
+        return (
+            self.awaits_token and params is not None and self.num_tokens - self.num_prompt_tokens >= params.max_tokens
+        )
 
     @property
     def is_finished(self) -> bool:

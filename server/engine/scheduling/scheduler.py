@@ -37,6 +37,7 @@ from server.engine.outputs import FinishReason
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.deadlines import Deadlines
 from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
+from server.engine.scheduling.progress import advance
 from server.engine.scheduling.prompt_budget import PromptBound
 from server.engine.scheduling.schedule import Schedule, StepPlan
 from server.engine.scheduling.scheduler_config import SchedulerConfig
@@ -158,7 +159,7 @@ class Scheduler:
         return step.schedule(num_decodes, has_text=has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
-        """Account for a step that has run.
+        """Account for a step that has run, and that nothing was scheduled after.
 
         It advances the sequences, appends their sampled tokens, publishes full blocks, and ends what is complete (its
         blocks are free when this returns). Chunks of sequences that were finished since `schedule` are skipped.
@@ -173,8 +174,13 @@ class Scheduler:
         Raises:
             ValueError: a chunk that needs a sample has no token, or one has a token that it does not need.
         """
-        for seq in schedule.encodes:
-            seq.encoder_is_computed = seq.encoder_is_captured = True
+        advance(schedule)
+        return self.settle(schedule, new_tokens)
+
+    def settle(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
+        """Account for what a step has found that `progress.advance` was told of when it began: the rest of `commit`.
+        Since then the next step may have been scheduled, but not advanced.
+        """
         ended = [seq for seq in schedule.encodes if not seq.token_ids and seq.status is SequenceStatus.RUNNING]
         for seq in ended:
             self.finish(seq)
@@ -182,18 +188,15 @@ class Scheduler:
         block_size = self.block_manager.block_size
         for chunk in schedule.chunks:
             seq, start, num_tokens = chunk
-            if seq.status is not SequenceStatus.RUNNING:
+            if seq.status is SequenceStatus.FINISHED:
                 continue
-            token = new_tokens.get(seq.uid)
-            if (token is None) is seq.needs_sample(chunk):
-                raise ValueError(f"{seq}: sampled token {token}, needs_sample {seq.needs_sample(chunk)}")
-            end = start + num_tokens
-            seq.num_computed_tokens = end
-            seq.captured_upto = max(seq.captured_upto, end)
-            if publishing and end // block_size > seq.num_published_blocks:
-                self.block_manager.publish(seq)
+            token, end = new_tokens.get(seq.uid), start + num_tokens
+            if (token is None) is seq.awaits_token:
+                raise ValueError(f"{seq}: sampled token {token}, needs_sample {seq.awaits_token}")
             if token is not None:
-                seq.token_ids.append(token)
+                seq.token_ids[-1] = token
+            if publishing and end // block_size > seq.num_published_blocks and seq.status is SequenceStatus.RUNNING:
+                self.block_manager.publish(seq)
             reason = seq.completion()
             if reason is not None:
                 self.finish(seq, reason)
@@ -222,6 +225,8 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:
                 break  # preempted for one before it, and so is all that follows
             num_tokens = len(seq.token_ids)
+            if seq.has_all_work_running:
+                continue
             # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
             if num_tokens - seq.num_computed_tokens > 1 or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
@@ -254,7 +259,8 @@ class Scheduler:
         if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
             return prefills
         captures_may = self._captures_have_room(step)
-        waiting = (seq for seq in self._waiting if captures_may or not seq.only_captures)
+        may_begin = (seq for seq in self._waiting if not seq.awaits_token)
+        waiting = (seq for seq in may_begin if captures_may or not seq.only_captures)
         line = [*prefills, *islice(waiting, _LOOKAHEAD)]
         line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken inspections, rank before some that run
         return line
