@@ -136,7 +136,7 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
         num_blocks = -(-(start + count) // BLOCK)
         return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
 
-    runner = DeviceRunner(model, triton_step_of(model), cache, None)
+    runner = DeviceRunner(model, triton_step_of(model), cache, torch.zeros(64, dtype=torch.int64, device=CUDA))
 
     def forward(
         spans: list[Span], taps: tuple[AttentionTap, ...] = (), options: Mapping[str, Any] = GREEDY

@@ -147,9 +147,18 @@ class Packing(NamedTuple):
 class DeviceBatch:
     """A batch on the device, with what a stack needs of it."""
 
-    def __init__(self, numbers: Tensor, shape: BatchShape, *, tile_rows: int, batch: Batch | None = None) -> None:
+    def __init__(
+        self,
+        numbers: Tensor,
+        shape: BatchShape,
+        *,
+        tile_rows: int,
+        batch: Batch | None = None,
+        last_tokens: Tensor | None = None,
+    ) -> None:
         """Keep numbers [size] int32, which a `Packing` wrote, and the batch, or None in a graph: its rows need all
-        layers.
+        layers. last_tokens: the tokens [n] int64 that the step before has chosen, of which a token id of -1 - i names
+        the i-th; None if all are known.
         """
         arrays = views(numbers, shape)
         self.shape = shape
@@ -157,6 +166,7 @@ class DeviceBatch:
         self.tile_rows = tile_rows
         self.num_rows = shape.rows
         self.token_ids, self.positions, self.slots = (arrays[name] for name in ("token_ids", "positions", "slots"))
+        self.last_tokens = last_tokens
         self.row_slots, self.pattern_starts, self.pattern_strides = (
             arrays[name] for name in ("row_slots", "pattern_starts", "pattern_strides")
         )

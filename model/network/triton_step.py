@@ -22,6 +22,7 @@ from model.kernels.cuda.gate import gated
 from model.kernels.cuda.norms import NormWeights
 from model.kernels.cuda.paged_keys import PatternRows
 from model.kernels.cuda.rotate_and_store import rotate_and_store
+from model.kernels.cuda.token_ids import known_tokens
 from model.kv_cache import LayerCache
 from model.layers.device_batch import DeviceBatch, Packing
 from model.layers.norm import LayerNorm, Norm, RmsNorm
@@ -132,6 +133,8 @@ class TritonStep:
     ) -> Tensor:
         """Run a batch that is on the device. max_len: a number of keys that no span exceeds."""
         step = _Pass(inputs, caches, max_len, patterns)
+        if inputs.last_tokens is not None:
+            inputs.token_ids = known_tokens(inputs.token_ids, inputs.last_tokens)
         x = self._embedding(inputs)
         normed: Tensor | None = None
         for block, following in pairwise((*self._blocks, None)):

@@ -48,9 +48,18 @@ _STEP = 8
 class DecodeGraphs:
     """The graphs of one network and one cache."""
 
-    def __init__(self, model: Transformer, step: "TritonStep", cache: KVCache, max_rows: int, max_len: int) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        step: "TritonStep",
+        cache: KVCache,
+        last_tokens: Tensor,
+        *,
+        max_rows: int,
+        max_len: int,
+    ) -> None:
         """Prepare for up to `max_rows` sequences at once and `max_len` tokens in the longest. `step` is the network's
-        decoder.
+        decoder; last_tokens [n] int64 are as in `DeviceBatch`.
         """
         self._model, self._step, self._cache = model, step, cache
         self._sampler = DeviceSampler(model.config.vocab_size)
@@ -64,6 +73,7 @@ class DecodeGraphs:
         self.hidden = torch.zeros(most, model.config.hidden_size, dtype=model.dtype, device=device)
         self.logits = torch.zeros(0, model.config.vocab_size, device=device)
         self._chosen = torch.zeros(most, result_width(None), dtype=torch.int64, device=device)
+        self._last_tokens = last_tokens
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._captured: dict[tuple[int, Kind | None], Callable[[], None]] = {}
 
@@ -109,7 +119,7 @@ class DecodeGraphs:
         return self._captured[rows, kind]
 
     def _run_network(self, rows: int) -> None:
-        inputs = DeviceBatch(self._numbers, _shape(rows), tile_rows=1)
+        inputs = DeviceBatch(self._numbers, _shape(rows), tile_rows=1, last_tokens=self._last_tokens)
         hidden = self._step.run(inputs, self._cache.layers, self._max_len, self.patterns)
         logits = self._model.logits(hidden, widen=False)
         if len(self.logits) < rows:

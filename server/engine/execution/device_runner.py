@@ -77,9 +77,21 @@ class DevicePass:
 class DeviceRunner:
     """Runs the steps of one network and one cache."""
 
-    def __init__(self, model: Transformer, step: "TritonStep", cache: KVCache, graphs: DecodeGraphs | None) -> None:
-        """Prepare for the network whose decoder is `step`. Without graphs all steps run kernel by kernel."""
+    def __init__(
+        self,
+        model: Transformer,
+        step: "TritonStep",
+        cache: KVCache,
+        last_tokens: Tensor,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
+        """Prepare for the network whose decoder is `step`. Without graphs all steps run kernel by kernel.
+
+        last_tokens: room [n] int64 for the tokens that a step chooses, with which the next one may begin before the
+        host has heard of them.
+        """
         self._model, self._step, self._cache, self._graphs = model, step, cache, graphs
+        self._last_tokens = last_tokens
         self._sampler = DeviceSampler(model.config.vocab_size)
         self._edits: dict[Hashable, RowEdits] = {}
 
@@ -112,7 +124,13 @@ class DeviceRunner:
     def _run_kernels(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
         choice = _Choice(rows, self._edits_of(rows), self._model.config.vocab_size, len(rows))
         numbers = self._upload(packing, choice)
-        inputs = DeviceBatch(numbers, packing.shape, tile_rows=packing.tile_rows, batch=packing.batch)
+        inputs = DeviceBatch(
+            numbers,
+            packing.shape,
+            tile_rows=packing.tile_rows,
+            batch=packing.batch,
+            last_tokens=self._last_tokens,
+        )
         patterns = numbers.new_empty(plan.size, dtype=torch.float32) if plan.size else None
         longest = max(max(span.num_keys, span.num_cross_keys) for span in packing.batch.spans)
         hidden = self._step.run(inputs, self._cache.layers, longest, patterns)
@@ -153,7 +171,9 @@ class DeviceRunner:
         plan: PatternPlan,
         patterns: Tensor | None,
     ) -> DevicePass:
-        """Send for what the step has found."""
+        """Send for what the step has found, and keep its tokens for the next one."""
+        if chosen is not None and rows:
+            self._last_tokens[: len(rows)] = chosen[: len(rows), 0]
         wanted = [chosen if rows else None, patterns[: plan.size] if patterns is not None and plan.size else None]
         (found, seen), done = download(wanted)
         return DevicePass(hidden, rows, found, plan, seen, done)
@@ -229,8 +249,9 @@ def device_runner_for(model: Transformer, cache: KVCache, config: EngineConfig, 
     step = None if model.decoder is None else model.decoder.triton_step
     if step is None or isinstance(model, LeadingTransformer):
         return None
+    last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=model.device)
     graphs = None
     if has_graphs(model, config):
-        graphs = DecodeGraphs(model, step, cache, config.max_num_seqs, max_len)
+        graphs = DecodeGraphs(model, step, cache, last_tokens, max_rows=config.max_num_seqs, max_len=max_len)
         graphs.prepare()
-    return DeviceRunner(model, step, cache, graphs)
+    return DeviceRunner(model, step, cache, last_tokens, graphs)

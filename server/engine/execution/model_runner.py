@@ -19,9 +19,10 @@ from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
+from server.engine.execution.started_step import StartedStep, seconds_of
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
-from server.engine.outputs import Failure, TokenLogprobs
+from server.engine.outputs import TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
 
@@ -48,34 +49,44 @@ class ModelRunner:
 
         Raises what `check` raises, which is called between pieces of the work.
         """
-        result = StepResult()
-        with torch.inference_mode():
-            if encodes:
-                self._encode(encodes, captures, result, check)
-            if chunks:
-                batch, placed = self._place(chunks, check)
-                asking = [
-                    at
-                    for at in placed
-                    if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
-                ]
-                hooks, row_sinks = self._hooks(asking, captures) if asking else (None, {})
-                sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
-                passed = self._start(batch, hooks, sampling, captures)
-                hidden = self.model.forward(batch, self.cache, hooks) if passed is None else passed.hidden
-                self._read(asking, hidden, captures, result, check)
-                if passed is not None and passed.rows:
-                    self._tokens.take(sampling, passed, result)
-                elif sampling:
-                    self._tokens.choose(sampling, hidden, captures, result)
-                if passed is not None:
-                    passed.deliver()
-                result.attention_seconds += _seconds(hooks)
-                _take_rows(row_sinks, result)
-        for uid, found in captures.items():
-            if found.sinks and found.problem is not None:
-                result.failures[uid] = Failure("overflow", found.problem)
-        return result
+        return self.start(chunks, captures, encodes, check).finish()
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Return whether steps run on a device while the host goes on."""
+        return self._on_device is not None
+
+    @torch.inference_mode()
+    def start(
+        self,
+        chunks: ReadOnlySequence[Chunk],
+        captures: Mapping[int, RequestCaptures],
+        encodes: ReadOnlySequence[Sequence] = (),
+        check: Check = lambda: None,
+        after: StartedStep | None = None,
+    ) -> StartedStep:
+        """Start what `run` runs: on a device it goes on while the host does something else, elsewhere it is done.
+
+        after: the step before, if tokens that it has chosen are needed and nobody has heard of them yet.
+        """
+        step = StartedStep(captures)
+        if encodes:
+            self._encode(encodes, captures, step.result, check)
+        if chunks:
+            batch, placed = self._place(chunks, check, {} if after is None else after.places)
+            asking = [
+                at
+                for at in placed
+                if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
+            ]
+            step.hooks, step.row_sinks = self._hooks(asking, captures) if asking else (None, {})
+            step.sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+            step.passed = self._start(batch, step.hooks, step.sampling, captures)
+            hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
+            self._read(asking, hidden, captures, step.result, check)
+            if step.sampling and not (step.passed and step.passed.rows):
+                self._tokens.choose(step.sampling, hidden, captures, step.result)
+        return step
 
     @torch.inference_mode()
     def check(self) -> None:
@@ -113,7 +124,7 @@ class ModelRunner:
                 builder.add(captures[seq.uid], window, is_new=not seq.encoder_is_captured)
         hooks = inside.hooks()
         hidden = self.model.encode(batch, hooks)
-        result.attention_seconds += _seconds(hooks)
+        result.attention_seconds += seconds_of(hooks)
         for seq, window in zip(ordered, windows, strict=True):
             if not seq.encoder_is_captured:
                 _give_hidden(captures[seq.uid], window, hidden)
@@ -129,10 +140,19 @@ class ModelRunner:
         positions = np.arange(seq.num_cross_tokens)
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
-    def _place(self, chunks: ReadOnlySequence[Chunk], check: Check) -> tuple[Batch, list[Placed]]:
-        """Return the chunks as a batch, those that need most layers first, and the place of each in it."""
+    def _place(
+        self, chunks: ReadOnlySequence[Chunk], check: Check, last_tokens: Mapping[int, int]
+    ) -> tuple[Batch, list[Placed]]:
+        """Return the chunks as a batch, those that need most layers first, and the place of each in it.
+
+        last_tokens: by uid, the place of a token that is still unknown among those of the step before.
+        """
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
-        batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
+        spans = [_span(chunk) for chunk in ordered]
+        for i, (seq, _, _) in enumerate(ordered):
+            if seq.awaits_token:
+                spans[i] = spans[i]._replace(token_ids=[-1 - last_tokens[seq.uid]])
+        batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
     def _hooks(
@@ -245,18 +265,6 @@ def _span(chunk: Chunk) -> Span:
         seq.num_cross_tokens,
         seq.needs_output,
     )
-
-
-def _seconds(hooks: Hooks | None) -> float:
-    return 0.0 if hooks is None else hooks.attention_seconds
-
-
-def _take_rows(row_sinks: Mapping[int, RowSink], result: StepResult) -> None:
-    """Add the attention rows that chose each token to `result`."""
-    for uid, sink in row_sinks.items():
-        result.rows[uid] = sink.arrays()
-        if sink.problem is not None:
-            result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
 
 def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:

@@ -47,8 +47,7 @@ class TokenChoice:
 
     @staticmethod
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
-        """Take the tokens that the device has chosen."""
-        passed.wait()
+        """Take the tokens that the device has chosen; it must be done."""
         tokens, numbers = passed.sampled()
         _note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
         _note_tokens(sampling, [token.token_id for token in tokens], numbers, result)

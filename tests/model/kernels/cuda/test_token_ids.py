@@ -1,0 +1,21 @@
+"""A step's tokens are its own, or those that the step before has chosen."""
+
+import random
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+from model.kernels.cuda.interpreter import IS_INTERPRETED
+from model.kernels.cuda.token_ids import known_tokens
+
+DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
+
+
+def test_tokens_that_are_not_known_are_taken_from_the_last_step() -> None:
+    last = [random.randrange(1 << 40) for _ in range(7)]
+    own = [random.choice([random.randrange(1 << 20), -1 - random.randrange(7)]) for _ in range(random.choice([1, 600]))]
+    found = known_tokens(
+        torch.tensor(own, dtype=torch.int32, device=DEVICE), torch.tensor(last, dtype=torch.int64, device=DEVICE)
+    )
+    assert found.tolist() == [token if token >= 0 else last[-1 - token] for token in own]
