@@ -11,6 +11,7 @@ It knows nothing of HTTP, sockets or text. Use it from one thread:
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from model.analysis import weights
@@ -21,6 +22,7 @@ from server.engine.config import EngineConfig
 from server.engine.execution.device_runner import device_runner_for
 from server.engine.execution.fault_isolation import run_isolated
 from server.engine.execution.model_runner import ModelRunner
+from server.engine.execution.run_ahead import RunAhead, Step
 from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.weight_queries import WeightQueries
@@ -30,11 +32,11 @@ from server.engine.memory.memory_retry import MemoryRetry
 from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.capture_budget import CaptureBudget
-from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.progress import retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.scheduling.scheduler_config import SchedulerConfig
+from server.engine.scheduling.step_budgets import StepBudgets
 from server.engine.sequence import Sequence
 from server.engine.state import engine_state
 from server.engine.tensor_parallel.load import weights_of
@@ -58,8 +60,10 @@ class Engine:
             ),
             self._blocks,
         )
-        self._capture_budget = CaptureBudget(config.max_capture_tokens) if config.max_capture_tokens else None
-        self._prompt_budget = PromptBudget()
+        self._budgets = StepBudgets(config.max_capture_tokens)
+        self._ahead = RunAhead(self._runner, self._plan)
+        self._committed = 0.0
+        """CLOCK_MONOTONIC seconds at which the last step was accounted for."""
         live = weights_of(model)
         self._weight_queries = WeightQueries(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
@@ -89,7 +93,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Return whether `step` has anything to compute or to report."""
-        if self._scheduler.has_work or self._outputs or self._weight_queries.has_results:
+        if self._scheduler.has_work or self._ahead.is_running or self._outputs or self._weight_queries.has_results:
             return True
         return self._memory_retry.may_begin(self._is_anyone_gathering)
 
@@ -152,17 +156,19 @@ class Engine:
         Raises what the network raises when it can no longer compute anything: the engine is then unusable.
         """
         self._expire()
-        if not self._scheduler.has_work:
+        step = self._ahead.take()
+        if step is None:
             return self._report()
-        schedule, started = self._schedule(), time.monotonic()
-        captures, wanted = self._active.captures_of(schedule, started), self._cancellation_check(schedule)
+        schedule, wanted = step.schedule, self._cancellation_check(step.schedule)
+        run = partial(self._ahead.run, step, wanted)
         try:
             with self._memory_retry.reserve():
-                result = run_isolated(self._runner, schedule, captures, wanted)
+                result = run_isolated(self._runner, schedule, step.captures, wanted, run)
         except StepCancelled:
             self._cancel(schedule, wanted.aborted)
             return self._report()
-        self._commit(schedule, result, started)
+        self._commit(step, result)
+        self._ahead.go_on(result)
         return self._report(schedule.num_tokens)
 
     @property
@@ -193,15 +199,13 @@ class Engine:
         known = {seq.uid for seq in self._scheduler.sequences}
         if known != self._active.keys():
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._active)} are tracked")
-        if self._capture_budget is not None:
-            self._capture_budget.check_integrity()
-        self._prompt_budget.check_integrity()
+        self._budgets.check_integrity()
         unreported = {output.uid for output in self._outputs}
         self._memory_retry.check_integrity(known | self._questions.keys() | unreported)
 
     def state(self) -> dict[str, Any]:
         """Return what the engine is doing, for a debug dump, without any tokens."""
-        state = engine_state(self._scheduler, self._capture_budget)
+        state = engine_state(self._scheduler, self._budgets.captures)
         state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._memory_retry.uids}
         return state | {"capture_bytes": self.capture_bytes}
 
@@ -234,10 +238,12 @@ class Engine:
                 failure = failure_of(error)
                 self._outputs.append(turn.request.unbegun(failure.reason, failure.message))
 
-    def _schedule(self) -> Schedule:
-        """Choose what the step computes, within what the budgets allow."""
-        capture_tokens = None if self._capture_budget is None else self._capture_budget.tokens
-        return self._scheduler.schedule(capture_tokens, self._prompt_budget.tokens)
+    def _plan(self) -> Step | None:
+        """Choose what the next step computes, or return None if there is nothing to compute."""
+        if not self._scheduler.has_work:
+            return None
+        schedule, began = self._budgets.schedule(self._scheduler), time.monotonic()
+        return Step(schedule, self._active.captures_of(schedule, began), began)
 
     def _cancellation_check(self, schedule: Schedule) -> CancellationCheck:
         """Return what the network asks, as it runs, whether the step is still wanted."""
@@ -259,19 +265,21 @@ class Engine:
         self._must_complete = not all(seq.is_finished for seq in schedule.sequences)
         self._count(steps_abandoned_total=1)
 
-    def _commit(self, schedule: Schedule, result: StepResult, started: float) -> None:
-        """Commit a step that ran, and note each request's output. started: CLOCK_MONOTONIC seconds."""
-        now = time.monotonic()
+    def _commit(self, step: Step, result: StepResult) -> None:
+        """Commit a step that ran, and note each request's output."""
+        schedule, now = step.schedule, time.monotonic()
+        began, self._committed = max(step.began, self._committed), now
         self._must_complete = False
-        short = {uid: failure for uid, failure in result.failures.items() if failure.reason == "memory"}
-        outputs = [
-            self._active.end(uid, failure.reason, failure.message)
-            for uid, failure in result.failures.items()
-            if uid not in short
-        ]
-        self._scheduler.commit(schedule.without(short), result.tokens)
-        for seq in schedule.sequences:
-            if seq.uid not in result.failures and (seq.uid in result.tokens or seq.is_finished):
+        failures = {uid: each for uid, each in result.failures.items() if uid in self._active}  # else aborted since
+        short = {uid: failure for uid, failure in failures.items() if failure.reason == "memory"}
+        ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]
+        outputs = [self._active.end(uid, failure.reason, failure.message) for uid, failure in ends]
+        if step.is_advanced:
+            retreat(schedule.of(short))
+        settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
+        settle(schedule.without(short), result.tokens)
+        for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:
+            if seq.uid in result.tokens or seq.is_finished:
                 output = self._output_or_end(seq, result, now)
                 if output is not None:
                     outputs.append(output)
@@ -288,7 +296,7 @@ class Engine:
         )
         self._outputs += outputs
         if not result.failures:
-            self._note_seconds(time.monotonic() - started, schedule)
+            self._budgets.note(time.monotonic() - began, schedule)
 
     def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput | None:
         """Return a request's output, or its end if the output cannot be made; None if it waits to begin again."""
@@ -330,15 +338,6 @@ class Engine:
         """Return all outputs that are due. num_tokens: the tokens that the step computed."""
         outputs, self._outputs = tuple(self._outputs), []
         return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
-
-    def _note_seconds(self, seconds: float, schedule: Schedule) -> None:
-        """Report to the budgets how long a step took."""
-        work = schedule.work
-        if self._capture_budget is not None and schedule.has_text:
-            self._capture_budget.note(seconds, work)
-        if not work.num_capture_tokens and not schedule.encodes:
-            num_decodes = schedule.num_decodes
-            self._prompt_budget.note(seconds, num_decodes, work.num_text_tokens - num_decodes)
 
     def _is_anyone_gathering(self) -> bool:
         return bool(self._questions) or any(active.is_gathering for active in self._active.values())

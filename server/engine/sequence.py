@@ -178,7 +178,7 @@ class Sequence:
     def has_all_work_running(self) -> bool:
         """Return whether a step that still runs completes it, or may, so that nothing is left to be scheduled."""
         if self.num_computed_tokens == len(self.token_ids):
-            return True
+            return self.encoder_is_computed
         params = self.sampling_params
         return (
             self.awaits_token and params is not None and self.num_tokens - self.num_prompt_tokens >= params.max_tokens

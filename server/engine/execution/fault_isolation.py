@@ -16,7 +16,7 @@ from server.engine.execution.step_result import StepResult
 from server.engine.memory.memory_limit import give_back_memory, reserve
 from server.engine.outputs import Failure, failure_of
 from server.engine.scheduling.schedule import Schedule
-from server.engine.sequence import Sequence
+from server.engine.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +26,14 @@ def run_isolated(
     schedule: Schedule,
     captures: Mapping[int, RequestCaptures],
     check: Callable[[], None] = lambda: None,
+    first: Callable[[], StepResult] | None = None,
 ) -> StepResult:
     """Return the step's result. Sequences that fail when they run alone are among its `failures`, and so are all of
     them if not even one token finds memory: other requests may hold it.
 
-    Raises whatever else `runner.check` raises: then no sequence is to blame, and the engine cannot continue. Raises
-    StepCancelled when `check`, which is called between pieces of the work, raises it: then nothing of the step has been
-    delivered.
+    first: the first attempt, if it is not to run all of the step. Raises whatever else `runner.check` raises: then no
+    sequence is to blame, and the engine cannot continue. Raises StepCancelled when `check`, which is called between
+    pieces of the work, raises it: then nothing of the step has been delivered.
     """
     everyone = schedule.sequences
     try:
@@ -41,13 +42,14 @@ def run_isolated(
         return _all_short(everyone, error)
     try:
         try:
-            return runner.run(schedule.chunks, captures, schedule.encodes, check)
+            return first() if first else runner.run(schedule.chunks, captures, schedule.encodes, check)
         except StepCancelled:
             raise
         except Exception as error:
             failure = _logged(everyone, error)
-        # Not in the handler: the exception keeps alive whatever the failed pass held, and memory may be short.
-        return isolation.result(everyone, failure)
+        # Not in the handler: the exception keeps alive whatever the failed pass held, and memory may be short. What was
+        # planned meanwhile may have taken a sequence's blocks.
+        return isolation.result([seq for seq in everyone if seq.status is SequenceStatus.RUNNING], failure)
     except StepCancelled:
         isolation.take_back(captures.keys())
         raise

@@ -67,7 +67,8 @@ class ModelRunner:
     ) -> StartedStep:
         """Start what `run` runs: on a device it goes on while the host does something else, elsewhere it is done.
 
-        after: the step before, if tokens that it has chosen are needed and nobody has heard of them yet.
+        after: the step before, if tokens that it has chosen are needed and nobody has heard of them yet. Raises
+        ValueError if they are, and the device does not serve this step.
         """
         step = StartedStep(captures)
         if encodes:
@@ -82,6 +83,8 @@ class ModelRunner:
             step.hooks, step.row_sinks = self._hooks(asking, captures) if asking else (None, {})
             step.sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
+            if step.passed is None and any(chunk.sequence.awaits_token for chunk in chunks):
+                raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
             self._read(asking, hidden, captures, step.result, check)
             if step.sampling and not (step.passed and step.passed.rows):

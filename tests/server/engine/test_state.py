@@ -67,8 +67,8 @@ def _miscount(engine: Engine) -> None:
 
 
 def _lose_budget(engine: Engine) -> None:
-    engine._capture_budget = CaptureBudget(8)
-    engine._capture_budget._credit = float("nan")
+    engine._budgets.captures = CaptureBudget(8)
+    engine._budgets.captures._credit = float("nan")
 
 
 def _take_block(engine: Engine) -> object:

@@ -35,7 +35,8 @@ def test_native_kernels_for_what_they_cannot_compute_are_refused(dtype: torch.dt
         ("auto", torch.float16, CPU, True),
         ("torch", torch.float16, CPU, False),
         ("torch", torch.float32, CPU, False),
-        ("auto", torch.float16, CUDA, False),
+        ("auto", torch.float64, CUDA, False),
+        ("torch", torch.float16, CUDA, False),
     ],
 )
 def test_torch_serves_what_kernels_cannot_and_says_so_where_nobody_asked_for_it(

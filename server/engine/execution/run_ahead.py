@@ -1,0 +1,125 @@
+"""Starts a step while the one before still runs, with the tokens that this chooses and nobody knows yet.
+
+A device then never waits for the host. What stops with such a token is noticed one step late, and what was computed for
+it is dropped. A step that needs to know a token's text, or that captures more than the rows that chose it, waits. It
+knows steps and when they begin; it knows no request.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from server.engine.captures.request_captures import RequestCaptures
+from server.engine.execution.model_runner import ModelRunner
+from server.engine.execution.started_step import StartedStep
+from server.engine.execution.step_result import StepResult
+from server.engine.scheduling.progress import advance, retreat
+from server.engine.scheduling.schedule import Schedule
+from server.engine.sequence import Sequence
+
+MOST_LOGPROBS = 20
+"""Most alternatives of a token that the device finds."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step that was scheduled."""
+
+    schedule: Schedule
+    captures: Mapping[int, RequestCaptures]
+    began: float
+    """CLOCK_MONOTONIC seconds at which it was scheduled."""
+    started: StartedStep | None = None
+    is_advanced: bool = False
+    """Whether its sequences are past it (`server.engine.scheduling.progress`)."""
+
+
+class RunAhead:
+    """The step that runs, and the one that was started after it."""
+
+    def __init__(self, runner: ModelRunner, plan: Callable[[], Step | None]) -> None:
+        """Run the steps that `plan` returns: the next one, or None if nothing is left to do."""
+        self._runner = runner
+        self._plan = plan
+        self._next: Step | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether a step was started that nobody has taken."""
+        return self._next is not None
+
+    def take(self) -> Step | None:
+        """Return the next step: one that runs already, or a new one, or None if there is nothing to do."""
+        step, self._next = self._next or self._plan(), None
+        return step
+
+    def run(self, step: Step, check: Callable[[], None]) -> StepResult:
+        """Run a step to its end, and meanwhile start the next one if that can be. Raises what the runner raises."""
+        if not self._runner.can_run_ahead:
+            schedule = step.schedule
+            return self._runner.run(schedule.chunks, step.captures, schedule.encodes, check)
+        try:
+            if step.started is None:
+                step.started = self._start(step, check)
+                self._advance(step)
+            self._start_next(step.started)
+            return step.started.finish()
+        except BaseException:
+            self._drop_next()
+            if step.is_advanced:
+                retreat(step.schedule)
+                step.is_advanced = False
+            raise
+
+    def go_on(self, result: StepResult) -> None:
+        """Count the step that was started meanwhile, now that the one before is accounted for."""
+        if self._next is None:
+            return
+        if result.failures:  # some of its sequences may begin anew
+            self._drop_next()
+        else:
+            self._advance(self._next)
+
+    def _start(self, step: Step, check: Callable[[], None], after: StartedStep | None = None) -> StartedStep:
+        schedule = step.schedule
+        return self._runner.start(schedule.chunks, step.captures, schedule.encodes, check, after)
+
+    @staticmethod
+    def _advance(step: Step) -> None:
+        advance(step.schedule)
+        step.is_advanced = True
+
+    def _start_next(self, running: StartedStep) -> None:
+        step = self._plan()
+        if step is None or not step.schedule.sequences or not _may_begin(step, running):
+            return  # what was planned is planned again
+        try:
+            step.started = self._start(step, lambda: None, running)
+        except Exception:
+            return  # it will be run by itself, and fail there if it must
+        self._next = step
+
+    def _drop_next(self) -> None:
+        if self._next is not None and self._next.started is not None and self._next.started.passed is not None:
+            self._next.started.passed.wait()
+        self._next = None
+
+
+def _may_begin(step: Step, running: StartedStep) -> bool:
+    """Return whether a step may begin before the tokens of the running one are known."""
+    places = running.places
+    return not step.schedule.encodes and all(
+        _is_plain(seq, step.captures[seq.uid]) and (not seq.awaits_token or seq.uid in places)
+        for seq in step.schedule.sequences
+    )
+
+
+def _is_plain(seq: Sequence, captures: RequestCaptures) -> bool:
+    """Return whether a device serves all that a sequence asks for, without knowing what its last token is."""
+    rows = seq.row_capture
+    if not captures.is_empty or (rows is not None and (rows.kind, rows.part) != ("pattern", "decoder")):
+        return False
+    params = seq.sampling_params
+    if params is None:
+        return True
+    penalties = params.repetition_penalty != 1.0, params.presence_penalty != 0.0, params.frequency_penalty != 0.0
+    return not any(penalties) and (params.logprobs or 0) <= MOST_LOGPROBS
