@@ -16,6 +16,7 @@ from tests.model.kernels.attention_world import SENTINEL, World
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda import attention_pieces, paged_attention
+from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
@@ -107,15 +108,15 @@ class Asked:
 
 def attend(world: World, *, are_single: bool, asked: Asked | None = None) -> torch.Tensor:
     """Return the attention [T, H, D] of all rows, each alone or in tiles of any size."""
-    is_small = asked is not None or world.rule["bias"] is not None
-    most = 1 if are_single else random.randint(1, paged_attention.tile_rows(world.group, is_small=is_small))
+    most = 1 if are_single else random.randint(1, TILE_ROWS)
     tiles = tiles_of(world, most)
     out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
     if are_single:
         num_pieces = paged_attention.num_pieces(max(world.lengths))
         parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE)
     else:
-        parts = Parts.of_rows(len(world.q), world.num_heads, DEVICE)
+        num_rows = 0 if asked is None else len(world.q)
+        parts = Parts.of_tiles(len(tiles), num_rows, world.num_heads, world.dim, DEVICE)
     for numbers in (parts.z, parts.m, parts.l):
         numbers.fill_(math.nan)
     rule: dict[str, Any] = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in world.rule.items()}
