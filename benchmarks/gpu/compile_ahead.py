@@ -24,6 +24,7 @@ CAPABILITIES = (80, 90, 100)
 """Compute capabilities, times 10, of A100, H100 and B200."""
 MAX_REGISTERS = 128
 """Most registers of a thread: with more, fewer than 16 warps fit a multiprocessor."""
+_PRODUCTS = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)[\w.:]*")
 _TENSOR_CORES = ("mma.sync", "wgmma.mma_async", "tcgen05.mma")
 
 
@@ -48,7 +49,9 @@ class Usage:
     sums_like: str = ""
     """What decides the order of its sums."""
     sums: frozenset[str] = frozenset()
-    """The shape and the layout over threads of each tensor that is summed, which together are the order of the sum."""
+    """What makes the order of the sums: the shape and the layout over threads of each tensor that is summed, the
+    instructions that multiply matrices, and how many multiply-adds are fused.
+    """
 
     def faults(self) -> Iterator[str]:
         """Yield each way in which the variant misses the bars."""
@@ -62,13 +65,9 @@ class Usage:
     def other_sums(self, before: Sequence["Usage"]) -> Iterator[str]:
         """Yield each earlier variant that should sum in the same order, and does not."""
         for other in before:
-            is_like = (other.kernel, other.capability, other.sums_like) == (
-                self.kernel,
-                self.capability,
-                self.sums_like,
-            )
-            if is_like and self.sums and other.sums and self.sums != other.sums:
-                yield f"sums in another order than {other.variant}"
+            is_like = (other.capability, other.sums_like) == (self.capability, self.sums_like)
+            if self.sums_like and is_like and self.sums != other.sums:
+                yield f"sums in another order than {other.kernel} {other.variant}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,6 +127,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
             "num_warps": variant.num_warps,
             "num_stages": variant.num_stages,
             "enable_fp_fusion": variant.fuses_multiply_add,
+            "maxnreg": variant.max_registers,
         },
     )
     taken = _resources(compiled.asm["cubin"])
@@ -143,7 +143,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
         tensor_cores=" ".join(name for name in _TENSOR_CORES if name in compiled.asm["ptx"]),
         needs_tensor_cores=is_16_bit and "tt.dot" in compiled.asm["ttir"],
         sums_like=variant.sums_like,
-        sums=frozenset(_sums(compiled.asm["ttgir"])),
+        sums=frozenset([*_sums(compiled.asm["ttgir"]), *_instructions(compiled.asm["ptx"])]),
     )
 
 
@@ -165,6 +165,12 @@ def _sums(code: str) -> Iterator[str]:
     for summed in re.findall(r'"tt\.reduce"\(.*?\}\) : \(tensor<([^>]*)>', code, re.DOTALL):
         shape, _, layout = summed.rpartition(", ")
         yield f"{shape} {layouts.get(layout, layout)}"
+
+
+def _instructions(code: str) -> Iterator[str]:
+    """Yield the instructions of PTX that multiply matrices, and how many multiply-adds are fused."""
+    yield from _PRODUCTS.findall(code)
+    yield f"{len(re.findall(r'fma[.]rn', code))} fused"
 
 
 def _line(*cells: object) -> str:

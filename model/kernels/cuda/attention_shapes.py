@@ -17,7 +17,7 @@ thread would need more registers than it has.
 """
 TILE_ROWS = PAIRS
 """Rows of a tile, at most. A tile's pairs then fill whole programs, for any number of heads."""
-_MAX_REGISTERS = 128
+MAX_REGISTERS = 128
 """Registers of a thread. The compiler takes up to 255 for loads that it moves far ahead, and fewer programs would fit a
 multiprocessor; with this bound it does not, and still keeps everything in registers.
 """
@@ -41,16 +41,16 @@ class Shape(NamedTuple):
     @property
     def launch(self) -> dict[str, Any]:
         """Return Triton's options for the kernels of attention."""
-        return OPTIONS | {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": _MAX_REGISTERS}
+        return OPTIONS | {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": MAX_REGISTERS}
 
 
 OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 """Triton's options for every kernel that touches sums."""
 
 
-def num_chunks(group: int, *, are_single: bool) -> int:
-    """Return how many programs share a tile's pairs of one key head, which has G query heads."""
-    return -(-(group if are_single else group * TILE_ROWS) // PAIRS)
+def num_chunks(num_pairs: int) -> int:
+    """Return how many programs share so many pairs."""
+    return -(-num_pairs // PAIRS)
 
 
 def shape_of(dtype: torch.dtype, dim: int, block_size: int) -> Shape:
@@ -58,7 +58,8 @@ def shape_of(dtype: torch.dtype, dim: int, block_size: int) -> Shape:
     width = max(16, int(triton.next_power_of_2(dim)))
     row = width * dtype.itemsize
     # The sums of values and the products of queries are split over warps by dimension: a thread's share is constant.
-    num_warps = max(4, row // 64)
+    # Products in float32, without tensor cores, take more registers than the row's width says.
+    num_warps = max(4 if dtype.itemsize == 2 else 8, row // 64)
     # One stage loads a block's number, the next its keys. With five, two steps are on their way; those of wider rows
     # would not fit the shared memory of every card.
     return Shape(width, 32 if block_size % 32 == 0 else 16, num_warps, 5 if row <= 512 else 3)

@@ -2,8 +2,8 @@
 
 A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into chunks,
 each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of each,
-and `_join_pieces` joins them. In a tile of several rows a program takes all pieces of its chunk. Either way a row's
-pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
+and `join_pieces_kernel` joins them. In a tile of several rows a program takes all pieces of its chunk. Either way a
+row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
 
 Scores of a chosen row are written as they come, and turned into its pattern once the row's largest score and sum are
 known. This module knows rows, blocks and the keys that each row sees; it knows no requests.
@@ -26,13 +26,13 @@ from model.kernels.cuda.attention_pieces import (
     seen_by,
     write_pattern,
 )
-from model.kernels.cuda.attention_shapes import OPTIONS, num_chunks, shape_of
+from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
 PIECE = 256
 """Keys of each of the first pieces."""
-_PATTERN_KEYS = 128
+PATTERN_KEYS = 128
 """Keys of a pattern that are written together."""
 SHARES = 4096
 """Programs that single rows are spread over, if they have enough pieces: enough to fill a card several times, so that
@@ -41,7 +41,7 @@ long rows do not end alone.
 
 
 @triton.jit
-def _attend_single(
+def attend_single_kernel(
     q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
     slots, row_slots, pattern_starts, pattern_strides, patterns,
     part_z, part_m, part_l, stride_q, stride_bias, reach, scale, softcap, num_pieces,
@@ -50,7 +50,7 @@ def _attend_single(
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one row and some heads of one key head to a share of its pieces; `_join_pieces` joins their sums."""
+    """Attend with one row and some heads of one key head to a share of its pieces; `join_pieces_kernel` joins them."""
     tile, key_head, chunk = tl.program_id(0), tl.program_id(1) // CHUNKS, tl.program_id(1) % CHUNKS
     if tl.load(tiles + 3 * tile + 2) == 0:
         return
@@ -84,20 +84,20 @@ def _attend_single(
 
 
 @triton.jit
-def _attend_tiles(
+def attend_tiles_kernel(
     q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out,
     all_z, all_m, all_l, stride_q, stride_bias, reach, scale, softcap,
-    K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, CHUNKS: tl.constexpr, PAIRS: tl.constexpr,
-    WIDTH: tl.constexpr, KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
+    K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+    KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Attend with a chunk of a tile's pairs to all their pieces.
 
     Sums of values wait in memory while the next piece's are computed: two of them do not fit a thread's registers.
     """
-    tile, key_head, chunk = tl.program_id(0), tl.program_id(1) // CHUNKS, tl.program_id(1) % CHUNKS
+    tile, key_head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     span, row, num_rows = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
     if chunk * PAIRS >= num_rows * G:
         return
@@ -119,9 +119,10 @@ def _attend_tiles(
     m = tl.full([PAIRS], float("-inf"), tl.float32)
     l = tl.zeros([PAIRS], tl.float32)
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
-    piece_end = piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS) + 1
+    # One piece at least, so that rows that see nothing get zeros.
+    piece_end = tl.maximum(piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS), first_piece) + 1
     # In one dimension, where addresses take few registers.
-    program = (tile * K + key_head) * CHUNKS + chunk
+    program = (tile * K + key_head) * tl.num_programs(2) + chunk
     own_z = all_z + program.to(tl.int64) * (PAIRS * WIDTH) + tl.arange(0, PAIRS * WIDTH)
     for piece in range(first_piece, piece_end):
         first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL, LEVELS), begin)
@@ -142,14 +143,13 @@ def _attend_tiles(
     if HAS_PATTERNS:
         tl.store(all_m + at, m, mask=is_pair)
         tl.store(all_l + at, l, mask=is_pair)
-    z = tl.reshape(tl.load(own_z, mask=first_piece < piece_end, other=0.0), [PAIRS, WIDTH])
-    z = z / tl.where(l == 0.0, 1.0, l)[:, None]
+    z = tl.reshape(tl.load(own_z), [PAIRS, WIDTH]) / tl.where(l == 0.0, 1.0, l)[:, None]
     is_out = is_pair[:, None] & (dim < D)[None, :]
     tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
 
 
 @triton.jit
-def _join_pieces(
+def join_pieces_kernel(
     part_z, part_m, part_l, lengths, positions, tiles, window,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out, num_pieces,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr,
@@ -185,11 +185,11 @@ def _join_pieces(
 
 
 @triton.jit
-def _write_patterns(
+def write_patterns_kernel(
     all_m, all_l, lengths, positions, tiles, window, slots, row_slots, pattern_starts, pattern_strides, patterns,
     H: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write the patterns of a tile's rows and one head, from scores and the sums that `_attend_tiles` left."""
+    """Write the patterns of a tile's rows and one head, from scores and the sums that `attend_tiles_kernel` left."""
     tile, head = tl.program_id(0), tl.program_id(1)
     first_row = tl.load(tiles + 3 * tile + 1)
     length = tl.load(lengths + tl.load(tiles + 3 * tile))
@@ -252,28 +252,26 @@ def paged_attention(
     reach = 0 if bias is None else (bias.shape[1] + 1) // 2
     numbers = q.stride(0), 0 if bias is None else bias.stride(0), reach, scale, softcap or 0.0
     group = num_heads // num_key_heads
-    chunks = num_chunks(group, are_single=are_single)
-    sizes = shape.sizes | {"K": num_key_heads, "G": group, "D": dim, "B": block_size}
-    sizes |= {"CHUNKS": chunks, "WIDEN": IS_INTERPRETED}
+    sizes = shape.sizes | {"K": num_key_heads, "G": group, "D": dim, "B": block_size, "WIDEN": IS_INTERPRETED}
     kinds = {"HAS_CAP": softcap is not None, "HAS_BIAS": bias is not None, "HAS_PATTERNS": has_patterns}
     if not are_single:
-        _attend_tiles[(len(tiles), num_key_heads * chunks)](
+        attend_tiles_kernel[(len(tiles), num_key_heads, num_chunks(group * TILE_ROWS))](
             *inputs, *written, out, parts.z, parts.m, parts.l, *numbers,
             **sizes, **of_pieces, **rule, **kinds, **shape.launch,
         )  # fmt: skip
         if has_patterns:
-            _write_patterns[(len(tiles), num_heads)](
-                parts.m, parts.l, *rows, *written, H=num_heads, KEYS=_PATTERN_KEYS, **rule, **OPTIONS
+            write_patterns_kernel[(len(tiles), num_heads)](
+                parts.m, parts.l, *rows, *written, H=num_heads, KEYS=PATTERN_KEYS, **rule, **OPTIONS
             )
         return
-    most = parts.m.shape[2]
+    chunks, most = num_chunks(group), parts.m.shape[2]
     shares = min(most, triton.cdiv(SHARES, len(tiles) * num_key_heads * chunks))
-    _attend_single[(len(tiles), num_key_heads * chunks, shares)](
+    attend_single_kernel[(len(tiles), num_key_heads * chunks, shares)](
         *inputs, *written, parts.z, parts.m, parts.l, *numbers, most,
-        **sizes, **of_pieces, **rule, **kinds, **shape.launch,
+        CHUNKS=chunks, **sizes, **of_pieces, **rule, **kinds, **shape.launch,
     )  # fmt: skip
-    _join_pieces[(len(tiles), num_heads)](
+    join_pieces_kernel[(len(tiles), num_heads)](
         parts.z, parts.m, parts.l, *rows, *written, out, most,
-        H=num_heads, D=dim, WIDTH=shape.width, KEYS=_PATTERN_KEYS, HAS_PATTERNS=has_patterns,
+        H=num_heads, D=dim, WIDTH=shape.width, KEYS=PATTERN_KEYS, HAS_PATTERNS=has_patterns,
         **of_pieces, **rule, **OPTIONS,
     )  # fmt: skip
