@@ -1,5 +1,5 @@
 """Compiles every variant of the card's kernels without a card, and says what each takes of a multiprocessor:
-`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORD]`.
+`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORDS ...]`.
 
 Status 1 when a variant keeps numbers outside registers, takes too many registers, multiplies 16-bit matrices without
 tensor cores, or sums in another order than one whose rows must have the same bits; 2 where nothing can be compiled. It
@@ -74,7 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Compile, print a line for each variant, and return the status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile_ahead", description=__doc__)
     parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), help="e.g. 90 for sm_90")
-    parser.add_argument("--only", default="", help="compile the variants whose kernel and name contain this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="compile the variants whose kernel and name contain any"
+    )
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
         print("Triton interprets kernels in this process: unset TRITON_INTERPRET", file=sys.stderr)
@@ -82,9 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop("TRITON_INTERPRET", None)
     from benchmarks.gpu.kernel_variants import variants
 
-    chosen = [variant for variant in variants() if options.only in f"{variant.kernel.__name__} {variant.name}"]
+    named = [(variant, f"{variant.kernel.__name__} {variant.name}") for variant in variants()]
+    chosen = [variant for variant, name in named if any(words in name for words in options.only)]
     if not chosen:
-        print(f"no variant contains {options.only!r}", file=sys.stderr)
+        print(f"no variant contains {' or '.join(options.only)}", file=sys.stderr)
         return 2
     print(_line("kernel", "variant", "sm", "registers", "stack", "local", "shared", "tensor cores"))
     num_faults, before = 0, list[Usage]()

@@ -91,7 +91,7 @@ ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
     ("bf16", 4, 128, 32, "causal, window, patterns"),
     ("bf16", 7, 128, 32, "causal, patterns"),
     ("bf16", 48, 128, 32, "causal, patterns"),
-    ("bf16", 1, 80, 32, "causal, patterns"),
+    ("bf16 fp32", 1, 80, 32, "causal, patterns"),
     ("bf16", 1, 64, 32, "patterns"),
     ("bf16 fp32", 1, 64, 32, "bias, patterns"),
     ("bf16", 1, 64, 16, "causal, bias, patterns"),

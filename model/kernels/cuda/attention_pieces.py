@@ -130,7 +130,7 @@ def attend_piece(
             sees = sees & (key[None, :] >= begins)
         if HAS_BIAS:
             distance = key[None, :] - positions + (reach - 1)
-            s += tl.load(bias + (heads * stride_bias)[:, None] + distance, mask=sees, other=0.0)
+            s += tl.load(bias + (heads * stride_bias)[:, None] + distance, mask=is_there[None, :], other=0.0)
         s = tl.where(sees, s, float("-inf"))
         if HAS_PATTERNS:
             tl.store(patterns + (pattern + key[None, :]), s, mask=(pattern >= 0) & is_there[None, :])

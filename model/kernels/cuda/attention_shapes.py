@@ -60,6 +60,7 @@ def shape_of(dtype: torch.dtype, dim: int, block_size: int) -> Shape:
     # The sums of values and the products of queries are split over warps by dimension: a thread's share is constant.
     # Products in float32, without tensor cores, take more registers than the row's width says.
     num_warps = max(4 if dtype.itemsize == 2 else 8, row // 64)
-    # One stage loads a block's number, the next its keys. With five, two steps are on their way; those of wider rows
-    # would not fit the shared memory of every card.
-    return Shape(width, 32 if block_size % 32 == 0 else 16, num_warps, 5 if row <= 512 else 3)
+    # One stage loads a block's number, the next its keys. With five, two steps are on their way; those of wide rows do
+    # not fit the shared memory of every card, nor those of float32 the registers.
+    num_stages = 5 if dtype.itemsize == 2 and row <= 512 else 3
+    return Shape(width, 32 if block_size % 32 == 0 else 16, num_warps, num_stages)
