@@ -1,5 +1,5 @@
 """Compiles every variant of the card's kernels without a card, and says what each takes of a multiprocessor:
-`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORD]`.
+`python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORDS ...]`.
 
 Status 1 when a variant keeps numbers outside registers, takes too many registers, multiplies 16-bit matrices without
 tensor cores, or sums in another order than one whose rows must have the same bits; 2 where nothing can be compiled. It
@@ -24,6 +24,7 @@ CAPABILITIES = (80, 90, 100)
 """Compute capabilities, times 10, of A100, H100 and B200."""
 MAX_REGISTERS = 128
 """Most registers of a thread: with more, fewer than 16 warps fit a multiprocessor."""
+_PRODUCTS = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)[\w.:]*")
 _TENSOR_CORES = ("mma.sync", "wgmma.mma_async", "tcgen05.mma")
 
 
@@ -48,7 +49,9 @@ class Usage:
     sums_like: str = ""
     """What decides the order of its sums."""
     sums: frozenset[str] = frozenset()
-    """The shape and the layout over threads of each tensor that is summed, which together are the order of the sum."""
+    """What makes the order of the sums: the shape and the layout over threads of each tensor that is summed, the
+    instructions that multiply matrices, and how many multiply-adds are fused.
+    """
 
     def faults(self) -> Iterator[str]:
         """Yield each way in which the variant misses the bars."""
@@ -62,20 +65,18 @@ class Usage:
     def other_sums(self, before: Sequence["Usage"]) -> Iterator[str]:
         """Yield each earlier variant that should sum in the same order, and does not."""
         for other in before:
-            is_like = (other.kernel, other.capability, other.sums_like) == (
-                self.kernel,
-                self.capability,
-                self.sums_like,
-            )
-            if is_like and self.sums and other.sums and self.sums != other.sums:
-                yield f"sums in another order than {other.variant}"
+            is_like = (other.capability, other.sums_like) == (self.capability, self.sums_like)
+            if self.sums_like and is_like and self.sums != other.sums:
+                yield f"sums in another order than {other.kernel} {other.variant}"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Compile, print a line for each variant, and return the status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile_ahead", description=__doc__)
     parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), help="e.g. 90 for sm_90")
-    parser.add_argument("--only", default="", help="compile the variants whose kernel and name contain this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="compile the variants whose kernel and name contain any"
+    )
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
         print("Triton interprets kernels in this process: unset TRITON_INTERPRET", file=sys.stderr)
@@ -83,9 +84,10 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop("TRITON_INTERPRET", None)
     from benchmarks.gpu.kernel_variants import variants
 
-    chosen = [variant for variant in variants() if options.only in f"{variant.kernel.__name__} {variant.name}"]
+    named = [(variant, f"{variant.kernel.__name__} {variant.name}") for variant in variants()]
+    chosen = [variant for variant, name in named if any(words in name for words in options.only)]
     if not chosen:
-        print(f"no variant contains {options.only!r}", file=sys.stderr)
+        print(f"no variant contains {' or '.join(options.only)}", file=sys.stderr)
         return 2
     print(_line("kernel", "variant", "sm", "registers", "stack", "local", "shared", "tensor cores"))
     num_faults, before = 0, list[Usage]()
@@ -128,6 +130,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
             "num_warps": variant.num_warps,
             "num_stages": variant.num_stages,
             "enable_fp_fusion": variant.fuses_multiply_add,
+            "maxnreg": variant.max_registers,
         },
     )
     taken = _resources(compiled.asm["cubin"])
@@ -143,7 +146,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
         tensor_cores=" ".join(name for name in _TENSOR_CORES if name in compiled.asm["ptx"]),
         needs_tensor_cores=is_16_bit and "tt.dot" in compiled.asm["ttir"],
         sums_like=variant.sums_like,
-        sums=frozenset(_sums(compiled.asm["ttgir"])),
+        sums=frozenset([*_sums(compiled.asm["ttgir"]), *_instructions(compiled.asm["ptx"])]),
     )
 
 
@@ -165,6 +168,12 @@ def _sums(code: str) -> Iterator[str]:
     for summed in re.findall(r'"tt\.reduce"\(.*?\}\) : \(tensor<([^>]*)>', code, re.DOTALL):
         shape, _, layout = summed.rpartition(", ")
         yield f"{shape} {layouts.get(layout, layout)}"
+
+
+def _instructions(code: str) -> Iterator[str]:
+    """Yield the instructions of PTX that multiply matrices, and how many multiply-adds are fused."""
+    yield from _PRODUCTS.findall(code)
+    yield f"{len(re.findall(r'fma[.]rn', code))} fused"
 
 
 def _line(*cells: object) -> str:

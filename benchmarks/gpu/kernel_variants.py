@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import triton
 
-from model.kernels.cuda import add_norm, gate, rotate_and_store
+from model.kernels.cuda import add_norm, attention_pieces, attention_shapes, gate, paged_attention, rotate_and_store
 
-FLOAT_TYPES = ("bf16", "fp16", "fp32")
+FLOAT_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class Variant:
     constants: Mapping[str, object]
     num_warps: int
     sums_like: str = ""
-    """What decides the order of the variant's sums: those of one kernel that share it must sum in one order."""
+    """What decides the order of the variant's sums: all that share it must sum in one order."""
     num_stages: int = 3
+    max_registers: int | None = None
+    """The registers of a thread that the compiler is held to."""
     multiples_of_16: frozenset[str] = field(default=frozenset())
     """The integers that are multiples of 16; addresses all are."""
     fuses_multiply_add: bool = False
@@ -43,6 +46,9 @@ def variants() -> Iterator[Variant]:
             yield _rotate_and_store(float_type, *shape)
         for activation in GATE:
             yield _gate(float_type, activation)
+    for float_types, group, dim, block_size, what in ATTENTION:
+        for float_type in float_types.split():
+            yield from _attention(float_type, group, dim, block_size, what)
 
 
 ADD_NORM: tuple[tuple[int, int, str, str, str], ...] = (
@@ -78,6 +84,25 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
 GATE = ("silu", "gelu", "gelu_tanh", "relu")
 
 
+ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
+    ("bf16 fp16 fp32", 4, 128, 32, "causal"),
+    ("bf16 fp16 fp32", 4, 128, 32, "causal, patterns"),
+    ("bf16", 4, 128, 16, "causal, patterns"),
+    ("bf16", 4, 128, 32, "causal, window, patterns"),
+    ("bf16", 7, 128, 32, "causal, patterns"),
+    ("bf16", 48, 128, 32, "causal, patterns"),
+    ("bf16 fp32", 1, 80, 32, "causal, patterns"),
+    ("bf16", 1, 64, 32, "patterns"),
+    ("bf16 fp32", 1, 64, 32, "bias, patterns"),
+    ("bf16", 1, 64, 16, "causal, bias, patterns"),
+    ("bf16", 1, 128, 32, "bias, patterns"),
+    ("bf16", 2, 256, 32, "causal, cap"),
+    ("bf16 fp32", 2, 256, 32, "causal, window, cap, patterns"),
+    ("bf16", 2, 256, 16, "causal, window, patterns"),
+)
+"""Types, G, D, B and what else: those of usual networks, mostly with patterns, which take the most registers."""
+
+
 def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, before: str) -> Variant:
     numbers = ("x", *("first", "second")[:added])
     types = dict.fromkeys(numbers, f"*{float_type}")
@@ -99,7 +124,7 @@ def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, 
         types=types | dict.fromkeys(distances, "i32"),
         constants={"D": width, "BLOCK": block, "AFTER": after, "OF_SUM": of_sum, "BEFORE": before},
         num_warps=add_norm.num_warps(width),
-        sums_like=f"{float_type} d {width}",
+        sums_like=f"add_norm {float_type} d {width}",
         multiples_of_16=frozenset(distances),
     )
 
@@ -134,7 +159,7 @@ def _rotate_and_store(
             "K_ROUNDS_ONCE": rounds_once,
         },
         num_warps=rotate_and_store.num_warps(heads, dim),
-        sums_like=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
+        sums_like=f"rotate_and_store {float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
     )
 
 
@@ -147,3 +172,52 @@ def _gate(float_type: str, activation: str) -> Variant:
         num_warps=gate.NUM_WARPS,
         multiples_of_16=frozenset({"distance", "ff"}),
     )
+
+
+def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
+    """Yield the kernels of a layer's attention, without those that write patterns if there are none."""
+    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, block_size)
+    has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
+    types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
+    constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
+    constants |= {
+        "CAUSAL": has["causal"],
+        "K": 8,
+        "H": 8 * group,
+        "G": group,
+        "D": dim,
+        "B": block_size,
+        "WIDEN": False,
+    }
+    constants |= {"BASE": paged_attention.PIECE, "PER_LEVEL": attention_pieces.PER_LEVEL}
+    constants |= {"LEVELS": attention_pieces.LEVELS}
+    own: list[tuple[Any, dict[str, int]]] = [
+        (paged_attention.attend_single_kernel, {"CHUNKS": attention_shapes.num_chunks(group)}),
+        (paged_attention.attend_tiles_kernel, {}),
+        (paged_attention.join_pieces_kernel, {"KEYS": paged_attention.PATTERN_KEYS}),
+        (paged_attention.write_patterns_kernel, {"KEYS": paged_attention.PATTERN_KEYS}),
+    ]
+    for kernel, more in own if has["patterns"] else own[:3]:
+        attends = "KEYS" not in more
+        yield Variant(
+            kernel=kernel,
+            name=f"{float_type} G {group}, D {dim}, B {block_size}, {what}",
+            types={name: kind for name, kind in types.items() if name in kernel.arg_names},
+            constants={name: value for name, value in (constants | more).items() if name in kernel.arg_names},
+            num_warps=shape.num_warps if attends else 4,
+            sums_like=f"attention {float_type} D {dim}, B {block_size}" if attends else "",
+            num_stages=shape.num_stages,
+            max_registers=attention_shapes.MAX_REGISTERS if attends else None,
+            multiples_of_16=frozenset({"stride_q"} if attends else ()),
+        )
+
+
+def _attention_types(float_type: str, *, has_bias: bool, has_patterns: bool) -> dict[str, str]:
+    types = dict.fromkeys(("q", "keys", "values", "out"), f"*{float_type}")
+    types |= dict.fromkeys(("part_z", "part_m", "part_l", "all_z", "all_m", "all_l"), "*fp32")
+    types |= dict.fromkeys(("blocks", "table_starts", "lengths", "positions", "tiles"), "*i32")
+    types |= dict.fromkeys(("slots", "row_slots", "pattern_starts", "pattern_strides"), "*i32")
+    types |= dict.fromkeys(("window", "stride_q", "stride_bias", "reach", "num_pieces"), "i32")
+    types |= dict.fromkeys(("scale", "softcap"), "fp32")
+    # Without a bias or patterns their places are taken by integers that nothing reads.
+    return types | {"bias": "*fp32" if has_bias else "*i32", "patterns": "*fp32" if has_patterns else "*i32"}

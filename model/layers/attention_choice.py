@@ -14,17 +14,12 @@ def attention_for(
     *,
     kernels: KernelConfig,
     batch_invariant: bool,
-    group: int,
-    has_bias: bool,
 ) -> Attention:
-    """Return the fastest attention that supports these; our kernels are batch invariant in any case.
-
-    group: query heads to a key head. has_bias: whether scores have a bias by distance.
-    """
+    """Return the fastest attention that supports these; our kernels are batch invariant in any case."""
     if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
     if kernels.uses_triton(dtype, device):
         from model.layers.triton_attention import TritonAttention  # here: it imports Triton, which a CPU does not need
 
-        return TritonAttention(group, has_bias=has_bias)
+        return TritonAttention()
     return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from model.batch import Batch, KeyRange
-from model.kernels.cuda.paged_attention import num_pieces, paged_attention, tile_rows
+from model.kernels.cuda.attention_shapes import TILE_ROWS
+from model.kernels.cuda.paged_attention import num_pieces, paged_attention
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 from model.kernels.cuda.rotate_and_store import rotate_and_store, store
 from model.kv_cache import LayerCache
@@ -21,21 +22,15 @@ from model.layers.device_batch import DeviceBatch, Packing
 class TritonAttention(PlainAttention):
     """Attention over a cache whose keys are in rows, and whose blocks hold a multiple of 16 keys."""
 
-    def __init__(self, group: int, *, has_bias: bool) -> None:
-        """Prepare for G query heads to a key head, and scores with or without a bias by distance."""
+    def __init__(self) -> None:
+        """Prepare for a first batch."""
         super().__init__()
-        self._group = group
-        self._has_bias = has_bias
         self._batch: tuple[Batch, DeviceBatch] | None = None
-
-    def tile_rows(self, *, has_patterns: bool) -> int:
-        """Return how many rows a long tile may have."""
-        return tile_rows(self._group, is_small=self._has_bias or has_patterns)
 
     def device_batch(self, batch: Batch) -> DeviceBatch:
         """Return the batch on the device, where its first layer brings it."""
         if self._batch is None or self._batch[0] is not batch:
-            packing = Packing.of(batch, self.tile_rows(has_patterns=False))
+            packing = Packing.of(batch, TILE_ROWS)
             self._batch = batch, DeviceBatch.upload(packing, batch.device)
         return self._batch[1]
 
@@ -101,4 +96,4 @@ def _parts(q: torch.Tensor, num_tiles: int, max_len: int, *, are_single: bool, h
     num_rows, num_heads, dim = q.shape
     if are_single:
         return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device)
-    return Parts.of_rows(num_rows if has_patterns else 0, num_heads, q.device)
+    return Parts.of_tiles(num_tiles, num_rows if has_patterns else 0, num_heads, dim, q.device)

@@ -66,14 +66,7 @@ class StackBuilder:
         self.quantize: Quantization = quantize
         self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels) is None
         """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(
-            tokens.dtype,
-            tokens.device,
-            kernels=kernels,
-            batch_invariant=batch_invariant,
-            group=config.num_heads // config.num_kv_heads,
-            has_bias=config.position_bias is not None,
-        )
+        self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
         if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 

@@ -18,6 +18,7 @@ from model.batch import Batch
 from model.hooks.hooks import Hooks
 from model.hooks.pattern_plan import PatternPlan
 from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
+from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.gate import gated
 from model.kernels.cuda.norms import NormWeights
 from model.kernels.cuda.paged_keys import PatternRows
@@ -55,6 +56,9 @@ class _Pass:
 
 class TritonStep:
     """The blocks of one stack, with what comes before and after them."""
+
+    tile_rows = TILE_ROWS
+    """Rows of a long tile of a batch, at most."""
 
     def __init__(
         self,
@@ -105,10 +109,6 @@ class TritonStep:
     def num_heads(self) -> int:
         return self._blocks[0].attention.f.num_heads
 
-    def tile_rows(self, *, has_patterns: bool) -> int:
-        """Return how many rows a long tile may have."""
-        return self._attention.tile_rows(has_patterns=has_patterns)
-
     def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
         """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for."""
         return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
@@ -118,7 +118,7 @@ class TritonStep:
 
         Raises what `batch.check` raises, between two blocks; the caches then hold the rows of some.
         """
-        packing = Packing.of(batch, self.tile_rows(has_patterns=plan.size > 0), plan.rooms)
+        packing = Packing.of(batch, self.tile_rows, plan.rooms)
         longest = max(max(span.num_keys, span.num_cross_keys) for span in batch.spans)
         patterns = None
         if plan.size:

@@ -93,7 +93,7 @@ def joined(m, l, z, piece_m, piece_l, piece_z):
 @triton.jit
 def attend_piece(
     x, keys, values, table, key_head, first_key, key_end, end, begins, ends, positions, heads,
-    bias, stride_bias, reach, scale, softcap, pattern, is_asked,
+    bias, stride_bias, reach, scale, softcap, patterns, pattern,
     K: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
     WIDEN: tl.constexpr,
@@ -101,8 +101,8 @@ def attend_piece(
     """Attend with queries x [PAIRS, WIDTH] to one key head's keys first_key <= k < key_end, of which each pair sees
     those at begins <= k < ends, and none sees any from `end` on.
 
-    Returns the largest scores, the sums of exponentials and the sums of values. Scores of pairs that are asked for are
-    written to `pattern`.
+    Returns the largest scores, the sums of exponentials and the sums of values. Scores are written to `patterns`, from
+    index `pattern` on, for pairs whose index is not negative; of keys that a pair does not see they are -inf.
     """
     dim, place = tl.arange(0, WIDTH), tl.arange(0, KEYS)
     m = tl.full([PAIRS], float("-inf"), tl.float32)
@@ -112,13 +112,14 @@ def attend_piece(
         key = i * KEYS + place
         block = tl.load(table + i * KEYS // B).to(tl.int64)
         start = ((block * K + key_head) * B + i * KEYS % B) * D
-        # A mask would keep loads from being asynchronous: keys behind the end are loaded, since their block is there.
-        if WIDTH == D:
-            k = tl.load(keys + start + place[None, :] * D + dim[:, None])
-            v = tl.load(values + start + place[:, None] * D + dim[None, :])
-        else:
-            k = tl.load(keys + start + place[None, :] * D + dim[:, None], mask=(dim < D)[:, None], other=0.0)
-            v = tl.load(values + start + place[:, None] * D + dim[None, :], mask=(dim < D)[None, :], other=0.0)
+        # What lies behind the end may be no number, and a weight of 0 would not remove that. Before a window there are
+        # numbers: keys of the same span.
+        is_there = key < end
+        is_key, is_value = is_there[None, :], is_there[:, None]
+        if WIDTH != D:
+            is_key, is_value = is_key & (dim < D)[:, None], is_value & (dim < D)[None, :]
+        k = tl.load(keys + start + place[None, :] * D + dim[:, None], mask=is_key, other=0.0)
+        v = tl.load(values + start + place[:, None] * D + dim[None, :], mask=is_value, other=0.0)
         if WIDEN:
             k, v = k.to(tl.float32), v.to(tl.float32)
         s = tl.dot(x, k, input_precision="ieee") * scale
@@ -129,18 +130,15 @@ def attend_piece(
             sees = sees & (key[None, :] >= begins)
         if HAS_BIAS:
             distance = key[None, :] - positions + (reach - 1)
-            s += tl.load(bias + (heads * stride_bias)[:, None] + distance, mask=sees, other=0.0)
+            s += tl.load(bias + (heads * stride_bias)[:, None] + distance, mask=is_there[None, :], other=0.0)
         s = tl.where(sees, s, float("-inf"))
         if HAS_PATTERNS:
-            tl.store(pattern + key[None, :], s, mask=is_asked & sees)
+            tl.store(patterns + (pattern + key[None, :]), s, mask=(pattern >= 0) & is_there[None, :])
         largest = tl.maximum(m, tl.max(s, 1))
         finite = tl.where(largest == float("-inf"), 0.0, largest)
         p = tl.exp(s - finite[:, None])
         shrink = tl.exp(m - finite)
         l = l * shrink + tl.sum(p, 1)
-        # What lies behind the end may be no number, and a weight of 0 does not remove that. Before a window there are
-        # numbers: keys of the same span.
-        v = tl.where((key < end)[:, None], v, 0.0)
         z = tl.dot(p.to(values.dtype.element_ty).to(v.dtype), v, z * shrink[:, None], input_precision="ieee")
         m = largest
     return m, l, z
@@ -159,14 +157,13 @@ def queries_of(q, rows, heads, stride_q, is_pair, D: tl.constexpr, WIDTH: tl.con
 
 
 @triton.jit
-def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides, out):
-    """Return where each pair's pattern goes, and whether anybody asks for it."""
+def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides):
+    """Return the index of each pair's pattern among all patterns, or -1 if nobody asks for it."""
     row_slot = tl.load(row_slots + rows, mask=is_pair, other=-1)
     slot = tl.load(slots + row_slot + heads, mask=row_slot >= 0, other=-1)
-    is_asked = slot >= 0
-    start = tl.load(starts + rows, mask=is_asked, other=0).to(tl.int64)
-    stride = tl.load(strides + rows, mask=is_asked, other=0).to(tl.int64)
-    return out + start + slot * stride, is_asked
+    start = tl.load(starts + rows, mask=slot >= 0, other=0)
+    stride = tl.load(strides + rows, mask=slot >= 0, other=0)
+    return tl.where(slot >= 0, start + slot * stride, -1)
 
 
 @triton.jit

@@ -1,8 +1,9 @@
 """Computes attention over a paged cache on a card, and writes the patterns of chosen rows and heads on its way.
 
-A tile is some neighbouring rows of one span, with all query heads of one key head. Tiles of one row are too few to fill
-a card: several programs share the pieces of keys of each, and `_join_pieces` joins them. A tile of several rows has one
-program, which takes all its pieces. Either way a row's pieces are the same, and so are its bits.
+A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into chunks,
+each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of each,
+and `join_pieces_kernel` joins them. In a tile of several rows a program takes all pieces of its chunk. Either way a
+row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
 
 Scores of a chosen row are written as they come, and turned into its pattern once the row's largest score and sum are
 known. This module knows rows, blocks and the keys that each row sees; it knows no requests.
@@ -25,12 +26,13 @@ from model.kernels.cuda.attention_pieces import (
     seen_by,
     write_pattern,
 )
+from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
 PIECE = 256
 """Keys of each of the first pieces."""
-_PATTERN_KEYS = 128
+PATTERN_KEYS = 128
 """Keys of a pattern that are written together."""
 SHARES = 4096
 """Programs that single rows are spread over, if they have enough pieces: enough to fill a card several times, so that
@@ -39,17 +41,17 @@ long rows do not end alone.
 
 
 @triton.jit
-def _attend_single(
+def attend_single_kernel(
     q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
     slots, row_slots, pattern_starts, pattern_strides, patterns,
     part_z, part_m, part_l, stride_q, stride_bias, reach, scale, softcap, num_pieces,
-    K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
-    KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
-    WIDEN: tl.constexpr,
+    K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, CHUNKS: tl.constexpr, PAIRS: tl.constexpr,
+    WIDTH: tl.constexpr, KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one row and the heads of one key head to a share of its pieces; `_join_pieces` joins their sums."""
-    tile, key_head = tl.program_id(0), tl.program_id(1)
+    """Attend with one row and some heads of one key head to a share of its pieces; `join_pieces_kernel` joins them."""
+    tile, key_head, chunk = tl.program_id(0), tl.program_id(1) // CHUNKS, tl.program_id(1) % CHUNKS
     if tl.load(tiles + 3 * tile + 2) == 0:
         return
     span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
@@ -57,15 +59,13 @@ def _attend_single(
     begin, end = seen_by(position, tl.load(lengths + span), window, CAUSAL, HAS_WINDOW)
     if begin >= end:
         return
-    pair, dim = tl.arange(0, PAIRS), tl.arange(0, WIDTH)
+    pair, dim = chunk * PAIRS + tl.arange(0, PAIRS), tl.arange(0, WIDTH)
     is_pair = pair < G
     heads, rows = key_head * G + pair % G, row + pair * 0
     x = queries_of(q, rows, heads, stride_q, is_pair, D, WIDTH, WIDEN)
-    pattern, is_asked = patterns + pair, is_pair
+    pattern = pair
     if HAS_PATTERNS:
-        pattern, is_asked = pattern_of(
-            rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides, patterns
-        )
+        pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
     table = blocks + tl.load(table_starts + span)
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
     piece_end = piece_of(end - 1, BASE, PER_LEVEL, LEVELS) + 1
@@ -74,7 +74,7 @@ def _attend_single(
         key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL, LEVELS), end)
         m, l, z = attend_piece(
             x, keys, values, table, key_head, first_key, key_end, end, begin, end, position, heads,
-            bias, stride_bias, reach, scale, softcap, pattern[:, None], is_asked[:, None],
+            bias, stride_bias, reach, scale, softcap, patterns, pattern[:, None],
             K, D, B, PAIRS, WIDTH, KEYS, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_PATTERNS, WIDEN,
         )  # fmt: skip
         part = (tile * (K * G) + heads).to(tl.int64) * num_pieces + piece
@@ -84,60 +84,72 @@ def _attend_single(
 
 
 @triton.jit
-def _attend_tiles(
+def attend_tiles_kernel(
     q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out,
-    all_m, all_l, stride_q, stride_bias, reach, scale, softcap,
+    all_z, all_m, all_l, stride_q, stride_bias, reach, scale, softcap,
     K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
     KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend with a tile of rows and the heads of one key head."""
-    tile, key_head = tl.program_id(0), tl.program_id(1)
+    """Attend with a chunk of a tile's pairs to all their pieces.
+
+    Sums of values wait in memory while the next piece's are computed: two of them do not fit a thread's registers.
+    """
+    tile, key_head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     span, row, num_rows = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
-    if num_rows == 0:
+    if chunk * PAIRS >= num_rows * G:
         return
-    pair, dim = tl.arange(0, PAIRS), tl.arange(0, WIDTH)
+    pair, dim = chunk * PAIRS + tl.arange(0, PAIRS), tl.arange(0, WIDTH)
     is_pair = pair < num_rows * G
     rows, heads = row + pair // G, key_head * G + pair % G
     # The rows are neighbours, and so are their positions; what they see never begins or ends earlier from row to row.
     position, length = tl.load(positions + row), tl.load(lengths + span)
-    begin, _ = seen_by(position, length, window, CAUSAL, HAS_WINDOW)
-    _, end = seen_by(position + num_rows - 1, length, window, CAUSAL, HAS_WINDOW)
+    begin, _ = seen_by(position + chunk * PAIRS // G, length, window, CAUSAL, HAS_WINDOW)
+    last = tl.minimum((chunk * PAIRS + PAIRS - 1) // G, num_rows - 1)
+    _, end = seen_by(position + last, length, window, CAUSAL, HAS_WINDOW)
     own = (position + tl.minimum(pair // G, num_rows - 1))[:, None]
     begins, ends = seen_by(own, length, window, CAUSAL, HAS_WINDOW)
     x = queries_of(q, rows, heads, stride_q, is_pair, D, WIDTH, WIDEN)
-    pattern, is_asked = patterns + pair, is_pair
+    pattern = pair
     if HAS_PATTERNS:
-        pattern, is_asked = pattern_of(
-            rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides, patterns
-        )
+        pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
     table = blocks + tl.load(table_starts + span)
     m = tl.full([PAIRS], float("-inf"), tl.float32)
     l = tl.zeros([PAIRS], tl.float32)
-    z = tl.zeros([PAIRS, WIDTH], tl.float32)
-    piece_end = piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS) + 1
-    for piece in range(piece_of(begin, BASE, PER_LEVEL, LEVELS), piece_end):
+    first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
+    # One piece at least, so that rows that see nothing get zeros.
+    piece_end = tl.maximum(piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS), first_piece) + 1
+    # In one dimension, where addresses take few registers.
+    program = (tile * K + key_head) * tl.num_programs(2) + chunk
+    own_z = all_z + program.to(tl.int64) * (PAIRS * WIDTH) + tl.arange(0, PAIRS * WIDTH)
+    for piece in range(first_piece, piece_end):
         first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL, LEVELS), begin)
         key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL, LEVELS), end)
         piece_m, piece_l, piece_z = attend_piece(
             x, keys, values, table, key_head, first_key, key_end, end, begins, ends, own, heads,
-            bias, stride_bias, reach, scale, softcap, pattern[:, None], is_asked[:, None],
+            bias, stride_bias, reach, scale, softcap, patterns, pattern[:, None],
             K, D, B, PAIRS, WIDTH, KEYS, HAS_WINDOW, HAS_CAP, HAS_BIAS, HAS_PATTERNS, WIDEN,
         )  # fmt: skip
+        z = tl.reshape(tl.load(own_z, mask=piece > first_piece, other=0.0), [PAIRS, WIDTH])
         m, l, z = joined(m, l, z, piece_m, piece_l, piece_z)
-    at = rows.to(tl.int64) * (K * G) + heads
+        tl.store(own_z, tl.reshape(z, [PAIRS * WIDTH]))
+        tl.debug_barrier()  # another thread may load it
+    # Loaded again: what is computed anew keeps no register while the keys are read.
+    row, num_rows = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
+    at = (row + pair // G).to(tl.int64) * (K * G) + key_head * G + pair % G
+    is_pair = pair < num_rows * G
     if HAS_PATTERNS:
         tl.store(all_m + at, m, mask=is_pair)
         tl.store(all_l + at, l, mask=is_pair)
-    z = z / tl.where(l == 0.0, 1.0, l)[:, None]
+    z = tl.reshape(tl.load(own_z), [PAIRS, WIDTH]) / tl.where(l == 0.0, 1.0, l)[:, None]
     is_out = is_pair[:, None] & (dim < D)[None, :]
     tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
 
 
 @triton.jit
-def _join_pieces(
+def join_pieces_kernel(
     part_z, part_m, part_l, lengths, positions, tiles, window,
     slots, row_slots, pattern_starts, pattern_strides, patterns, out, num_pieces,
     H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr,
@@ -165,48 +177,36 @@ def _join_pieces(
     at = row.to(tl.int64) * H + head
     tl.store(out + at * D + dim, z.to(out.dtype.element_ty), mask=dim < D)
     if HAS_PATTERNS:
-        pattern, is_asked = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides, patterns)
-        if is_asked:
+        pattern = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides)
+        if pattern >= 0:
             is_blind = tl.max(l, 0) == 0.0
             largest, total = tl.where(is_blind, 0.0, tl.max(m, 0)), tl.where(is_blind, 1.0, tl.max(l, 0))
-            write_pattern(pattern, begin, end, length, largest, total, KEYS)
+            write_pattern(patterns + pattern, begin, end, length, largest, total, KEYS)
 
 
 @triton.jit
-def _write_patterns(
+def write_patterns_kernel(
     all_m, all_l, lengths, positions, tiles, window, slots, row_slots, pattern_starts, pattern_strides, patterns,
     H: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write the patterns of a tile's rows and one head, from scores and the sums that `_attend_tiles` left."""
+    """Write the patterns of a tile's rows and one head, from scores and the sums that `attend_tiles_kernel` left."""
     tile, head = tl.program_id(0), tl.program_id(1)
     first_row = tl.load(tiles + 3 * tile + 1)
     length = tl.load(lengths + tl.load(tiles + 3 * tile))
     for i in range(0, tl.load(tiles + 3 * tile + 2)):
         row = first_row + i
         begin, end = seen_by(tl.load(positions + row), length, window, CAUSAL, HAS_WINDOW)
-        pattern, is_asked = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides, patterns)
-        if is_asked:
+        pattern = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides)
+        if pattern >= 0:
             at = row.to(tl.int64) * H + head
             total = tl.load(all_l + at)
             largest = tl.where(total == 0.0, 0.0, tl.load(all_m + at))
-            write_pattern(pattern, begin, end, length, largest, tl.where(total == 0.0, 1.0, total), KEYS)
+            write_pattern(patterns + pattern, begin, end, length, largest, tl.where(total == 0.0, 1.0, total), KEYS)
 
 
 def num_pieces(num_keys: int) -> int:
     """Return how many pieces so many keys have."""
     return pieces.num_pieces(num_keys, PIECE)
-
-
-def tile_rows(group: int, *, is_small: bool) -> int:
-    """Return how many rows a tile may have, of G heads each. is_small: whether patterns are written, or there is a bias
-    by distance.
-    """
-    return max(1, num_pairs(group, is_small=is_small) // group)
-
-
-def num_pairs(group: int, *, is_small: bool) -> int:
-    """Return how many pairs of row and head a tile has: with more, a program would run out of registers."""
-    return max(16 if is_small else 32, int(triton.next_power_of_2(group)))
 
 
 def paged_attention(
@@ -231,17 +231,16 @@ def paged_attention(
     Args:
         q: [T, H, D], each row contiguous, of the dtype of keys.
         keys, values: [block, K, B, D], contiguous; B is a multiple of 16.
-        tiles: [tile, 3] int32: a span, its first row here, and the number of rows, at most `tile_rows`; 0 rows are
+        tiles: [tile, 3] int32: a span, its first row here, and the number of rows, at most TILE_ROWS; 0 rows are
             padding.
-        parts: room for what one kernel leaves to the next: `Parts.of_single_rows` of these tiles and at least
-            `num_pieces` of the longest span, or `Parts.of_rows`, which is needed for patterns only.
+        parts: room for sums: `Parts.of_single_rows` of these tiles and at least `num_pieces` of the longest span, or
+            `Parts.of_tiles` of these tiles.
         out: [T, H, D], contiguous.
         are_single: whether each tile has one row: shares of its pieces then have programs of their own.
         bias: [H, 2 * reach - 1] float32, or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]
-    group, has_patterns = num_heads // num_key_heads, patterns is not None
-    width = max(16, triton.next_power_of_2(dim))
+    shape, has_patterns = shape_of(q.dtype, dim, block_size), patterns is not None
     of_pieces = {"BASE": PIECE, "PER_LEVEL": pieces.PER_LEVEL, "LEVELS": pieces.LEVELS}
     rule = {"CAUSAL": seen.causal, "HAS_WINDOW": seen.window is not None}
     window = seen.window or 0
@@ -252,27 +251,27 @@ def paged_attention(
     inputs = q, keys, values, seen.blocks, seen.table_starts, *rows, tiles if bias is None else bias
     reach = 0 if bias is None else (bias.shape[1] + 1) // 2
     numbers = q.stride(0), 0 if bias is None else bias.stride(0), reach, scale, softcap or 0.0
-    pairs = num_pairs(group, is_small=are_single or has_patterns or bias is not None)
-    shape = {"K": num_key_heads, "G": group, "D": dim, "B": block_size, "PAIRS": pairs, "WIDTH": width}
-    shape |= {"KEYS": 32 if block_size % 32 == 0 else 16, "WIDEN": IS_INTERPRETED}
+    group = num_heads // num_key_heads
+    sizes = shape.sizes | {"K": num_key_heads, "G": group, "D": dim, "B": block_size, "WIDEN": IS_INTERPRETED}
     kinds = {"HAS_CAP": softcap is not None, "HAS_BIAS": bias is not None, "HAS_PATTERNS": has_patterns}
     if not are_single:
-        _attend_tiles[(len(tiles), num_key_heads)](
-            *inputs, *written, out, parts.m, parts.l, *numbers, **shape, **of_pieces, **rule, **kinds,
-            num_warps=pairs // 2, num_stages=3,
+        attend_tiles_kernel[(len(tiles), num_key_heads, num_chunks(group * TILE_ROWS))](
+            *inputs, *written, out, parts.z, parts.m, parts.l, *numbers,
+            **sizes, **of_pieces, **rule, **kinds, **shape.launch,
         )  # fmt: skip
         if has_patterns:
-            _write_patterns[(len(tiles), num_heads)](
-                parts.m, parts.l, *rows, *written, H=num_heads, KEYS=_PATTERN_KEYS, **rule
+            write_patterns_kernel[(len(tiles), num_heads)](
+                parts.m, parts.l, *rows, *written, H=num_heads, KEYS=PATTERN_KEYS, **rule, **OPTIONS
             )
         return
-    most = parts.m.shape[2]
-    shares = min(most, triton.cdiv(SHARES, len(tiles) * num_key_heads))
-    _attend_single[(len(tiles), num_key_heads, shares)](
-        *inputs, *written, parts.z, parts.m, parts.l, *numbers, most, **shape, **of_pieces, **rule, **kinds,
-        num_warps=4 if dim <= 128 else 16, num_stages=3,
+    chunks, most = num_chunks(group), parts.m.shape[2]
+    shares = min(most, triton.cdiv(SHARES, len(tiles) * num_key_heads * chunks))
+    attend_single_kernel[(len(tiles), num_key_heads * chunks, shares)](
+        *inputs, *written, parts.z, parts.m, parts.l, *numbers, most,
+        CHUNKS=chunks, **sizes, **of_pieces, **rule, **kinds, **shape.launch,
     )  # fmt: skip
-    _join_pieces[(len(tiles), num_heads)](
+    join_pieces_kernel[(len(tiles), num_heads)](
         parts.z, parts.m, parts.l, *rows, *written, out, most,
-        H=num_heads, D=dim, WIDTH=width, KEYS=_PATTERN_KEYS, HAS_PATTERNS=has_patterns, **of_pieces, **rule,
+        H=num_heads, D=dim, WIDTH=shape.width, KEYS=PATTERN_KEYS, HAS_PATTERNS=has_patterns,
+        **of_pieces, **rule, **OPTIONS,
     )  # fmt: skip

@@ -6,7 +6,10 @@ Axes: T rows, H query heads, D head dimension.
 from dataclasses import dataclass
 
 import torch
+import triton
 from torch import Tensor
+
+from model.kernels.cuda.attention_shapes import TILE_ROWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +45,7 @@ class PatternRows:
     strides: Tensor
     """[T] int32: the distance between two slots of a row."""
     out: Tensor
-    """[n] float32."""
+    """[n] float32, fewer than 2**31."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +53,9 @@ class Parts:
     """Room for sums over keys, from one kernel to the next; every layer uses the same."""
 
     z: Tensor
-    """[tiles, H, pieces, D] float32, or nothing for tiles of several rows."""
+    """[tiles, H, pieces, D] float32; for tiles of several rows any room for each tile's own sums."""
     m: Tensor
-    """[tiles, H, pieces] float32: the largest scores; for tiles of several rows [T, H, 1]."""
+    """[tiles, H, pieces] float32: the largest scores; for tiles of several rows [T, H], or nothing without patterns."""
     l: Tensor
     """The sums of exponentials, of m's shape."""
 
@@ -65,7 +68,9 @@ class Parts:
         return cls(z, m, l)
 
     @classmethod
-    def of_rows(cls, num_rows: int, num_heads: int, device: torch.device) -> "Parts":
-        """Return room for the sums of so many rows of longer tiles."""
-        m, l = torch.empty((2, num_rows, num_heads, 1), dtype=torch.float32, device=device).unbind()
-        return cls(m.new_empty(0), m, l)
+    def of_tiles(cls, num_tiles: int, num_rows: int, num_heads: int, dim: int, device: torch.device) -> "Parts":
+        """Return room for so many tiles of several rows. num_rows: T where patterns are written, else 0."""
+        width = max(16, triton.next_power_of_2(dim))
+        z = torch.empty((num_tiles, TILE_ROWS, num_heads, width), dtype=torch.float32, device=device)
+        m, l = torch.empty((2, num_rows, num_heads), dtype=torch.float32, device=device).unbind()
+        return cls(z, m, l)

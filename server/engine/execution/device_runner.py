@@ -106,8 +106,8 @@ class DeviceRunner:
             packing = self._graphs.packing(batch, plan.rooms, plan.size)
         if packing is not None:
             return self._run_graph(packing, plan, rows)
-        tile_rows, words = self._step.tile_rows(has_patterns=plan.size > 0), num_words(len(rows))
-        return self._run_kernels(Packing.of(batch, tile_rows, plan.rooms, words=words), plan, rows)
+        packing = Packing.of(batch, self._step.tile_rows, plan.rooms, words=num_words(len(rows)))
+        return self._run_kernels(packing, plan, rows)
 
     def _run_graph(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
         assert self._graphs is not None

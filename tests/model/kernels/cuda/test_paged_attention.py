@@ -16,6 +16,7 @@ from tests.model.kernels.attention_world import SENTINEL, World
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda import attention_pieces, paged_attention
+from model.kernels.cuda.attention_shapes import PAIRS, TILE_ROWS
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
@@ -32,7 +33,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some_world(dtype: torch.dtype) -> World:
-    group = random.choice([1, 2, 3, 4, 8])
+    group = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2])
     dim = random.choice([64, 128, 256, random.choice([8, 20, 80, 96])])
     world = World(
         dtype, block_size=random.choice([16, 32, 48]), group=group, dim=dim, may_be_blind=False, num_sequences=2
@@ -59,22 +60,32 @@ def paged_keys(world: World) -> PagedKeys:
     )
 
 
-def tiles_of(world: World, most_rows: int) -> torch.Tensor:
+def some_rows(world: World, most: int) -> list[int]:
+    """Return up to so many neighbouring rows of each sequence."""
+    rows: list[int] = []
+    for sequence in range(world.num_sequences):
+        own = world.rows_of(sequence)
+        first = random.choice([0, random.randrange(len(own)), max(0, len(own) - most)])
+        rows += own[first : first + most]
+    return rows
+
+
+def tiles_of(world: World, rows: list[int], most_rows: int) -> torch.Tensor:
     """Return tiles of up to so many rows, in any order, with one of padding among them."""
     found = [(0, 0, 0)]
     for sequence in range(world.num_sequences):
-        rows = world.rows_of(sequence)
-        found += [(sequence, rows[i], min(most_rows, len(rows) - i)) for i in range(0, len(rows), most_rows)]
+        own = [row for row in rows if world.owners[row] == sequence]
+        found += [(sequence, own[i], min(most_rows, len(own) - i)) for i in range(0, len(own), most_rows)]
     random.shuffle(found)
     return on_device(found)
 
 
 class Asked:
-    """Rows and heads whose patterns are asked for, and the room for them."""
+    """Some of these rows, and heads, whose patterns are asked for, and the room for them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, rows: list[int]) -> None:
         num_rows, heads = len(world.positions), world.num_heads
-        self.pairs = [(row, head) for row in range(num_rows) for head in range(heads) if random.random() < 0.3]
+        self.pairs = [(row, head) for row in rows for head in range(heads) if random.random() < 0.3]
         rows = sorted({row for row, _ in self.pairs})
         slots = np.full((len(rows), heads), -1, np.int32)
         row_slots, starts, strides = np.full(num_rows, -1), np.zeros(num_rows), np.zeros(num_rows)
@@ -105,17 +116,16 @@ class Asked:
         assert (left == SENTINEL).all()
 
 
-def attend(world: World, *, are_single: bool, asked: Asked | None = None) -> torch.Tensor:
-    """Return the attention [T, H, D] of all rows, each alone or in tiles of any size."""
-    is_small = asked is not None or world.rule["bias"] is not None
-    most = 1 if are_single else random.randint(1, paged_attention.tile_rows(world.group, is_small=is_small))
-    tiles = tiles_of(world, most)
+def attend(world: World, rows: list[int], *, are_single: bool, asked: Asked | None = None) -> torch.Tensor:
+    """Return the attention [rows, H, D] of these rows, each alone or in tiles of any size."""
+    tiles = tiles_of(world, rows, 1 if are_single else random.randint(1, TILE_ROWS))
     out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
     if are_single:
         num_pieces = paged_attention.num_pieces(max(world.lengths))
         parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE)
     else:
-        parts = Parts.of_rows(len(world.q), world.num_heads, DEVICE)
+        num_rows = 0 if asked is None else len(world.q)
+        parts = Parts.of_tiles(len(tiles), num_rows, world.num_heads, world.dim, DEVICE)
     for numbers in (parts.z, parts.m, parts.l):
         numbers.fill_(math.nan)
     rule: dict[str, Any] = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in world.rule.items()}
@@ -131,18 +141,22 @@ def attend(world: World, *, are_single: bool, asked: Asked | None = None) -> tor
         patterns=None if asked is None else asked.rows,
         **rule,
     )
-    return out.cpu()
+    return out.cpu()[rows]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("are_single", [True, False])
 def test_attention_is_the_softmax_written_out(dtype: torch.dtype, are_single: bool) -> None:
-    for _ in range(2):
+    for _ in range(3):
         world = some_world(dtype)
-        asked = Asked(world)
-        found = attend(world, are_single=are_single, asked=asked)
+        rows = some_rows(world, 4 if are_single else TILE_ROWS + 4)
+        asked = Asked(world, rows)
+        found = attend(world, rows, are_single=are_single, asked=asked)
         for sequence in range(world.num_sequences):
-            wrong = (found[world.rows_of(sequence)] - world.mixed(sequence)).abs().max()
+            first = world.rows_of(sequence)[0]
+            places = [i for i, row in enumerate(rows) if world.owners[row] == sequence]
+            expected = world.mixed(sequence)[[rows[i] - first for i in places]]
+            wrong = (found[places] - expected).abs().max()
             assert wrong <= DTYPES[dtype] * (1 + world.v[sequence].abs().max()), world
         asked.check(world, DTYPES[dtype])
 
@@ -151,11 +165,13 @@ def test_attention_is_the_softmax_written_out(dtype: torch.dtype, are_single: bo
 def test_a_row_has_the_same_bits_in_any_tile_and_in_pieces_and_whether_or_not_it_is_looked_at(
     dtype: torch.dtype,
 ) -> None:
-    world = some_world(dtype)
-    expected = attend(world, are_single=True)
-    assert torch.equal(attend(world, are_single=False), expected)
-    assert torch.equal(attend(world, are_single=False, asked=Asked(world)), expected)
-    assert torch.equal(attend(world, are_single=True, asked=Asked(world)), expected)
+    for _ in range(2):
+        world = some_world(dtype)
+        rows = some_rows(world, 4)
+        expected = attend(world, rows, are_single=True)
+        assert torch.equal(attend(world, rows, are_single=False), expected), world
+        assert torch.equal(attend(world, rows, are_single=False, asked=Asked(world, rows)), expected), world
+        assert torch.equal(attend(world, rows, are_single=True, asked=Asked(world, rows)), expected), world
 
 
 def test_pieces_follow_each_other_without_a_gap() -> None:
