@@ -18,13 +18,13 @@ class Bar(NamedTuple):
     least: float | None = None
     most: float | None = None
     unit: str = "share"
-    """What the number is: a share, a ratio, in seconds, or 1 if all is well and 0 if not, which is called well."""
+    """What the number is: share | ratio | error | s, or passed, which is 1 if something passes and 0 if not."""
 
     @property
     def asked(self) -> str:
         """Return the bar in words."""
-        if self.unit == "well":
-            return "well"
+        if self.unit == "passed":
+            return "passes"
         if self.least is not None:
             return f"at least {self.show(self.least)}"
         assert self.most is not None
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
                 return f"{value:.1e}"
             case "s":
                 return f"{value:.1f} s"
-        return "well" if value else "not well"
+        return "passed" if value else "failed"
 
     def is_met(self, value: float) -> bool:
         """Return whether a measured number, which may be no number, is good enough."""
@@ -66,12 +66,12 @@ def _decode(size: str, name: str, shares: tuple[float, float, float]) -> tuple[B
 
 BARS = (
     Bar("logits", NUMBERS, "logits against transformers, float32: largest error", most=1e-4, unit="error"),
-    Bar("graphs", NUMBERS, "greedy answers and patterns with graphs against plain torch", 1.0, unit="well"),
-    Bar("kernels", NUMBERS, "the same without graphs", 1.0, unit="well"),
-    Bar("bits", NUMBERS, "batch-invariant: bits alone against random batches", 1.0, unit="well"),
-    Bar("gpu tests", NUMBERS, "`pytest -m gpu`", 1.0, unit="well"),
-    Bar("kernel tests", NUMBERS, "`pytest tests/model/kernels/cuda` on the card", 1.0, unit="well"),
-    Bar("memcheck", NUMBERS, "these kernels under compute-sanitizer's memcheck", 1.0, unit="well"),
+    Bar("graphs", NUMBERS, "answers and patterns with graphs, as by plain torch", 1.0, unit="passed"),
+    Bar("kernels", NUMBERS, "answers and patterns without graphs, as by plain torch", 1.0, unit="passed"),
+    Bar("bits", NUMBERS, "batch-invariant: the same bits alone and in random batches", 1.0, unit="passed"),
+    Bar("gpu tests", NUMBERS, "`pytest -m gpu`", 1.0, unit="passed"),
+    Bar("kernel tests", NUMBERS, "`pytest tests/model/kernels/cuda` on the card", 1.0, unit="passed"),
+    Bar("memcheck", NUMBERS, "these kernels under compute-sanitizer's memcheck", 1.0, unit="passed"),
     Bar("attention", SPEED, "decode attention alone, 32 x 1,024 keys: share of the bandwidth", 0.70),
     *_decode("small", "1.2B", (0.60, 0.60, 0.45)),
     *_decode("large", "8B", (0.75, 0.70, 0.55)),

@@ -30,7 +30,8 @@ from benchmarks.gpu.plan import Crowd, Plan
 from benchmarks.gpu.report import Machine, Results, keep_other_part, table
 from model.kernels.choice import KernelConfig
 from model.kernels.cuda import paged_attention
-from model.layers import fixed_shapes, triton_attention
+from model.layers import triton_attention
+from model.layers.linear import Linear
 from server.engine.execution import cuda_graphs
 
 CPU = torch.device("cpu")
@@ -53,24 +54,24 @@ PLAN = Plan(
     block_size=16,
     rows=(1, 2, 3),
     peer_rows=(1,),
-    prompt=3,
-    answer=3,
+    prompt=2,
+    answer=2,
     repeats=1,
     calls=1,
     long_prompt=10,
     batched_tokens=32,
     attention_keys=40,
     looking_streams=2,
-    looking_answer=3,
+    looking_answer=2,
     looking_runs=1,
     mixed_streams=1,
-    mixed_steps=4,
+    mixed_steps=3,
     mixed_tokens=16,
-    mixed_prompt=8,
+    mixed_prompt=6,
     mixed_every=2,
     start_seqs=2,
     start_tokens=16,
-    crowd=Crowd(TINY, requests=3, longest_prompt=12, longest_answer=3, context=32),
+    crowd=Crowd(TINY, requests=3, longest_prompt=8, longest_answer=2, context=32),
     num_bytes=1 << 16,
     matrix=32,
 )
@@ -151,8 +152,8 @@ def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: 
 
 
 def test_bits_that_depend_on_the_batch_are_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
-    linear = fixed_shapes.linear
-    monkeypatch.setattr(fixed_shapes, "linear", lambda x, w, b: linear(x, w, b) * (1 + len(x) * 1e-6))
+    call = Linear.__call__
+    monkeypatch.setattr(Linear, "__call__", lambda self, x: call(self, x) * (1 + len(x) * 1e-6))
     checks.check_bits(PLAN, CPU, results)
     assert results.rows["bits"].value == 0.0
     assert results.has_errors
