@@ -26,7 +26,7 @@ WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all bench faults soak fuzz wheels clean
+.PHONY: help install serve lint format types test test-all test-gpu bench faults soak fuzz wheels clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,6 +67,14 @@ test: lint ## lint, types and tests, several at a time; ends by naming what was 
 test-all: lint ## also what needs more than pip: promtool, the image, peers' clients, other torch releases (BUILD_IMAGE=script)
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
 	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
+
+# make says an $(error) in one line and ends with status 2, before anything is installed. What was installed without the
+# extra test-gpu, and without the triton that torch for CUDA brings, is installed again.
+test-gpu: ## on a machine with a CUDA GPU: install, test and measure, into benchmarks/.cache/gpu (ARGS="--part speed")
+	$(if $(wildcard /dev/nvidiactl),,$(error this machine has no CUDA GPU (no /dev/nvidiactl): there is nothing to test))
+	! test -e $(STAMP) || $(BIN)/python -c 'import triton' 2> /dev/null || rm $(STAMP)
+	$(MAKE) install EXTRAS=dev,test-gpu
+	env -u TRITON_INTERPRET $(BIN)/python -m benchmarks.gpu --out benchmarks/.cache/gpu $(ARGS)
 
 bench: install ## speed and start-up beside vLLM, llama.cpp and transformers, memory (ARGS="--models 124m --tables closed")
 	$(BIN)/python -m benchmarks.generation $(ARGS)

@@ -5,13 +5,13 @@ import torch
 from benchmarks.gpu.clock import seconds
 
 
-def bytes_per_second(device: torch.device, num_bytes: int = 1 << 31) -> float:
+def bytes_per_second(device: torch.device, num_bytes: int) -> float:
     """Return the bytes read from memory a second: a sum over what no cache holds."""
     data = torch.ones(num_bytes // 4, device=device)
     return num_bytes / seconds(data.sum, device, calls=4)
 
 
-def operations_per_second(dtype: torch.dtype, device: torch.device, size: int = 8192) -> float:
+def operations_per_second(dtype: torch.dtype, device: torch.device, size: int) -> float:
     """Return the operations a second of a large product (two for each multiplication and addition)."""
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.randn(size, size, device=device).to(dtype)

@@ -1,136 +1,149 @@
-"""Checks that the numbers are right on this device: a small network against `transformers`, and decode graphs
-against steps without. The tests marked `gpu` are run too, where pytest is installed.
+"""Checks that the numbers are right on this device: a small network against `transformers`, a crowd of requests with
+graphs and without against plain torch, and the bits of batch-invariant answers alone and among others.
 """
 
-import importlib.util
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.networks import Network, make_ours, make_theirs
-from benchmarks.gpu.ours import MODES, make_engine, mode_of
+from benchmarks.gpu.networks import make_theirs, read_ours, write_checkpoint
+from benchmarks.gpu.ours import make_cache, make_engine
+from benchmarks.gpu.plan import Plan
+from benchmarks.gpu.report import Results
 from model.batch import Batch, Span
-from model.kv_cache import KVCache
+from model.kernels.choice import KernelConfig
 from model.network.transformer import Transformer
+from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 
-ROOT = Path(__file__).resolve().parents[2]
-_TINY = Network(
-    "tiny",
-    {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 1000,
-        "initializer_range": 0.15,  # large, so that what attention adds decides
-    },
-)
-_CONTEXT = 512
-_PAIRS = ((0, 1), (1, 7), (2, 0))
-
-
-@dataclass(frozen=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    passed: bool
-    detail: str
-
-
-def run_checks(device: torch.device, modes: tuple[str, ...] = MODES) -> list[Check]:
-    """Run the checks in float32, so that little may differ."""
-    theirs = make_theirs(_TINY, torch.float32, device, _CONTEXT)
-    with tempfile.TemporaryDirectory() as folder:
-        model = make_ours(theirs, Path(folder), torch.float32, device)
-    checks = [_logits(theirs, model)]
-    without, mode = _crowd(model, modes[0])
-    for asked in modes[1:]:
-        found, mode = _crowd(model, asked)
-        checks.append(
-            _alike(asked, found, without) if mode == asked else Check(f"decode graphs ({asked})", False, mode)
-        )
-    return checks
-
-
-@torch.inference_mode()
-def _logits(theirs: Any, model: Transformer) -> Check:
-    """Check the logits of a prompt in two chunks."""
-    ids = torch.randint(1, 1000, (300,))
-    expected = theirs(ids[None].to(model.device)).logits[0, 200:].float()
-    cache = KVCache(model.config, 11, 32, model.dtype, model.device)
-    for start, stop in ((0, 200), (200, 300)):
-        span = Span(ids[start:stop].tolist(), start, range(1, 11), model.config.num_layers)
-        hidden = model.forward(Batch([span], 32, model.device), cache)
-    error = ((model.logits(hidden) - expected).abs().max() / expected.abs().max()).item()
-    detail = f"largest difference {error:.1e} of the largest logit"
-    return Check("logits against transformers, float32", error < 1e-4, detail)
+MAX_ERROR = 1e-4
+"""Most that an attention row may differ in float32."""
+_SEQUENCES = 8
+"""Sequences at once."""
 
 
 @dataclass
-class _Told:
-    """What one request returned: tokens, and an attention row for each."""
+class Told:
+    """What one request returned: tokens, their log-probabilities, and an attention row for each."""
 
-    tokens: list[int]
-    rows: list[np.ndarray]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)
+
+    def has_bits_of(self, other: "Told") -> bool:
+        """Return whether all numbers are the same, bit for bit."""
+        rows = zip(self.rows, other.rows, strict=False)
+        return (self.tokens, self.logprobs, len(self.rows)) == (other.tokens, other.logprobs, len(other.rows)) and all(
+            a.tobytes() == b.tobytes() for a, b in rows
+        )
 
 
-def _crowd(model: Transformer, mode: str) -> tuple[list[_Told], str]:
-    """Run requests of many lengths through one engine, half of them with captures. Return what they returned, and
-    the mode that it really has.
-    """
-    draw = random.Random(7)
-    engine = make_engine(model, mode, max_num_seqs=8, max_len=_CONTEXT)
-    told = [_Told([], []) for _ in range(12)]
-    for uid in range(len(told)):
-        prompt = tuple(draw.randrange(1, 1000) for _ in range(draw.randrange(1, 300)))
-        sampling = SamplingParams(max_tokens=draw.randrange(5, 40), seed=uid, temperature=0.0, ignore_eos=True)
-        capture = AttentionCapture(pairs=_PAIRS) if uid % 2 else None
+def check_answers(plan: Plan, device: torch.device, results: Results) -> None:
+    """Check logits, and answers with graphs and without, in float32, so that little may differ."""
+    theirs = make_theirs(plan.crowd.network, torch.float32, device, plan.crowd.context)
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(theirs, Path(folder))
+        plain = read_ours(Path(folder), torch.float32, device, KernelConfig("torch"))
+        model = read_ours(Path(folder), torch.float32, device, plan.kernels)
+    results.put("logits", logits_error(theirs, model, plan), f"of the largest logit, {plan.crowd.longest_prompt} rows")
+    requests = crowd(plan, 7, model)
+    expected = run(_engine(plain, plan, graphs=False), requests)
+    for key, graphs in (("graphs", True), ("kernels", False)):
+        alike, detail = compare(run(_engine(model, plan, graphs=graphs), requests), expected)
+        results.put(key, alike, detail)
+
+
+@torch.inference_mode()
+def logits_error(theirs: Any, model: Transformer, plan: Plan) -> float:
+    """Return the largest error of the logits of a prompt in two chunks, over the largest logit."""
+    count, size = plan.crowd.longest_prompt, plan.block_size
+    first, num_blocks = count * 2 // 3, -(-count // size)
+    ids = torch.randint(1, model.config.vocab_size, (count,))
+    expected = theirs(ids[None].to(model.device)).logits[0, first:].float()
+    cache = make_cache(model, plan, num_blocks + 1)
+    for start, stop in ((0, first), (first, count)):
+        span = Span(ids[start:stop].tolist(), start, range(1, num_blocks + 1), model.config.num_layers)
+        hidden = model.forward(Batch([span], size, model.device), cache)
+    return float((model.logits(hidden) - expected).abs().max() / expected.abs().max())
+
+
+def crowd(plan: Plan, seed: int, model: Transformer) -> list[EngineRequest]:
+    """Return random requests of many lengths: greedy, with log-probabilities, half of them with captures."""
+    draw, config, asked = random.Random(seed), model.config, plan.crowd
+    every = [(layer, head) for layer in range(config.num_layers) for head in range(config.num_heads)]
+    requests = []
+    for uid in range(asked.requests):
+        prompt = tuple(draw.randrange(1, config.vocab_size) for _ in range(draw.randint(1, asked.longest_prompt)))
+        answer = draw.randint(min(5, asked.longest_answer), asked.longest_answer)
+        sampling = SamplingParams(
+            max_tokens=answer, seed=uid, temperature=0.0, ignore_eos=True, logprobs=uid % 3 or None
+        )
+        capture = AttentionCapture(pairs=tuple(draw.sample(every, 3))) if uid % 2 else None
         task = GenerateTask(sampling=sampling, attention=capture)
-        engine.add_request(EngineRequest(uid=uid, prompt_token_ids=prompt, task=task, arrival_time=time.monotonic()))
-    while engine.has_work:
+        requests.append(EngineRequest(uid=uid, prompt_token_ids=prompt, task=task, arrival_time=time.monotonic()))
+    return requests
+
+
+def _engine(model: Transformer, plan: Plan, *, graphs: bool = True) -> Engine:
+    most = _SEQUENCES * plan.block_size
+    return make_engine(model, plan, max_num_seqs=_SEQUENCES, max_len=plan.crowd.context, max_tokens=most, graphs=graphs)
+
+
+def run(engine: Engine, requests: Sequence[EngineRequest], arrivals: Sequence[int] = ()) -> dict[int, Told]:
+    """Run requests and return what each returned; request i is added before step arrivals[i], or at once."""
+    told = {request.uid: Told() for request in requests}
+    waiting = sorted(zip(arrivals or [0] * len(requests), requests, strict=True), key=lambda pair: pair[0])
+    steps = 0
+    while waiting or engine.has_work:
+        while waiting and (waiting[0][0] <= steps or not engine.has_work):
+            engine.add_request(waiting.pop(0)[1])
         for output in engine.step().outputs:
+            if output.error is not None:
+                raise RuntimeError(output.error)
+            own = told[output.uid]
             if output.token_id is not None:
-                told[output.uid].tokens.append(output.token_id)
+                own.tokens.append(output.token_id)
+            if output.logprobs is not None:
+                own.logprobs += [output.logprobs.logprob, *(logprob for _, logprob in output.logprobs.top)]
             for array in output.tensors.values():
-                told[output.uid].rows.append(np.frombuffer(array.data, array.dtype).reshape(array.shape))
-    return told, mode_of(engine)
+                own.rows.append(np.frombuffer(array.data, array.dtype).reshape(array.shape))
+        steps += 1
+    return told
 
 
-def _alike(mode: str, found: list[_Told], expected: list[_Told]) -> Check:
-    same = sum(a.tokens == b.tokens for a, b in zip(found, expected, strict=True))
+def compare(found: dict[int, Told], expected: dict[int, Told]) -> tuple[float, str]:
+    """Return 1 if answers are alike, or 0, and how much they are."""
+    same = [uid for uid in found if found[uid].tokens == expected[uid].tokens]
     error = 0.0
-    for a, b in zip(found, expected, strict=True):
-        if a.tokens == b.tokens:  # after another token all that follows is another text
-            error = max([error, *(float(abs(x - y).max()) for x, y in zip(a.rows, b.rows, strict=True))])
-    detail = f"{same} of {len(found)} greedy answers equal, attention rows within {error:.1e}"
-    return Check(f"decode graphs ({mode}) against steps without, float32", same == len(found) and error < 1e-4, detail)
+    for uid in same:  # after another token all that follows is another text
+        rows = zip(found[uid].rows, expected[uid].rows, strict=True)
+        error = max([error, *(float(abs(a - b).max()) for a, b in rows)])
+    detail = f"{len(same)} of {len(found)} greedy answers equal, attention rows within {error:.1e}"
+    return float(len(same) == len(found) and error < MAX_ERROR), detail
 
 
-def run_tests(limit: float) -> Check:
-    """Run the tests marked `gpu`, in a process of their own; limit: seconds."""
-    name = "tests marked gpu"
-    if importlib.util.find_spec("pytest") is None:
-        return Check(name, True, "left out: pytest is not installed")
-    # Named one by one: other files need more than torch and transformers, and our settings pytest's plugins.
-    files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    options = ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *options, *files]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return Check(name, False, f"not done in {limit:.0f} s")
-    lines = done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]]
-    return Check(name, done.returncode == 0, lines[-1])
+def check_bits(plan: Plan, device: torch.device, results: Results) -> None:
+    """Check that answers of a batch-invariant network have the same bits alone and in random batches."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    dtype = plan.dtype
+    theirs = make_theirs(plan.crowd.network, dtype, device, plan.crowd.context)
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(theirs, Path(folder))
+        model = read_ours(Path(folder), dtype, device, plan.kernels, batch_invariant=True)
+    requests, draw = crowd(plan, seed, model), random.Random(seed)
+    engine = _engine(model, plan)
+    alone = {uid: told for each in requests for uid, told in run(engine, [each]).items()}
+    arrivals = [draw.randrange(plan.crowd.longest_answer) for _ in requests]
+    together = run(engine, requests, arrivals)
+    same = sum(alone[uid].has_bits_of(told) for uid, told in together.items())
+    results.put(
+        "bits", float(same == len(requests)), f"{same} of {len(requests)} answers have the same bits, seed {seed}"
+    )

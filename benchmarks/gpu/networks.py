@@ -1,6 +1,7 @@
-"""Makes the networks that are measured: Llama-shaped, random weights, made by `transformers` on the device itself."""
+"""Makes the networks that are measured: Llama-shaped, with random weights that are drawn on the device itself."""
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from model.checkpoint.registry import read_config
+from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
-from model.loading.loader import load_model
+from model.kernels.choice import KernelConfig
+from model.loading.loader import build_model, load_model
 from model.network.transformer import Transformer
 
 
@@ -22,18 +25,19 @@ class Network:
     sizes: dict[str, Any]
 
 
-SMALL = Network(
-    "124M",
+TINY = Network(
+    "tiny",
     {
-        "hidden_size": 768,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 12,
-        "vocab_size": 50257,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+        "initializer_range": 0.15,  # large, so that what attention adds decides
     },
 )
-LARGE = Network(
+SMALL = Network(
     "1.2B",
     {
         "hidden_size": 2048,
@@ -44,14 +48,24 @@ LARGE = Network(
         "vocab_size": 128256,
     },
 )
+LARGE = Network(
+    "8B",
+    {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    },
+)
 
 
 def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, context: int) -> Any:
-    """Return the network as `transformers` runs it, its head tied to its token table."""
+    """Return the network as `transformers` runs it."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        **network.sizes, max_position_embeddings=context, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0
-    )
+    config = _config(network, context)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -62,16 +76,46 @@ def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, cont
         torch.set_default_dtype(before)
 
 
-def make_ours(theirs: Any, folder: Path, dtype: torch.dtype, device: torch.device) -> Transformer:
-    """Return the same weights, through a folder, as the server reads them."""
+def write_checkpoint(theirs: Any, folder: Path) -> None:
+    """Write the network to a folder, as the server reads it."""
     theirs.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
-    return load_model(folder, read_config(folder), dtype, device, batch_invariant=False)
+
+
+def read_ours(
+    folder: Path, dtype: torch.dtype, device: torch.device, kernels: KernelConfig, *, batch_invariant: bool = False
+) -> Transformer:
+    """Return our network of a folder."""
+    config = read_config(folder)
+    return load_model(folder, config, dtype, device, kernels=kernels, batch_invariant=batch_invariant)
+
+
+@torch.inference_mode()
+def make_ours(
+    network: Network, dtype: torch.dtype, device: torch.device, context: int, kernels: KernelConfig
+) -> Transformer:
+    """Return our network with weights of its own, which no file has held."""
+    with tempfile.TemporaryDirectory() as folder:
+        _config(network, context).save_pretrained(folder)
+        config = read_config(Path(folder))
+    draw = torch.Generator(device).manual_seed(0)
+    weights = {}
+    for weight in weights_of(config):
+        made = torch.ones(weight.shape, dtype=dtype, device=device)
+        weights[weight.name] = made if made.dim() == 1 else made.normal_(0, 0.02, generator=draw)
+    return build_model(config, weights, context=context, kernels=kernels, batch_invariant=False)
+
+
+def _config(network: Network, context: int) -> LlamaConfig:
+    sizes = {"tie_word_embeddings": True} | network.sizes
+    return LlamaConfig(
+        **sizes, max_position_embeddings=context, bos_token_id=0, eos_token_id=0, architectures=["LlamaForCausalLM"]
+    )
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of weights that a decode step reads: the blocks' matrices and the head, which is the token
-    table.
+    """Return the bytes of weights that a decode step reads: the blocks' matrices and the head; of a token table that
+    is not the head a few rows are read, which do not count.
     """
     width, inner = config.hidden_size, config.intermediate_size
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim

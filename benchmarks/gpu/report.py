@@ -1,9 +1,11 @@
-"""Turns measurements into shares of the card's limits, and into a readable table."""
+"""Keeps what was measured, row by row, and turns it into a readable table and into plain data."""
 
+import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.checks import Check
+from benchmarks.gpu.bars import BARS, BY_KEY, Bar
 
 
 @dataclass(frozen=True)
@@ -17,55 +19,41 @@ class Machine:
     operations_per_second: float
 
 
-@dataclass
+@dataclass(frozen=True)
+class Measured:
+    """What was measured for one bar."""
+
+    value: float | None
+    """The number, or None if measuring it ended in an error, or if it cannot be measured here."""
+    detail: str
+    is_error: bool = False
+
+    def is_met(self, bar: Bar) -> bool | None:
+        """Return whether the bar is met, or None if that is not known."""
+        if self.is_error:
+            return False
+        return None if self.value is None else bar.is_met(self.value)
+
+
+@dataclass(frozen=True)
 class Decode:
     """Decoding of one network with a number of sequences at once."""
 
     network: str
     rows: int
-    mode: str
-    """The mode: off | plain | compiled"""
     tokens_per_second: float
     """Tokens a second through our engine: scheduling and sampling included."""
     step_seconds: float
-    """Seconds of a step on the device, by itself."""
+    """Seconds of a step's graph on the device, by itself."""
     floor_seconds: float
     """Seconds to read weights and cache at the card's bandwidth."""
     theirs: float | None
     """Tokens a second of `transformers.generate`."""
-    start_seconds: float
-    """Seconds to capture, and compile, the graphs of all sizes."""
 
     @property
-    def share_of_bandwidth(self) -> float:
-        return self.floor_seconds / self.step_seconds
-
-    @property
-    def over_theirs(self) -> float | None:
-        return None if self.theirs is None else self.tokens_per_second / self.theirs
-
-
-@dataclass
-class Prefill:
-    """One network with one prompt."""
-
-    network: str
-    num_tokens: int
-    seconds: float
-    floor_seconds: float
-    """Seconds of the multiplications and additions at the card's rate."""
-    theirs: float | None
-    """Seconds of `transformers`."""
-
-
-@dataclass
-class Captures:
-    """One of eight streams captures one layer, all heads, compared with no captures."""
-
-    network: str
-    mode: str
-    ratios: list[float]
-    """Tokens a second with captures over without, run by run."""
+    def share(self) -> float:
+        """Return the tokens a second through the engine over those of the floor."""
+        return self.tokens_per_second * self.floor_seconds / self.rows
 
 
 @dataclass
@@ -73,16 +61,54 @@ class Results:
     """All results of a run."""
 
     machine: Machine
-    checks: list[Check] = field(default_factory=list)
+    rows: dict[str, Measured] = field(default_factory=dict)
+    """What was measured, by the keys of the bars."""
     decode: list[Decode] = field(default_factory=list)
-    prefill: list[Prefill] = field(default_factory=list)
-    captures: list[Captures] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    def put(self, key: str, value: float | None, detail: str = "") -> None:
+        """Keep what was measured for a bar."""
+        assert key in BY_KEY
+        self.rows[key] = Measured(value, detail)
+
+    def put_error(self, key: str, error: Exception) -> None:
+        """Keep that measuring ended in an error."""
+        line = " ".join(str(error).split("\n", 1)[0].split())
+        self.rows[key] = Measured(None, f"{type(error).__name__}: {line}", is_error=True)
+
+    @property
+    def has_errors(self) -> bool:
+        """Return whether a number was found wrong, or something could not be measured for an error."""
+        return any(
+            each.is_error or (BY_KEY[key].is_of_numbers and each.is_met(BY_KEY[key]) is False)
+            for key, each in self.rows.items()
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the results as plain data."""
-        return asdict(self)
+        plain = asdict(self)
+        plain["decode"] = [asdict(each) | {"share": each.share} for each in self.decode]
+        plain["rows"] = [
+            {"key": bar.key, "check": bar.check, "asked": bar.asked, "met": found.is_met(bar)} | asdict(found)
+            for bar, found in ((bar, self.rows.get(bar.key)) for bar in BARS)
+            if found is not None
+        ]
+        return plain
+
+
+def keep_other_part(results: Results, part: str, folder: Path) -> None:
+    """Add what an earlier run of the other part left in the folder, if it was on the same kind of card."""
+    path = folder / "results.json"
+    if not path.is_file():
+        return
+    before = json.loads(path.read_text())
+    if before["machine"]["name"] != results.machine.name:
+        return
+    kept = [row for row in before["rows"] if row["key"] in BY_KEY and BY_KEY[row["key"]].part != part]
+    results.rows |= {row["key"]: Measured(row["value"], row["detail"], row["is_error"]) for row in kept}
+    if part == "numbers":
+        results.decode = [Decode(**{k: v for k, v in row.items() if k != "share"}) for row in before["decode"]]
 
 
 def table(results: Results) -> str:
@@ -94,51 +120,37 @@ def table(results: Results) -> str:
         f"torch {machine.torch}, transformers {machine.transformers}; read {machine.bytes_per_second / 1e9:.0f} GB/s, "
         f"bfloat16 products {machine.operations_per_second / 1e12:.0f} TFLOP/s; {results.seconds:.0f} s in all.",
         "",
-        "| check | | |",
-        "|---|---|---|",
-        *(f"| {check.name} | {'passed' if check.passed else 'FAILED'} | {check.detail} |" for check in results.checks),
-        "",
-        "Decode, bfloat16: tokens/s through the engine; the device's own step beside weights and cache over bandwidth.",
-        "",
-        "| network | sequences | graphs | tokens/s | transformers | ratio | step | floor | share | start |",
-        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|",
-        *(_decode_row(row) for row in results.decode),
-        "",
-        "Prefill, bfloat16: one prompt, beside its products over the card's rate.",
-        "",
-        "| network | tokens | ours | transformers | ratio | share of the rate |",
-        "|---|--:|--:|--:|--:|--:|",
-        *(_prefill_row(row) for row in results.prefill),
-        "",
-        "Attention rows of one layer, all heads, for 1 of 8 streams: tokens/s over those with nobody looking.",
-        "",
-        "| network | graphs | median | runs |",
-        "|---|---|--:|---|",
-        *(
-            f"| {row.network} | {row.mode} | {sorted(row.ratios)[len(row.ratios) // 2]:.2f} | "
-            f"{', '.join(f'{ratio:.2f}' for ratio in row.ratios)} |"
-            for row in results.captures
-        ),
+        "| check | asked | measured | met |",
+        "|---|---|---|---|",
+        *(_row(bar, results.rows.get(bar.key)) for bar in BARS),
     ]
+    if results.decode:
+        lines += [
+            "",
+            "Decode: tokens/s through the engine, beside weights and cache over the bandwidth; a graph by itself.",
+            "",
+            "| network | sequences | tokens/s | transformers | step of the engine | graph alone | floor | share |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|",
+            *map(_decode_row, results.decode),
+        ]
     if results.left_out:
         lines += ["", f"Left out for want of time: {'; '.join(results.left_out)}."]
     return "\n".join(lines) + "\n"
 
 
+def _row(bar: Bar, found: Measured | None) -> str:
+    if found is None:
+        return f"| {bar.check} | {bar.asked} | not measured | - |"
+    shown = [] if found.value is None else [bar.show(found.value)]
+    met = {True: "yes", False: "NO", None: "-"}[found.is_met(bar)]
+    detail = found.detail.replace("|", "/").replace("\n", " ")
+    return f"| {bar.check} | {bar.asked} | {'; '.join([*shown, *([detail] if detail else [])])} | {met} |"
+
+
 def _decode_row(row: Decode) -> str:
-    theirs = "-" if row.theirs is None else f"{row.theirs:.0f}"
-    ratio = "-" if row.over_theirs is None else f"{row.over_theirs:.1f}x"
+    theirs = "-" if row.theirs is None else f"{row.theirs:.0f} ({row.tokens_per_second / row.theirs:.1f}x)"
     return (
-        f"| {row.network} | {row.rows} | {row.mode} | {row.tokens_per_second:.0f} | {theirs} | {ratio} | "
-        f"{1e3 * row.step_seconds:.2f} ms | {1e3 * row.floor_seconds:.2f} ms | {row.share_of_bandwidth:.0%} | "
-        f"{row.start_seconds:.0f} s |"
-    )
-
-
-def _prefill_row(row: Prefill) -> str:
-    theirs = "-" if row.theirs is None else f"{1e3 * row.theirs:.1f} ms"
-    ratio = "-" if row.theirs is None else f"{row.theirs / row.seconds:.2f}x"
-    return (
-        f"| {row.network} | {row.num_tokens} | {1e3 * row.seconds:.1f} ms | {theirs} | {ratio} | "
-        f"{row.floor_seconds / row.seconds:.0%} |"
+        f"| {row.network} | {row.rows} | {row.tokens_per_second:.0f} | {theirs} | "
+        f"{1e3 * row.rows / row.tokens_per_second:.2f} ms | {1e3 * row.step_seconds:.2f} ms | "
+        f"{1e3 * row.floor_seconds:.2f} ms | {row.share:.0%} |"
     )

@@ -16,7 +16,7 @@ from model.kernels.choice import KernelConfig
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
 from server.engine.execution.device_runner import DeviceRunner
-from server.engine.request import AttentionCapture, EngineRequest
+from server.engine.request import AttentionCapture, AttentionKind, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
 
@@ -53,7 +53,7 @@ def _crowd() -> list[EngineRequest]:
         looking = None
         if uid in (0, 3, 5):
             pairs = tuple((layer, head) for layer in range(2) for head in range(2) if random.random() < 0.7)
-            kind = "scores" if uid == 5 else "pattern"  # which attention does not write
+            kind: AttentionKind = "scores" if uid == 5 else "pattern"  # which attention does not write
             looking = AttentionCapture(pairs=pairs or ((1, 0),), kind=kind, top_k=(None, 3)[uid == 3])
         given = {"seed": uid} | given
         task = generate(
