@@ -16,6 +16,7 @@ from model.kernels.choice import KernelConfig
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
 from server.engine.execution.device_runner import DeviceRunner
+from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
@@ -64,7 +65,9 @@ def _crowd() -> list[EngineRequest]:
 
 
 def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the steps that were graphs, those that ran kernel by kernel, and those that neither served."""
+    """Count the steps that were graphs, those that ran kernel by kernel, those that neither served, and those that were
+    started while another ran.
+    """
     runner = engine._runner._on_device
     assert runner is not None
     ways: Counter[str] = Counter()
@@ -84,6 +87,13 @@ def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return passed
 
     monkeypatch.setattr(runner, "run", asked)
+    go_on = engine._ahead.go_on
+
+    def went_on(result: StepResult) -> None:
+        go_on(result)
+        ways["ahead"] += engine._ahead.is_running
+
+    monkeypatch.setattr(engine._ahead, "go_on", went_on)
     return ways
 
 
@@ -116,7 +126,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(name: str, tmp_path: Path, mo
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
     _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
-    assert min(ways[way] for way in ("graph", "kernels", "neither")) > 0, ways
+    assert min(ways[way] for way in ("graph", "kernels", "neither", "ahead")) > 0, ways
 
 
 def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path) -> None:
