@@ -3,6 +3,7 @@ its table and keeps to its time.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,46 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert script.main(["--out", str(tmp_path / "out")]) == 2
     assert "no CUDA device" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "calls", "status"),
+    [
+        ([], ["speed", "numbers", "suites"], 1),
+        (["--part", "speed"], ["speed"], 0),
+        (["--part", "numbers"], ["numbers", "suites"], 1),
+    ],
+)
+def test_wrong_numbers_are_a_status_and_missed_bars_are_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    results: Results,
+    part: list[str],
+    calls: list[str],
+    status: int,
+) -> None:
+    called = []
+
+    class Played(Measurement):
+        def speed(self) -> None:
+            called.append("speed")
+            self._results.put("attention", 0.01)
+
+        def numbers(self) -> None:
+            called.append("numbers")
+            self._results.put("bits", 0.0, "23 of 24")
+
+        def suites(self, gpu_tests: Sequence[Path], kernel_tests: Sequence[Path], *options: str) -> None:
+            called.append("suites")
+            assert all(path.exists() for path in (*gpu_tests, *kernel_tests))
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(script, "read_machine", lambda device, plan: results.machine)
+    monkeypatch.setattr(script, "Measurement", Played)
+    assert script.main(["--out", str(tmp_path), *part]) == status
+    assert called == calls
+    assert ("| failed; 23 of 24 | NO |" in (tmp_path / "table.md").read_text()) == (status == 1)
 
 
 def test_every_row_of_speed_is_measured(tmp_path: Path) -> None:

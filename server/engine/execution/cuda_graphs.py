@@ -150,6 +150,8 @@ def has_graphs(model: Transformer, config: EngineConfig) -> bool:
     """
     if config.cuda_graphs == "off" or model.config.kind != "decoder" or isinstance(model, LeadingTransformer):
         return False
+    if model.batch_invariant:  # thousands of small products a step
+        return False
     return model.decoder is not None and model.decoder.triton_step is not None
 
 
