@@ -61,7 +61,7 @@ class Engine:
             self._blocks,
         )
         self._budgets = StepBudgets(config.max_capture_tokens)
-        self._ahead = RunAhead(self._runner, self._plan)
+        self._ahead = RunAhead(self._plan)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was accounted for."""
         live = weights_of(model)
@@ -160,7 +160,7 @@ class Engine:
         if step is None:
             return self._report()
         schedule, wanted = step.schedule, self._cancellation_check(step.schedule)
-        run = partial(self._ahead.run, step, wanted)
+        run = partial(self._ahead.run, self._runner, step, wanted)
         try:
             with self._memory_retry.reserve():
                 result = run_isolated(self._runner, schedule, step.captures, wanted, run)

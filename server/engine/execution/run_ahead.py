@@ -36,9 +36,8 @@ class Step:
 class RunAhead:
     """The step that runs, and the one that was started after it."""
 
-    def __init__(self, runner: ModelRunner, plan: Callable[[], Step | None]) -> None:
+    def __init__(self, plan: Callable[[], Step | None]) -> None:
         """Run the steps that `plan` returns: the next one, or None if nothing is left to do."""
-        self._runner = runner
         self._plan = plan
         self._next: Step | None = None
 
@@ -52,16 +51,16 @@ class RunAhead:
         step, self._next = self._next or self._plan(), None
         return step
 
-    def run(self, step: Step, check: Callable[[], None]) -> StepResult:
+    def run(self, runner: ModelRunner, step: Step, check: Callable[[], None]) -> StepResult:
         """Run a step to its end, and meanwhile start the next one if that can be. Raises what the runner raises."""
-        if not self._runner.can_run_ahead:
+        if not runner.can_run_ahead:
             schedule = step.schedule
-            return self._runner.run(schedule.chunks, step.captures, schedule.encodes, check)
+            return runner.run(schedule.chunks, step.captures, schedule.encodes, check)
         try:
             if step.started is None:
-                step.started = self._start(step, check)
+                step.started = _start(runner, step, check)
                 self._advance(step)
-            self._start_next(step.started)
+            self._start_next(runner, step.started)
             return step.started.finish()
         except BaseException:
             self._drop_next()
@@ -79,21 +78,17 @@ class RunAhead:
         else:
             self._advance(self._next)
 
-    def _start(self, step: Step, check: Callable[[], None], after: StartedStep | None = None) -> StartedStep:
-        schedule = step.schedule
-        return self._runner.start(schedule.chunks, step.captures, schedule.encodes, check, after)
-
     @staticmethod
     def _advance(step: Step) -> None:
         advance(step.schedule)
         step.is_advanced = True
 
-    def _start_next(self, running: StartedStep) -> None:
+    def _start_next(self, runner: ModelRunner, running: StartedStep) -> None:
         step = self._plan()
         if step is None or not step.schedule.sequences or not _may_begin(step, running):
             return  # what was planned is planned again
         try:
-            step.started = self._start(step, lambda: None, running)
+            step.started = _start(runner, step, lambda: None, running)
         except Exception:
             return  # it will be run by itself, and fail there if it must
         self._next = step
@@ -102,6 +97,11 @@ class RunAhead:
         if self._next is not None and self._next.started is not None and self._next.started.passed is not None:
             self._next.started.passed.wait()
         self._next = None
+
+
+def _start(runner: ModelRunner, step: Step, check: Callable[[], None], after: StartedStep | None = None) -> StartedStep:
+    schedule = step.schedule
+    return runner.start(schedule.chunks, step.captures, schedule.encodes, check, after)
 
 
 def _may_begin(step: Step, running: StartedStep) -> bool:

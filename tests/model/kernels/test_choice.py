@@ -106,7 +106,7 @@ def test_kernels_that_are_turned_off_serve_nothing() -> None:
 
 
 def test_a_choice_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="kernels is 'numba'; auto, native, torch are accepted"):
+    with pytest.raises(ValueError, match="kernels is 'numba'; auto, native, triton, torch are accepted"):
         KernelConfig("numba")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel_arithmetic is 'bf16'; auto, float32, bf16-dot are accepted"):
         KernelConfig("auto", "bf16")  # type: ignore[arg-type]
