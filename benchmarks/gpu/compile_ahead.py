@@ -50,7 +50,7 @@ class Usage:
     """What decides the order of its sums."""
     sums: frozenset[str] = frozenset()
     """What makes the order of the sums: the shape and the layout over threads of each tensor that is summed, the
-    instructions that multiply matrices, and how many multiply-adds are fused.
+    instructions that multiply matrices, and how many multiply-adds in float32 are fused.
     """
 
     def faults(self) -> Iterator[str]:
@@ -171,9 +171,9 @@ def _sums(code: str) -> Iterator[str]:
 
 
 def _instructions(code: str) -> Iterator[str]:
-    """Yield the instructions of PTX that multiply matrices, and how many multiply-adds are fused."""
+    """Yield the instructions of PTX that multiply matrices, and how many multiply-adds in float32 are fused."""
     yield from _PRODUCTS.findall(code)
-    yield f"{len(re.findall(r'fma[.]rn', code))} fused"
+    yield f"{len(re.findall(r'fma[.]rn[.](?:ftz[.])?f32', code))} fused"
 
 
 def _line(*cells: object) -> str:
