@@ -63,4 +63,6 @@ def shape_of(dtype: torch.dtype, dim: int, block_size: int) -> Shape:
     # One stage loads a block's number, the next its keys. With five, two steps are on their way; those of wide rows do
     # not fit the shared memory of every card, nor those of float32 the registers.
     num_stages = 5 if dtype.itemsize == 2 and row <= 512 else 3
-    return Shape(width, 32 if block_size % 32 == 0 else 16, num_warps, num_stages)
+    # A step in float32 has fewer keys, since it takes more registers for each.
+    keys = 32 if dtype.itemsize == 2 and block_size % 32 == 0 else 16
+    return Shape(width, keys, num_warps, num_stages)
