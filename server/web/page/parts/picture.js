@@ -18,10 +18,12 @@ function newId() {
  * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a
  * click; onKey(key) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for
  * wheels; onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
+ * inView: a function of the width that returns {y, height}, what to scroll the picture to where it is longer than its
+ * box, or null.
  * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
-  const { draw, overlay, height, label, summary, readout, handle } = props;
+  const { draw, overlay, height, label, summary, readout, handle, inView } = props;
   const [summaryId] = useState(newId);
   const { onPoint, onPick, onKey, onWheel, onDrag } = props;
   const box = useRef(null);
@@ -47,6 +49,12 @@ export function Picture(props) {
   useLayoutEffect(() => {
     if (width > 0 && overlay && isSeen) paint(above.current, overlay, width, tall, mode);
   }, [overlay, width, tall, mode, isSeen]);
+
+  useLayoutEffect(() => {
+    // A canvas that is not painted has no length to scroll.
+    const wanted = width > 0 && inView ? inView(width) : null;
+    if (wanted) scrollTo(box.current, wanted);
+  }, [inView, width]);
 
   useEffect(() => {
     if (handle) handle.current = savers(draw, width, tall, mode);
@@ -86,6 +94,12 @@ export function Picture(props) {
     ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
+}
+
+/** Scroll a box, and nothing else, until what is at y in it is seen. */
+export function scrollTo(box, { y, height }) {
+  const isSeen = y >= box.scrollTop && y + height <= box.scrollTop + box.clientHeight;
+  if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
 /** {png(), svg()}: the picture as it is drawn, as promises of files. */

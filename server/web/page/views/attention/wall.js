@@ -7,7 +7,7 @@ import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { Picture } from "../../parts/picture.js";
+import { Picture, scrollTo } from "../../parts/picture.js";
 import { Problem } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { transposed } from "./numbers.js";
@@ -40,7 +40,8 @@ export function Wall() {
       const chosen = layout(width).place(layer, head);
       frame(context, chosen, 3, colours.accent);
       const place = `${layer} ${head} ${width}`;
-      if (shown.current !== place) scrollTo(box.current, chosen); // once: pointing elsewhere must not scroll back
+      const isNew = shown.current !== place; // pointing elsewhere must not scroll back
+      if (isNew) scrollTo(box.current, { y: chosen.y, height: chosen.size });
       shown.current = place;
       if (hovered) frame(context, layout(width).place(hovered.layer, hovered.head), 1.5, colours.ink);
     },
@@ -120,12 +121,6 @@ function useThumbnails() {
     [shown, showsFirst, orientation, mode],
   );
   return { thumbnails, entries, requests, error, retry, isDone };
-}
-
-/** Scroll the wall of a deep model, and nothing else, until the chosen head is seen. */
-function scrollTo(box, { y, size }) {
-  const isSeen = y >= box.scrollTop && y + size <= box.scrollTop + box.clientHeight;
-  if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
 /** All answers as one array [layer, head, query, key]. */

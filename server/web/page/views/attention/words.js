@@ -1,5 +1,5 @@
 // The text itself with lines from the word that looks to the words it looks at: two columns, or one running text.
-import { html, useCallback, useEffect, useMemo, useRef } from "../../core/html.js";
+import { html, useCallback, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { largest } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -62,22 +62,21 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     else return false;
     return true;
   };
-  const box = useRef(null);
-  useEffect(() => {
-    const scrolled = box.current.querySelector(".canvases");
-    const word = layoutOf(scrolled.clientWidth).of("query", selected.query);
-    if (inColumns || !word) return;
-    const isSeen = word.y >= scrolled.scrollTop && word.y + LINE <= scrolled.scrollTop + scrolled.clientHeight;
-    if (!isSeen) scrolled.scrollTop = word.y - scrolled.clientHeight / 2;
-  }, [selected.query, layoutOf]);
-  return html`<div ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${handle} readout=${readout}
+  const inView = useCallback(
+    (width) => {
+      const word = inColumns ? null : layoutOf(width).of("query", selected.query);
+      return word && { y: word.y, height: LINE };
+    },
+    [inColumns, layoutOf, selected.query],
+  );
+  return html`<${Picture} draw=${draw} overlay=${overlay} handle=${handle} readout=${readout} inView=${inView}
     height=${(width) => layoutOf(width).height}
     label=${`The text with lines from ${
       side === "key" && !inColumns ? "the words that look to the chosen one" : "the chosen word to those it looks at"
     }. Arrow keys choose a word, Enter keeps it.`}
     onPoint=${(x, y, width) => onHover(at(x, y, width))}
     onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))}
-    onKey=${onKey} /></div>`;
+    onKey=${onKey} />`;
 }
 
 /** Which of a pair's words is marked: the only one there is, or in a running text the side that is wanted. */
