@@ -30,7 +30,7 @@ def bytes_per_second(plan: Plan, device: torch.device) -> float:
     caches = [LayerCache(numbers(*shape).transpose(2, 3), numbers(*shape)) for _ in range(_LAYERS)]
     order = (torch.randperm(shape[0] - 1) + 1).tolist()  # blocks of a running server are in no order
     spans = [Span([1], keys - 1, order[row * width : (row + 1) * width], 1) for row in range(rows)]
-    inputs = DeviceBatch.upload(Packing.of(Batch(spans, plan.block_size, device), 1), device)
+    inputs = DeviceBatch.upload(Packing.of(Batch(spans, plan.block_size, device)), device)
     q, seen, rule = numbers(rows, heads, dim), inputs.keys(), AttentionRule(dim**-0.5)
 
     def all_layers() -> None:

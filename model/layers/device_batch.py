@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model.batch import Batch
+from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.paged_keys import PagedKeys
 
 _OF_ROWS = ("token_ids", "positions", "slots", "row_slots", "pattern_starts", "pattern_strides")
@@ -72,17 +73,15 @@ class Packing(NamedTuple):
 
     batch: Batch
     shape: BatchShape
-    tile_rows: int
-    """Rows of a long tile, at most."""
     patterns: Patterns = ()
 
     @classmethod
-    def of(cls, batch: Batch, tile_rows: int, patterns: Patterns = (), *, words: int = 0) -> Self:
+    def of(cls, batch: Batch, patterns: Patterns = (), *, words: int = 0) -> Self:
         """Return the packing of a batch, with no more room than it needs. words: numbers that others put there."""
         counts = np.diff(batch.first_rows)
         single = int((counts == 1).sum())
-        long = int((-(-counts // tile_rows))[counts > 1].sum())
-        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long, words), tile_rows, patterns)
+        long = int((-(-counts // TILE_ROWS))[counts > 1].sum())
+        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long, words), patterns)
 
     @property
     def size(self) -> int:
@@ -90,6 +89,11 @@ class Packing(NamedTuple):
         num_slots = sum(len(room.slots) for room in self.patterns)
         size = self.shape.tail + self.batch.tables_array.size + self._cross_tables().size + num_slots
         return size + -size % _ALIGNED
+
+    @property
+    def longest(self) -> int:
+        """Return the most keys that any span sees, its own or its encoder's."""
+        return max(max(span.num_keys, span.num_cross_keys) for span in self.batch.spans)
 
     def _cross_tables(self) -> np.ndarray:
         has_cross = any(span.num_cross_keys for span in self.batch.spans)
@@ -102,7 +106,7 @@ class Packing(NamedTuple):
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables()
         num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
-        for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1), ("row_slots", -1)):
+        for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1)):
             arrays[name][num_rows:] = fill
         arrays["row_slots"][:] = -1
         arrays["token_ids"][:num_rows] = batch.token_ids_array
@@ -137,10 +141,10 @@ class Packing(NamedTuple):
         tiles[: len(single)] = np.column_stack((single, first_rows[single], np.ones(len(single), np.int64)))
         i = 0
         for span in np.flatnonzero(counts > 1).tolist():
-            offsets = np.arange(0, counts[span], self.tile_rows)
+            offsets = np.arange(0, counts[span], TILE_ROWS)
             own = arrays["long_tiles"][i : i + len(offsets)]
             own[:, 0], own[:, 1] = span, first_rows[span] + offsets
-            own[:, 2] = np.minimum(self.tile_rows, counts[span] - offsets)
+            own[:, 2] = np.minimum(TILE_ROWS, counts[span] - offsets)
             i += len(offsets)
 
 
@@ -152,7 +156,6 @@ class DeviceBatch:
         numbers: Tensor,
         shape: BatchShape,
         *,
-        tile_rows: int,
         batch: Batch | None = None,
         last_tokens: Tensor | None = None,
     ) -> None:
@@ -161,9 +164,7 @@ class DeviceBatch:
         the i-th; None if all are known.
         """
         arrays = views(numbers, shape)
-        self.shape = shape
         self.batch = batch
-        self.tile_rows = tile_rows
         self.num_rows = shape.rows
         self.token_ids, self.positions, self.slots = (arrays[name] for name in ("token_ids", "positions", "slots"))
         self.last_tokens = last_tokens
@@ -177,12 +178,7 @@ class DeviceBatch:
     @classmethod
     def upload(cls, packing: Packing, device: torch.device) -> Self:
         """Bring a batch to the device in one copy, which nothing waits for."""
-        return cls(
-            upload(packing.size, packing.write, device),
-            packing.shape,
-            tile_rows=packing.tile_rows,
-            batch=packing.batch,
-        )
+        return cls(upload(packing.size, packing.write, device), packing.shape, batch=packing.batch)
 
     def num_rows_at(self, layer: int) -> int:
         """Return the number of rows that still need layer `layer`."""
@@ -209,7 +205,7 @@ class DeviceBatch:
             return self.single_tiles, self.long_tiles
         counts = np.diff(self.batch.first_rows[: self.batch.first_rows.index(num_rows) + 1])
         long = counts[counts > 1]
-        num_long = sum(-(-int(count) // self.tile_rows) for count in long)
+        num_long = sum(-(-int(count) // TILE_ROWS) for count in long)
         return self.single_tiles[: len(counts) - len(long)], self.long_tiles[:num_long]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from model.batch import Batch, KeyRange
-from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.paged_attention import num_pieces, paged_attention
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 from model.kernels.cuda.rotate_and_store import rotate_and_store, store
@@ -30,7 +29,7 @@ class TritonAttention(PlainAttention):
     def device_batch(self, batch: Batch) -> DeviceBatch:
         """Return the batch on the device, where its first layer brings it."""
         if self._batch is None or self._batch[0] is not batch:
-            packing = Packing.of(batch, TILE_ROWS)
+            packing = Packing.of(batch)
             self._batch = batch, DeviceBatch.upload(packing, batch.device)
         return self._batch[1]
 

@@ -18,7 +18,6 @@ from model.batch import Batch
 from model.hooks.hooks import Hooks
 from model.hooks.pattern_plan import PatternPlan
 from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
-from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.gate import gated
 from model.kernels.cuda.norms import NormWeights
 from model.kernels.cuda.paged_keys import PatternRows
@@ -57,23 +56,18 @@ class _Pass:
 class TritonStep:
     """The blocks of one stack, with what comes before and after them."""
 
-    tile_rows = TILE_ROWS
-    """Rows of a long tile of a batch, at most."""
-
     def __init__(
         self,
         embedding: Embedding,
         blocks: Sequence[Block],
         final_norm: NormWeights | None,
         ropes: Sequence[Rope | None],
-        attention: TritonAttention,
     ) -> None:
         """Keep the parts. ropes: one for each block."""
         self._embedding = embedding
         self._blocks = blocks
         self._final_norm = final_norm
         self._tables = [None if rope is None else (rope.cos, rope.sin) for rope in ropes]
-        self._attention = attention
         every = [norm for block in blocks for norm in _norms(block)]
         self._norms = {id(norm): _weights_of(norm) for norm in every}
 
@@ -90,8 +84,7 @@ class TritonStep:
 
         local_rope: of the blocks that use it; None is `rope`.
         """
-        attention = blocks[0].attention.f.heads.attention
-        if not isinstance(attention, TritonAttention):
+        if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
             return None
         norms = [norm for block in blocks for norm in _norms(block)]
         if final_norm is not None:
@@ -99,7 +92,7 @@ class TritonStep:
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
         ropes = [(local_rope or rope) if block.uses_local_rope else rope for block in blocks]
-        return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes, attention)
+        return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
     @property
     def device(self) -> torch.device:
@@ -118,12 +111,11 @@ class TritonStep:
 
         Raises what `batch.check` raises, between two blocks; the caches then hold the rows of some.
         """
-        packing = Packing.of(batch, self.tile_rows, plan.rooms)
-        longest = max(max(span.num_keys, span.num_cross_keys) for span in batch.spans)
+        packing = Packing.of(batch, plan.rooms)
         patterns = None
         if plan.size:
             patterns = torch.empty(plan.size, dtype=torch.float32, device=self.device)
-        hidden = self.run(DeviceBatch.upload(packing, self.device), caches, longest, patterns)
+        hidden = self.run(DeviceBatch.upload(packing, self.device), caches, packing.longest, patterns)
         if patterns is not None:
             plan.deliver(patterns.cpu())
         return hidden

@@ -9,7 +9,6 @@ one kernel and not in the other. `python -m benchmarks.gpu.compile_ahead` checks
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 PAIRS = 16
 """Pairs of a row and a query head that a program computes: the rows of one instruction of the tensor cores. With 32 a
@@ -53,9 +52,14 @@ def num_chunks(num_pairs: int) -> int:
     return -(-num_pairs // PAIRS)
 
 
+def width_of(dim: int) -> int:
+    """Return how many dimensions a program computes for a head of `dim`: a power of 2, at least 16."""
+    return max(16, 1 << (dim - 1).bit_length())
+
+
 def shape_of(dtype: torch.dtype, dim: int, block_size: int) -> Shape:
     """Return the shape for heads of a dimension, numbers of a dtype and blocks of a multiple of 16 keys."""
-    width = max(16, int(triton.next_power_of_2(dim)))
+    width = width_of(dim)
     row = width * dtype.itemsize
     # The sums of values and the products of queries are split over warps by dimension: a thread's share is constant.
     # Products in float32, without tensor cores, take more registers than the row's width says.

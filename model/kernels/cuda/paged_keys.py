@@ -6,10 +6,9 @@ Axes: T rows, H query heads, D head dimension.
 from dataclasses import dataclass
 
 import torch
-import triton
 from torch import Tensor
 
-from model.kernels.cuda.attention_shapes import TILE_ROWS
+from model.kernels.cuda.attention_shapes import TILE_ROWS, width_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +69,6 @@ class Parts:
     @classmethod
     def of_tiles(cls, num_tiles: int, num_rows: int, num_heads: int, dim: int, device: torch.device) -> "Parts":
         """Return room for so many tiles of several rows. num_rows: T where patterns are written, else 0."""
-        width = max(16, triton.next_power_of_2(dim))
-        z = torch.empty((num_tiles, TILE_ROWS, num_heads, width), dtype=torch.float32, device=device)
+        z = torch.empty((num_tiles, TILE_ROWS, num_heads, width_of(dim)), dtype=torch.float32, device=device)
         m, l = torch.empty((2, num_rows, num_heads), dtype=torch.float32, device=device).unbind()
         return cls(z, m, l)

@@ -96,7 +96,7 @@ class DecodeGraphs:
             return None
         if batch.num_rows_at(last) != num_rows or not batch.needs_output_of(last):
             return None
-        return Packing(batch, _shape(self.rows[bisect_left(self.rows, num_rows)]), 1, rooms)
+        return Packing(batch, _shape(self.rows[bisect_left(self.rows, num_rows)]), rooms)
 
     @torch.inference_mode()
     def run(self, packed: Tensor, rows: int, kind: Kind) -> Tensor:
@@ -119,7 +119,7 @@ class DecodeGraphs:
         return self._captured[rows, kind]
 
     def _run_network(self, rows: int) -> None:
-        inputs = DeviceBatch(self._numbers, _shape(rows), tile_rows=1, last_tokens=self._last_tokens)
+        inputs = DeviceBatch(self._numbers, _shape(rows), last_tokens=self._last_tokens)
         hidden = self._step.run(inputs, self._cache.layers, self._max_len, self.patterns)
         logits = self._model.logits(hidden, widen=False)
         if len(self.logits) < rows:
@@ -129,7 +129,7 @@ class DecodeGraphs:
         self._draw(rows, Kind.GREEDY)
 
     def _draw(self, rows: int, kind: Kind) -> None:
-        words = sampling_words(DeviceBatch(self._numbers, _shape(rows), tile_rows=1).words, rows).view(torch.int64)
+        words = sampling_words(DeviceBatch(self._numbers, _shape(rows)).words, rows).view(torch.int64)
         self._chosen[:rows] = self._sampler.sample(kind, self.logits[:rows], words)
 
     def _capture(self, run: Callable[[], None]) -> Callable[[], None]:

@@ -106,7 +106,7 @@ class DeviceRunner:
             packing = self._graphs.packing(batch, plan.rooms, plan.size)
         if packing is not None:
             return self._run_graph(packing, plan, rows)
-        packing = Packing.of(batch, self._step.tile_rows, plan.rooms, words=num_words(len(rows)))
+        packing = Packing.of(batch, plan.rooms, words=num_words(len(rows)))
         return self._run_kernels(packing, plan, rows)
 
     def _run_graph(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
@@ -117,23 +117,16 @@ class DeviceRunner:
         kind = choice.kind if choice.is_plain else Kind.GREEDY
         chosen = self._graphs.run(numbers[: packing.size], num_rows, kind)
         if not choice.is_plain:
-            inputs = DeviceBatch(numbers, packing.shape, tile_rows=1)
+            inputs = DeviceBatch(numbers, packing.shape)
             chosen = choice.sample(self._sampler, self._graphs.logits[:num_rows], inputs, numbers[packing.size :])
         return self._finish(self._graphs.hidden[: len(rows)], rows, chosen, plan, self._graphs.patterns)
 
     def _run_kernels(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
         choice = _Choice(rows, self._edits_of(rows), self._model.config.vocab_size, len(rows))
         numbers = self._upload(packing, choice)
-        inputs = DeviceBatch(
-            numbers,
-            packing.shape,
-            tile_rows=packing.tile_rows,
-            batch=packing.batch,
-            last_tokens=self._last_tokens,
-        )
+        inputs = DeviceBatch(numbers, packing.shape, batch=packing.batch, last_tokens=self._last_tokens)
         patterns = numbers.new_empty(plan.size, dtype=torch.float32) if plan.size else None
-        longest = max(max(span.num_keys, span.num_cross_keys) for span in packing.batch.spans)
-        hidden = self._step.run(inputs, self._cache.layers, longest, patterns)
+        hidden = self._step.run(inputs, self._cache.layers, packing.longest, patterns)
         chosen = None
         if rows:
             places = row_words(inputs.words, len(rows)).view(torch.int64)
