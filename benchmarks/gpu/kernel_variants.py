@@ -11,7 +11,15 @@ from typing import Any
 import torch
 import triton
 
-from model.kernels.cuda import add_norm, attention_pieces, attention_shapes, gate, paged_attention, rotate_and_store
+from model.kernels.cuda import (
+    add_norm,
+    attention_pieces,
+    attention_shapes,
+    gate,
+    matmul,
+    paged_attention,
+    rotate_and_store,
+)
 
 FLOAT_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -46,6 +54,11 @@ def variants() -> Iterator[Variant]:
             yield _rotate_and_store(float_type, *shape)
         for activation in GATE:
             yield _gate(float_type, activation)
+        for tile in matmul.WIDE_TILES if float_type == "fp32" else matmul.TILES:
+            for pieces, are_apart, is_whole in MATMUL:
+                if pieces == 1 or are_apart or tile.sums_pieces:
+                    yield _matmul(float_type, tile, pieces, are_apart=are_apart, is_whole=is_whole)
+        yield _join(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
         for float_type in float_types.split():
             yield from _attention(float_type, group, dim, block_size, what)
@@ -82,6 +95,9 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
 """H, K, D, R, the axis of the norms of queries and keys, and whether they are rounded once."""
 
 GATE = ("silu", "gelu", "gelu_tanh", "relu")
+
+MATMUL = ((1, False, True), (1, False, False), (2, False, True), (2, True, True))
+"""Pieces of K, whether each has programs of its own, and whether K is a multiple of a tile's steps."""
 
 
 ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
@@ -221,3 +237,45 @@ def _attention_types(float_type: str, *, has_bias: bool, has_patterns: bool) -> 
     types |= dict.fromkeys(("scale", "softcap"), "fp32")
     # Without a bias or patterns their places are taken by integers that nothing reads.
     return types | {"bias": "*fp32" if has_bias else "*i32", "patterns": "*fp32" if has_patterns else "*i32"}
+
+
+def _matmul(float_type: str, tile: matmul.Tile, pieces: int, *, are_apart: bool, is_whole: bool) -> Variant:
+    types = dict.fromkeys(("x", "w"), f"*{float_type}") | {"out": "*fp32" if are_apart else f"*{float_type}"}
+    if not are_apart:
+        types["bias"] = f"*{float_type}"
+    numbers = ("x_distance", "R", "N", "K", "piece")
+    of_inner = f"{'whole' if is_whole else 'uneven'} K, {pieces} pieces{' apart' if are_apart else ''}"
+    return Variant(
+        kernel=matmul.matmul_kernel,
+        name=f"{float_type} {tile.chunks} x {tile.rows} rows, {tile.columns} outputs, {of_inner}",
+        types=types | dict.fromkeys(numbers, "i32"),
+        constants={
+            "ROWS": tile.rows,
+            "CHUNKS": tile.chunks,
+            "COLUMNS": tile.columns,
+            "INNER": tile.inner,
+            "GROUP": matmul.GROUP,
+            "IS_WHOLE": is_whole,
+            "PIECES": pieces,
+            "IS_PART": are_apart,
+            "WIDEN": False,
+        },
+        num_warps=tile.num_warps,
+        # In float32 each tile has as many multiply-adds as it has numbers, which says nothing of their order.
+        sums_like="" if float_type == "fp32" else f"matmul {float_type}",
+        num_stages=tile.num_stages,
+        multiples_of_16=frozenset(numbers) - {"R"},
+        fuses_multiply_add=True,
+    )
+
+
+def _join(float_type: str) -> Variant:
+    return Variant(
+        kernel=matmul.join_kernel,
+        name=f"{float_type} 4 pieces",
+        types={"parts": "*fp32", "bias": f"*{float_type}", "out": f"*{float_type}"} | dict.fromkeys(("R", "N"), "i32"),
+        constants={"PIECES": 4, "BLOCK": matmul.JOINED},
+        num_warps=matmul.JOIN_WARPS,
+        multiples_of_16=frozenset({"N"}),
+        fuses_multiply_add=True,
+    )

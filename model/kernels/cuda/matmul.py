@@ -1,0 +1,239 @@
+"""Multiplies rows by a weight on a card, x W^T + bias, so that a row has the same bits in a batch of any size.
+
+A number is a sum over K in one order, whatever the tile that computes it. K is cut into pieces by N and K alone. A
+piece is summed from its first product to its last: 16 products by each instruction of the tensor cores, always the same
+one, or product by product in float32. Then the pieces are added up one after the other. Few rows are too few tiles to
+fill a card, so each piece has programs of its own, and `join_kernel` adds them up; with many rows one program sums all
+pieces of its tile.
+
+A tile multiplies 16 or 32 rows at once. From 64 on, newer cards would take an instruction that sums in another order.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.kernels.cuda.interpreter import IS_INTERPRETED
+from model.kernels.cuda.rounding import rounded
+from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
+
+FILL = 96
+"""Programs that use most of a card's bandwidth: nearly one for each of its multiprocessors."""
+FEW_ROWS = 256
+"""Most rows of which the pieces of K have programs of their own."""
+LEAST_PIECE = 512
+"""The least length that pieces of K have on average."""
+GROUP = 8
+"""Neighbouring tiles of rows that run together, so that what they read of the weight is read once."""
+JOINED, JOIN_WARPS = 1024, 4
+"""Numbers that a program of `join_kernel` adds up, and its warps."""
+_MULTIPLE = 128
+"""Pieces begin at multiples of this, and so does every step of every tile over K."""
+_INTERPRETED_INNER = 64
+"""Interpreted, a step's products are summed before they are added: there all tiles have the same steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program computes, `chunks` times `rows` rows and `columns` outputs, in steps of `inner` over K."""
+
+    rows: int
+    chunks: int
+    columns: int
+    inner: int
+    num_warps: int
+    num_stages: int
+    sums_pieces: bool = True
+    """Whether a program has the registers for a second sum of each number, which several pieces take."""
+
+    @property
+    def height(self) -> int:
+        """Return how many rows it has in all."""
+        return self.rows * self.chunks
+
+    def count(self, num_rows: int, num_outputs: int) -> int:
+        """Return how many tiles cover a product [R, N]."""
+        return -(-num_rows // self.height) * -(-num_outputs // self.columns)
+
+
+TILES = (
+    Tile(32, 4, 128, 64, num_warps=8, num_stages=3, sums_pieces=False),
+    Tile(32, 4, 64, 64, num_warps=8, num_stages=4),
+    Tile(32, 2, 64, 64, num_warps=4, num_stages=4, sums_pieces=False),
+    Tile(32, 2, 32, 128, num_warps=4, num_stages=3, sums_pieces=False),
+    Tile(32, 1, 64, 128, num_warps=4, num_stages=4),
+    Tile(32, 1, 32, 128, num_warps=4, num_stages=4),
+    Tile(16, 1, 64, 128, num_warps=4, num_stages=4),
+    Tile(16, 1, 32, 128, num_warps=4, num_stages=5),
+)
+"""The tiles of 16-bit numbers, from the largest."""
+WIDE_TILES = (
+    Tile(32, 2, 64, 32, num_warps=8, num_stages=3),
+    Tile(32, 1, 32, 32, num_warps=4, num_stages=4),
+    Tile(16, 1, 32, 32, num_warps=4, num_stages=4),
+)
+"""The tiles of float32, from the largest."""
+
+
+@triton.jit
+def _place(program, R, N, HEIGHT: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
+    """Return a program's first row and first output: GROUP tiles of rows take turns, then come the next outputs."""
+    row_tiles = tl.cdiv(R, HEIGHT)
+    of_group = GROUP * tl.cdiv(N, COLUMNS)
+    first = program // of_group * GROUP
+    num_tiles = tl.minimum(row_tiles - first, GROUP)
+    within = program % of_group
+    return (first + within % num_tiles) * HEIGHT, within // num_tiles * COLUMNS
+
+
+@triton.jit
+def _none():
+    """Return an empty tuple, to which the numbers of each chunk are added."""
+    return ()
+
+
+@triton.jit
+def _sum_piece(
+    rows, weights, begin, end, K, ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+    IS_WHOLE: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk: `rows` and `weights` are the
+    addresses of the first INNER inputs.
+    """
+    sums = _none()
+    for _ in tl.static_range(CHUNKS):
+        sums += (tl.zeros([ROWS, COLUMNS], tl.float32),)
+    inner = tl.arange(0, INNER)
+    for k in range(begin, end, INNER):
+        is_in = inner < K - k
+        b = tl.load(weights + k) if IS_WHOLE else tl.load(weights + k, mask=is_in[:, None], other=0.0)
+        if WIDEN:
+            b = b.to(tl.float32)
+        following = _none()
+        for i in tl.static_range(CHUNKS):
+            a = tl.load(rows[i] + k) if IS_WHOLE else tl.load(rows[i] + k, mask=is_in[None, :], other=0.0)
+            if WIDEN:
+                a = a.to(tl.float32)
+            following += (tl.dot(a, b, sums[i], input_precision="ieee"),)
+        sums = following
+    return sums
+
+
+@triton.jit(do_not_specialize=["R"])
+def matmul_kernel(
+    x, w, bias, out, x_distance, R, N, K, piece,
+    ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
+    IS_WHOLE: tl.constexpr, PIECES: tl.constexpr, IS_PART: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile, of all pieces of K or (IS_PART) of one: grid (tiles, 1 or pieces).
+
+    piece: the length of one. IS_WHOLE: whether K is a multiple of INNER. out: [R, N], or float32 [pieces, R, N].
+    """
+    first_row, first_column = _place(tl.program_id(0), R, N, ROWS * CHUNKS, COLUMNS, GROUP)
+    row, column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
+    inner = tl.arange(0, INNER)
+    # After the last row and the last output come copies of them, which are not stored.
+    weights = w + tl.minimum(column, N - 1).to(tl.int64)[None, :] * K + inner[:, None]
+    rows = _none()
+    for i in tl.static_range(CHUNKS):
+        rows += (x + tl.minimum(row + i * ROWS, R - 1).to(tl.int64)[:, None] * x_distance + inner[None, :],)
+    begin = tl.program_id(1) * piece
+    end = tl.minimum(begin + piece, K)
+    sums = _sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
+    if PIECES > 1 and not IS_PART:
+        for i in range(1, PIECES):
+            begin = i * piece
+            end = tl.minimum(begin + piece, K)
+            more = _sum_piece(rows, weights, begin, end, K, ROWS, CHUNKS, COLUMNS, INNER, IS_WHOLE, WIDEN)
+            following = _none()
+            for chunk in tl.static_range(CHUNKS):
+                following += (sums[chunk] + more[chunk],)
+            sums = following
+    is_out = (column < N)[None, :]
+    added = 0.0
+    if bias is not None:
+        added = tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)[None, :]
+    dtype: tl.constexpr = out.dtype.element_ty
+    for i in tl.static_range(CHUNKS):
+        at = row + i * ROWS
+        to = out + (tl.program_id(1).to(tl.int64) * R + at)[:, None] * N + column[None, :]
+        y = sums[i] if bias is None else sums[i] + added
+        tl.store(to, rounded(y, dtype).to(dtype), mask=(at < R)[:, None] & is_out)
+
+
+@triton.jit(do_not_specialize=["R"])
+def join_kernel(parts, bias, out, R, N, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up the pieces of BLOCK numbers of a row, in their order: grid (R, blocks)."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(parts + row * N + column, mask=column < N, other=0.0)
+    for i in tl.static_range(1, PIECES):
+        y = y + tl.load(parts + (i * R + row) * N + column, mask=column < N, other=0.0)
+    if bias is not None:
+        y = y + tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
+    dtype: tl.constexpr = out.dtype.element_ty
+    tl.store(out + row * N + column, rounded(y, dtype).to(dtype), mask=column < N)
+
+
+def piece_length(num_outputs: int, num_inputs: int) -> int:
+    """Return the length of the pieces that K is cut into, all of it where N alone gives enough programs."""
+    tiles = -(-num_outputs // TILES[-1].columns)
+    pieces = max(1, min(-(-FILL // tiles), num_inputs // LEAST_PIECE))
+    length = -(-num_inputs // pieces)
+    return length + -length % _MULTIPLE
+
+
+def choose_tile(num_rows: int, num_outputs: int, num_pieces: int, dtype: torch.dtype) -> Tile:
+    """Return the largest tile that fills a card, and has no half that would hold all rows; or else the smallest."""
+    tiles = WIDE_TILES if dtype == torch.float32 else TILES
+    is_split = num_pieces > 1 and num_rows <= FEW_ROWS
+    for tile in tiles:
+        is_needed = tile.height < 2 * num_rows or tile.height == tiles[-1].height
+        programs = tile.count(num_rows, num_outputs) * (num_pieces if is_split else 1)
+        if is_needed and programs >= FILL and (num_pieces == 1 or is_split or tile.sums_pieces):
+            return tile
+    return tiles[-1]
+
+
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + bias: x [R, K], weight [N, K], contiguous, and bias [N], of one dtype -> [R, N].
+
+    The sum and the bias are added in float32 and rounded to the dtype once. Rows may be slices of wider rows.
+
+    Raises ValueError for shapes and dtypes that do not fit.
+    """
+    check_tensor("x", x, DTYPES, (None, None))
+    num_rows, num_inputs = x.shape
+    check_tensor("weight", weight, (x.dtype,), (None, num_inputs))
+    num_outputs = len(weight)
+    if bias is not None:
+        check_tensor("bias", bias, (x.dtype,), (num_outputs,))
+        bias = aligned(bias)
+    out = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
+    if not num_inputs:
+        return out.zero_() if bias is None else out.copy_(bias)
+    if not out.numel():
+        return out
+    x, distance = aligned_rows(x)
+    length = piece_length(num_outputs, num_inputs)
+    pieces = -(-num_inputs // length)
+    tile = choose_tile(num_rows, num_outputs, pieces, x.dtype)
+    is_split = pieces > 1 and num_rows <= FEW_ROWS
+    sums = torch.empty(pieces, num_rows, num_outputs, dtype=torch.float32, device=x.device) if is_split else out
+    inner = _INTERPRETED_INNER if IS_INTERPRETED else tile.inner
+    matmul_kernel[(tile.count(num_rows, num_outputs), pieces if is_split else 1)](
+        x, aligned(weight), None if is_split else bias, sums, distance, num_rows, num_outputs, num_inputs, length,
+        ROWS=tile.rows, CHUNKS=tile.chunks, COLUMNS=tile.columns, INNER=inner, GROUP=GROUP,
+        IS_WHOLE=num_inputs % inner == 0, PIECES=pieces, IS_PART=is_split, WIDEN=IS_INTERPRETED,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+    if is_split:
+        join_kernel[(num_rows, triton.cdiv(num_outputs, JOINED))](
+            sums, bias, out, num_rows, num_outputs, PIECES=pieces, BLOCK=JOINED, num_warps=JOIN_WARPS
+        )
+    return out
