@@ -4,7 +4,8 @@ It knows activations, but not what a layer means, and leaves the forms of a weig
 
 With our kernels a row of the answer has the same bits whatever rows are next to it; that the answers don't depend on
 the batch rests on this. Activations are done inside the product, in registers, the same way for each element. By torch,
-batch invariance costs more: products and activations then go through `fixed_shapes`.
+batch invariance costs more: on a card products then go through a kernel of ours, and elsewhere products and activations
+through `fixed_shapes`.
 
 Axes: rows, in, out.
 """
@@ -53,6 +54,10 @@ class Linear:
             self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
         elif quantize == "fp8":
             self.weight = Fp8Weight(weight, batch_invariant=batch_invariant)
+        elif batch_invariant and quantize == "none" and kernels.uses_triton(weight.dtype, weight.device):
+            from model.layers.triton_weight import TritonWeight  # here: a CPU has no need of Triton
+
+            self.weight = TritonWeight(weight)
         else:
             self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
 

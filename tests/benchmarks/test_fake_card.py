@@ -27,6 +27,13 @@ def test_every_family_stays_within_its_budgets() -> None:
         assert what in done.stdout
 
 
+def test_batch_invariance_takes_one_launch_more_for_a_product_at_most() -> None:
+    done = fake_card("llama", "--batch-invariant", "--places")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "'matmul_kernel'" in done.stdout
+    assert "'linear'" not in done.stdout
+
+
 def test_a_launch_too_many_and_a_copy_that_waits_are_found() -> None:
     code = """
 import sys

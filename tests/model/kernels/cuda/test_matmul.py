@@ -35,9 +35,7 @@ def almost_zero(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("rows", "outputs", "inputs"), [(1, 1, 1), (3, 45, 100), (40, 33, 1100), (70, 130, 64), (19, 7, 530)]
-)
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 45, 100), (18, 33, 1100), (35, 70, 64)])
 def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     rng = fresh_draw()
     x, weight = normal(rows, inputs, dtype=dtype), normal(outputs, inputs, dtype=dtype)
@@ -49,10 +47,10 @@ def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs
 @pytest.mark.parametrize(("outputs", "inputs"), [(40, 72), (33, 1100)])
 def test_a_row_has_the_same_bits_alone_and_anywhere_in_any_batch(outputs: int, inputs: int, dtype: torch.dtype) -> None:
     rng = fresh_draw()
-    x, weight = almost_zero(150, inputs, outputs, dtype, rng.randrange(1 << 30))
+    x, weight = almost_zero(100, inputs, outputs, dtype, rng.randrange(1 << 30))
     bias = rng.choice((None, normal(outputs, dtype=dtype, scale=1e-3)))
     whole = matmul(x, weight, bias)
-    for count in (1, 17, 33, 65, rng.randint(1, 150)):
+    for count in (1, 33, rng.randint(2, 100)):
         chosen = rng.sample(range(len(x)), count)
         assert torch.equal(matmul(x[chosen], weight, bias), whole[chosen]), f"{count} rows"
 
@@ -61,7 +59,7 @@ def test_a_row_has_the_same_bits_alone_and_anywhere_in_any_batch(outputs: int, i
 def test_all_tiles_sum_in_one_order(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare each tile, of all pieces and of one each."""
     rng = fresh_draw()
-    outputs, inputs, rows = 70, rng.randint(1025, 1300), 40
+    outputs, inputs, rows = 40, rng.randint(1025, 1100), 20
     assert num_pieces(outputs, inputs) > 1
     x, weight = almost_zero(rows, inputs, outputs, dtype, rng.randrange(1 << 30))
     found = []
@@ -129,7 +127,7 @@ def test_empty_products_and_what_does_not_fit() -> None:
 
 def test_random_shapes_are_near_the_exact_product() -> None:
     rng = fresh_draw()
-    for _ in range(4):
+    for _ in range(3):
         dtype = rng.choice(DTYPES)
         x = normal(rng.randint(1, 40), inputs := rng.randint(1, 300), dtype=dtype)
         weight = normal(rng.randint(1, 90), inputs, dtype=dtype)

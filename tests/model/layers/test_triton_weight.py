@@ -1,0 +1,51 @@
+"""Which layers multiply by the card's own kernel, and what they compute."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+
+from model.config import Activation
+from model.kernels.choice import KernelConfig
+from model.layers.dense_weight import DenseWeight
+from model.layers.linear import Linear
+from model.layers.triton_weight import TritonWeight
+from tests.invariance import assert_rows_do_not_depend_on_the_batch
+from tests.model.kernels.cuda.card import DTYPES, fresh_draw, normal
+
+TRITON = KernelConfig("triton")
+
+
+def test_products_whose_rows_ignore_the_batch_are_the_cards() -> None:
+    weight = normal(6, 8, dtype=torch.bfloat16)
+    assert isinstance(Linear(weight, kernels=TRITON).weight, TritonWeight)
+    others = (
+        Linear(weight, kernels=TRITON, batch_invariant=False),
+        Linear(weight.double(), kernels=TRITON),
+        Linear(weight, kernels=KernelConfig("torch")),
+        Linear(weight.cpu(), kernels=TRITON, quantize="int8"),
+    )
+    assert all(isinstance(layer.weight, DenseWeight) for layer in others)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_a_layer_computes_its_formula(activation: Activation | None, dtype: torch.dtype) -> None:
+    fresh_draw()
+    weight, bias, x = normal(30, 50, dtype=dtype), normal(30, dtype=dtype), normal(7, 50, dtype=dtype)
+    layer = Linear(weight, bias, kernels=TRITON, activation=activation)
+    exact = x.double() @ weight.double().T
+    before = exact + bias.double()
+    after = torch.nn.functional.gelu(before) if activation else before
+    eps = torch.finfo(dtype).eps
+    for ours, formula in ((layer(x), after), (layer.before_activation(x), before), (layer.product(x), exact)):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours.double(), formula, atol=1e-4 + 4 * eps, rtol=2 * eps)
+    assert torch.equal(layer.to_dense(), weight)
+    assert layer.find_largest(x) is None
+
+
+def test_no_row_depends_on_the_batch() -> None:
+    fresh_draw()
+    layer = Linear(normal(20, 40, dtype=torch.bfloat16), kernels=TRITON, activation="gelu")
+    assert_rows_do_not_depend_on_the_batch(layer, normal(70, 40, dtype=torch.bfloat16))

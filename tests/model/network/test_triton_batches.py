@@ -1,0 +1,102 @@
+"""With a card's kernels and `batch_invariant`, a row's logits have the same bits however the rows are batched."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+
+from model.batch import Batch, Span
+from model.kernels.choice import KernelConfig
+from model.kernels.cuda import matmul, paged_attention
+from model.kernels.cuda.interpreter import IS_INTERPRETED
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from tests import tiny
+from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
+from tests.server.engine.driving import load
+
+pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
+BLOCK, BLOCKS = 16, 2
+"""Keys of a block, and blocks of a sequence."""
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut products into pieces that have programs of their own for up to 4 rows, and take larger tiles for more."""
+    for name, number in {"FILL": 4, "LEAST_PIECE": 16, "_MULTIPLE": 64, "FEW_ROWS": 4}.items():
+        monkeypatch.setattr(matmul, name, number)
+    assert matmul.piece_length(64, 136) == 128
+    if IS_INTERPRETED:
+        monkeypatch.setattr(paged_attention, "SHARES", 4)
+
+
+class Run:
+    """Sequences on their way through a network, each with blocks of its own."""
+
+    def __init__(self, model: Transformer, sequences: list[list[int]]) -> None:
+        self.model = model
+        self.sequences = sequences
+        self.done = [0 for _ in sequences]
+        self.hidden: list[list[Tensor]] = [[] for _ in sequences]
+        num_blocks = 1 + BLOCKS * len(sequences)
+        self.cache = KVCache(model.cache_config, num_blocks, BLOCK, model.dtype, DEVICE, keys_in_rows=True)
+
+    def step(self, counts: dict[int, int]) -> None:
+        """Run the next so many tokens of some sequences, in this order."""
+        spans = []
+        for i, count in counts.items():
+            start, first = self.done[i], 1 + BLOCKS * i
+            tokens = self.sequences[i][start : start + count]
+            spans.append(Span(tokens, start, range(first, first + BLOCKS), self.model.config.num_layers))
+            self.done[i] += len(tokens)
+        hidden = self.model.forward(Batch(spans, BLOCK, DEVICE), self.cache)
+        for i, rows in zip(counts, torch.split(hidden, [span.num_rows for span in spans]), strict=True):
+            self.hidden[i].append(rows)
+
+    def left(self) -> dict[int, int]:
+        """Return how many tokens each sequence still has, of those that have some."""
+        return {
+            i: len(all_) - done
+            for i, (all_, done) in enumerate(zip(self.sequences, self.done, strict=True))
+            if all_ != all_[:done]
+        }
+
+    def logits(self, i: int) -> Tensor:
+        return self.model.logits(torch.cat(self.hidden[i]))
+
+
+def test_a_prompt_has_the_same_logits_whole_in_chunks_among_others_and_token_by_token(tmp_path: Path) -> None:
+    rng = fresh_draw()
+    model = load(
+        tiny.make_variant("llama-gqa", tmp_path, intermediate_size=136),
+        rng.choice(DTYPES),
+        DEVICE,
+        kernels=KernelConfig("triton"),
+        batch_invariant=True,
+    )
+    sequences = [
+        [rng.randrange(2, tiny.VOCAB_SIZE) for _ in range(length)]
+        for length in (rng.randint(17, 20), rng.randint(2, 8))
+    ]
+    expected = []
+    for tokens in sequences:
+        run = Run(model, [tokens])
+        run.step({0: len(tokens)})
+        expected.append(run.logits(0))
+    singly = Run(model, sequences[:1])
+    singly.step({0: len(sequences[0]) - 2})
+    while singly.left():
+        singly.step({0: 1})
+    assert torch.equal(singly.logits(0), expected[0])
+    crowd = Run(model, sequences)
+    while left := crowd.left():
+        chosen = rng.sample(list(left), rng.randint(1, len(left)))
+        crowd.step({i: min(left[i], rng.choice((1, rng.randint(2, 12)))) for i in chosen})
+    for i, logits in enumerate(expected):
+        assert torch.equal(crowd.logits(i), logits)
+    hidden = torch.cat([torch.cat(rows) for rows in crowd.hidden])
+    order = torch.randperm(len(hidden))
+    assert torch.equal(model.logits(hidden[order]), torch.cat(expected)[order])
