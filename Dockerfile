@@ -19,10 +19,8 @@ RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} 
 RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
-ARG DEVICE=cpu
 RUN cd /opt/lightwell/lib/python3*/site-packages \
-    && if [ "${DEVICE}" = cpu ]; then rm -rf torch/include; fi \
-    && rm -rf torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
+    && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
     && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
 
 # 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
@@ -35,13 +33,13 @@ RUN touch /installing \
     && mkdir /added \
     && find /opt/lightwell -type f -cnewer /installing -print0 | tar --create --null --files-from - | tar --extract --directory /added
 
-# 3. What runs. Triton compiles a stub in C for the driver and the graphs' own code at the start: on a GPU that takes a
-# compiler and Python's headers, which the base may have already.
+# 3. What runs. Triton compiles a stub in C for the driver at the start: on a GPU that takes a compiler and Python's
+# headers, which the base may have already.
 FROM ${BASE_IMAGE}
 ARG DEVICE=cpu
 RUN if [ "${DEVICE}" = cuda ]; then \
         test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || headers=libpython3-dev; \
-        apt-get update && apt-get install -y --no-install-recommends g++ libc6-dev ${headers:-} && rm -rf /var/lib/apt/lists/*; \
+        apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev ${headers:-} && rm -rf /var/lib/apt/lists/*; \
     fi
 RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-home lightwell \
     && mkdir /cache && chown lightwell /cache
@@ -55,7 +53,6 @@ ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache \
     TRITON_CACHE_DIR=/cache/triton \
-    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000
 USER lightwell

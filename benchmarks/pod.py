@@ -72,7 +72,7 @@ def read_spec(manifest: Path, speed: float = 1.0) -> Spec:
     )
 
 
-_OURS = ("LIGHTWELL_HOST", "LIGHTWELL_PORT", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
+_OURS = ("LIGHTWELL_HOST", "LIGHTWELL_PORT", "HF_HOME", "TRITON_CACHE_DIR")
 """Variables of a container's own network and volumes."""
 
 

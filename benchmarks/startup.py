@@ -56,8 +56,8 @@ def start_once(name: str, setup: Setup) -> Start:
 
 
 def caches_in(folder: Path) -> dict[str, str]:
-    """Return the environment with which what engines compile is kept there: inductor's and vLLM's own."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
+    """Return the environment with which what engines compile is kept there: Triton's and vLLM's own."""
+    names = ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")
     return {name: str(folder / name.lower()) for name in names}
 
 

@@ -48,7 +48,7 @@ class BatchShape(NamedTuple):
         tiles = [("single_tiles", _TILE * self.single), ("long_tiles", _TILE * self.long)]
         for name, size in (*sizes, *tiles, ("words", self.words), ("tail", 0)):
             yield name, start, size
-            start += size + -size % _ALIGNED
+            start += aligned_size(size)
 
     @property
     def tail(self) -> int:
@@ -87,8 +87,7 @@ class Packing(NamedTuple):
     def size(self) -> int:
         """Return how many numbers there are."""
         num_slots = sum(len(room.slots) for room in self.patterns)
-        size = self.shape.tail + self.batch.tables_array.size + self._cross_tables().size + num_slots
-        return size + -size % _ALIGNED
+        return self.shape.tail + aligned_size(self.batch.tables_array.size + self._cross_tables().size + num_slots)
 
     @property
     def longest(self) -> int:
@@ -207,6 +206,11 @@ class DeviceBatch:
         long = counts[counts > 1]
         num_long = sum(-(-int(count) // TILE_ROWS) for count in long)
         return self.single_tiles[: len(counts) - len(long)], self.long_tiles[:num_long]
+
+
+def aligned_size(size: int) -> int:
+    """Return how many numbers an array of so many takes."""
+    return size + -size % _ALIGNED
 
 
 def upload(size: int, write: Callable[[np.ndarray], None], device: torch.device) -> Tensor:

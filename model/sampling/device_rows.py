@@ -30,9 +30,6 @@ _EVERY_P = 2.0
 _EVERY_K = np.iinfo(np.int64).max
 _GREEDY_UNIFORM = -1.0
 
-NUM_ALTERNATIVES = (0, 1, 5, 20)
-"""Numbers of alternatives that there are graphs for."""
-
 
 class Kind(IntFlag):
     """What the rows of a batch need besides the largest logit. A sampler of more than they need answers the same."""
@@ -55,14 +52,8 @@ class Kind(IntFlag):
 
 
 def num_alternatives(rows: Sequence[SamplerRow]) -> int | None:
-    """Return the least of NUM_ALTERNATIVES that serves all rows, or None if no row asks for log-probabilities.
-
-    Raises ValueError if a row asks for more than all of them.
-    """
-    most = max((-1 if row.params.logprobs is None else row.params.logprobs for row in rows), default=-1)
-    if most > NUM_ALTERNATIVES[-1]:
-        raise ValueError(f"logprobs is {most}; it must be at most {NUM_ALTERNATIVES[-1]}")
-    return None if most < 0 else next(k for k in NUM_ALTERNATIVES if k >= most)
+    """Return the most alternatives that any row asks for, or None if no row asks for log-probabilities."""
+    return max((row.params.logprobs for row in rows if row.params.logprobs is not None), default=None)
 
 
 def packed_size(num_rows: int) -> int:

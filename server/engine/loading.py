@@ -17,7 +17,7 @@ from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
-from server.engine.execution.compile_caches import use_writable_caches
+from server.engine.execution.compile_cache import use_writable_cache
 from server.engine.execution.cuda_graphs import has_graphs, kept_bytes
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun
@@ -54,7 +54,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel, config.num_workers)
     device = resolve_device(config.device)
     if device.type == "cuda":
-        use_writable_caches(config.folder)
+        use_writable_cache(config.folder)
     if device.index is not None:  # one of several cards: compiled kernels run on the current one
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, model_config, device)

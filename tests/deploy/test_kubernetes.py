@@ -178,7 +178,7 @@ def test_settings_arrive_as_they_were_written() -> None:
 def test_every_mount_has_its_volume_and_every_volume_its_mount(which: str) -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container(which)["volumeMounts"]}
     assert set(mounts) == {volume["name"] for volume in pod(which)["volumes"]}
-    for folder in ("HF_HOME", "TORCHINDUCTOR_CACHE_DIR"):
+    for folder in ("HF_HOME", "TRITON_CACHE_DIR"):
         assert variables(which)[folder].startswith(mounts["cache"] + "/")
     if file := variables(which).get("LIGHTWELL_API_KEY_FILE"):
         assert file.startswith(mounts["keys"] + "/")

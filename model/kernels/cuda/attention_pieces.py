@@ -146,7 +146,7 @@ def attend_piece(
 
 @triton.jit
 def queries_of(q, rows, heads, stride_q, is_pair, D: tl.constexpr, WIDTH: tl.constexpr, WIDEN: tl.constexpr):
-    """Return the queries [pairs, WIDTH] of pairs of a row and a head, and the index of each pair in [T, H]."""
+    """Return the queries [pairs, WIDTH] of pairs of a row and a head."""
     dim = tl.arange(0, WIDTH)
     x = tl.load(
         q + rows.to(tl.int64)[:, None] * stride_q + (heads * D)[:, None] + dim[None, :],

@@ -22,7 +22,7 @@ from torch import Tensor
 from model.batch import Batch
 from model.config import ModelConfig
 from model.kv_cache import KVCache
-from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom
+from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom, aligned_size
 from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer
 from model.sampling.device_rows import Kind, packed_size, result_width
@@ -67,7 +67,7 @@ class DecodeGraphs:
         self.rows = _sizes(max_rows)
         most, device = self.rows[-1], model.device
         tables = -(-max_len // cache.block_size) + model.config.num_layers * model.config.num_heads
-        self._numbers = torch.zeros(_shape(most).tail + most * tables, dtype=torch.int32, device=device)
+        self._numbers = torch.zeros(_shape(most).tail + aligned_size(most * tables), dtype=torch.int32, device=device)
         self.patterns = torch.zeros(PATTERN_BYTES // 4, dtype=torch.float32, device=device)
         # What all graphs leave: only one runs at a time, and each would keep a tensor of its own.
         self.hidden = torch.zeros(most, model.config.hidden_size, dtype=model.dtype, device=device)
@@ -150,7 +150,7 @@ def has_graphs(model: Transformer, config: EngineConfig) -> bool:
     """
     if config.cuda_graphs == "off" or model.config.kind != "decoder" or isinstance(model, LeadingTransformer):
         return False
-    if model.batch_invariant:  # thousands of small products a step
+    if model.batch_invariant and config.quantize == "fp8":  # made of thousands of small products a step
         return False
     return model.decoder is not None and model.decoder.triton_step is not None
 

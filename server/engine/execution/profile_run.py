@@ -12,6 +12,8 @@ import torch
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
+from model.sampling.device_rows import Kind, pack, packed_size
+from model.sampling.device_sampler import DeviceSampler
 from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK
@@ -44,16 +46,24 @@ class ProfileRun:
         last = min(rows, self.max_model_len)
         self._forward([self._span(self.max_model_len - last, last)], cache)
         if model.head is not None:
-            logits = model.logits(hidden[:num_seqs], widen=False)
-            params = SamplingParams(max_tokens=1, seed=0, top_p=0.9)
-            sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
-            sampler.sample(logits, [SamplerRow(params, 1, (0,), 1)] * len(logits))
+            self._sample(model.logits(hidden[:num_seqs], widen=False))
 
     @torch.inference_mode()
     def decode(self) -> None:
         """Run a token of as many sequences as may run, each at the end of the longest context."""
         rows = [self._span(self.max_model_len - 1, 1)] * self.max_num_seqs
         self.model.logits(self._forward(rows, self._cache()))
+
+    def _sample(self, logits: torch.Tensor) -> None:
+        model = self.model
+        rows = [SamplerRow(SamplingParams(max_tokens=1, seed=0, top_p=0.9), 1, (0,), 1)] * len(logits)
+        if model.decoder is None or model.decoder.triton_step is None:
+            Sampler(model.config.vocab_size, model.device, model.kernels).sample(logits, rows)
+            return
+        packed = np.zeros(packed_size(len(rows)), np.int64)
+        pack(rows, packed)
+        on_device = torch.from_numpy(packed).to(model.device)
+        DeviceSampler(model.config.vocab_size).sample(Kind.of(rows), logits, on_device)
 
     @property
     def _encoder_len(self) -> int:

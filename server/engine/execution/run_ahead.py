@@ -16,9 +16,6 @@ from server.engine.scheduling.progress import advance, retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence
 
-MOST_LOGPROBS = 20
-"""Most alternatives of a token that the device finds."""
-
 
 @dataclass(slots=True, eq=False)
 class Step:
@@ -122,4 +119,4 @@ def _is_plain(seq: Sequence, captures: RequestCaptures) -> bool:
     if params is None:
         return True
     penalties = params.repetition_penalty != 1.0, params.presence_penalty != 0.0, params.frequency_penalty != 0.0
-    return not any(penalties) and (params.logprobs or 0) <= MOST_LOGPROBS
+    return not any(penalties)

@@ -273,15 +273,11 @@ def test_a_kind_serves_all_rows() -> None:
     assert Kind.of([SamplerRow(params(top_p=0.5), 0), SamplerRow(params(top_k=3), 0)]) == EVERY_KIND
 
 
-def test_alternatives_are_rounded_up_to_what_graphs_have() -> None:
-    def rounded(*asked: int | None) -> int | None:
+def test_alternatives_are_those_of_the_row_that_asks_for_most() -> None:
+    def most(*asked: int | None) -> int | None:
         return num_alternatives([SamplerRow(params(logprobs=n), 0) for n in asked])
 
-    assert [rounded(), rounded(None), rounded(None, 0), rounded(1, 0), rounded(2), rounded(20, 3)] == [
-        None, None, 0, 1, 5, 20,
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="21"):
-        rounded(21)
+    assert [most(), most(None), most(None, 0), most(3, None, 21)] == [None, None, 0, 21]
 
 
 def test_wrong_shapes_are_refused() -> None:

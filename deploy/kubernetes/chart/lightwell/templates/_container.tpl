@@ -36,8 +36,8 @@
 {{- end }}
 - name: HF_HOME
   value: /cache/hub
-- name: TORCHINDUCTOR_CACHE_DIR
-  value: /cache/inductor
+- name: TRITON_CACHE_DIR
+  value: /cache/triton
 {{- with .Values.model.hubTokenSecret }}
 - name: HF_TOKEN
   valueFrom:

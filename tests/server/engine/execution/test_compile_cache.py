@@ -1,4 +1,4 @@
-"""Folders for compiled code: those that are told, unless they cannot be written."""
+"""The folder for compiled code: the one that is told, unless it cannot be written."""
 
 import mmap
 import os
@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.execution.compile_caches import VARIABLES, use_writable_caches
+from server.engine.execution.compile_cache import VARIABLE, use_writable_cache
 
 
 def test_a_folder_that_can_be_written_is_made_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "cache" / "triton"
-    monkeypatch.setenv(VARIABLES[0], str(told))
-    monkeypatch.delenv(VARIABLES[1], raising=False)
-    use_writable_caches(tmp_path / "private")
-    assert os.environ[VARIABLES[0]] == str(told)
+    monkeypatch.setenv(VARIABLE, str(told))
+    use_writable_cache(tmp_path / "private")
+    assert os.environ[VARIABLE] == str(told)
     assert list(told.iterdir()) == []
-    assert VARIABLES[1] not in os.environ
 
 
 def test_a_folder_from_which_nothing_may_be_run_is_not_used(
@@ -29,9 +27,9 @@ def test_a_folder_from_which_nothing_may_be_run_is_not_used(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(mmap, "mmap", refuse)
-    monkeypatch.setenv(VARIABLES[0], str(tmp_path / "cache"))
-    use_writable_caches(tmp_path / "private")
-    assert f"{VARIABLES[0]}={tmp_path}/cache is not usable (Operation not permitted)" in caplog.text
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    use_writable_cache(tmp_path / "private")
+    assert f"{VARIABLE}={tmp_path}/cache is not usable (Operation not permitted)" in caplog.text
     assert f"nor is {tmp_path}/private" in caplog.text
 
 
@@ -40,11 +38,9 @@ def test_one_that_cannot_gives_way_to_a_private_one_with_a_warning(
     is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")  # root may write to any folder, but not into a file
-    for name in VARIABLES:
-        monkeypatch.setenv(name, str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "file" / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    use_writable_caches(tmp_path / "private" if is_told else None)
-    for name in VARIABLES:
-        assert Path(os.environ[name]).is_relative_to(tmp_path / "private" if is_told else tmp_path)
-        assert "file" not in os.environ[name]
-        assert f"{name}={tmp_path}/file/cache is not usable (Not a directory)" in caplog.text
+    use_writable_cache(tmp_path / "private" if is_told else None)
+    assert Path(os.environ[VARIABLE]).is_relative_to(tmp_path / "private" if is_told else tmp_path)
+    assert "file" not in os.environ[VARIABLE]
+    assert f"{VARIABLE}={tmp_path}/file/cache is not usable (Not a directory)" in caplog.text

@@ -1,0 +1,43 @@
+"""Finds a folder for the code that Triton makes for a card, where the one that it is told cannot be used: with a
+read-only root and no volume, or as another user. It compiles nothing.
+"""
+
+import logging
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "TRITON_CACHE_DIR"
+"""The variable that names the folder for compiled code; the image sets it."""
+
+
+def use_writable_cache(folder: Path | None) -> None:
+    """Name a folder in `folder`, which only this server can write, in place of one that cannot be used; None makes one.
+    Without this every kernel of a card would fail.
+    """
+    given = os.environ.get(VARIABLE)
+    problem = _why_not_usable(Path(given)) if given else None
+    if problem is None:
+        return
+    private = (Path(tempfile.mkdtemp(prefix="lightwell-")) if folder is None else folder) / VARIABLE.lower()
+    os.environ[VARIABLE] = str(private)
+    logger.warning("%s=%s is not usable (%s): code for the GPU is compiled at each start", VARIABLE, given, problem)
+    if (problem := _why_not_usable(private)) is not None:
+        logger.warning("nor is %s (%s): give the server a folder for %s, such as a volume", private, problem, VARIABLE)
+
+
+def _why_not_usable(folder: Path) -> str | None:
+    """Return why code cannot be written to a folder, which is made if there is none, and run from it; None if it can.
+    What `docker run --tmpfs` mounts holds no code that runs.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.truncate(mmap.PAGESIZE)
+            mmap.mmap(file.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
