@@ -2,6 +2,7 @@
 requests.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -290,9 +291,9 @@ def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int)
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
     """Return block tables one under the other, filled up with zeros: [span, J] int32."""
     width = max(map(len, tables))
-    numbers: list[int] = []
+    numbers = array("i")
     for table in tables:
-        numbers += table
+        numbers.extend(table)
         if len(table) < width:
-            numbers += [0] * (width - len(table))
+            numbers.frombytes(bytes(numbers.itemsize * (width - len(table))))
     return np.array(numbers, np.int32).reshape(len(tables), width)

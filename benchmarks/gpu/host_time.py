@@ -1,6 +1,7 @@
-"""Measures what a step costs the host, device or not: `python -m benchmarks.gpu.host_time`.
+"""Measures what a step costs the host, without a device: `TRITON_INTERPRET=1 python -m benchmarks.gpu.host_time`.
 
-Each measurement is one function of `MEASUREMENTS`: it takes the rows of a step, and returns what is timed by its name.
+The whole step is an engine's, of a network that does nothing (`benchmarks.gpu.idle_network`). Each measurement of a
+part is one function of `MEASUREMENTS`: it takes the rows of a step, and returns what is timed by its name.
 """
 
 import gc
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.gpu.idle_network import step_seconds
 from model.sampling.device_edits import PackedEdits, RowEdits
 from model.sampling.device_rows import Kind, num_alternatives, pack, packed_size, result_width, unpack
 from model.sampling.device_sampler import DeviceSampler
@@ -27,6 +29,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "top_p, 5 logprobs": {"temperature": 0.8, "top_p": 0.9, "logprobs": 5},
     "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1},
 }
+WHOLE_STEPS = ("greedy", "top_p")
+"""The options of which whole steps are measured."""
+_ROUNDS = 3
+"""Rounds of each measurement of whole steps, of which the quietest counts: other machines' work comes and goes."""
 _VOCAB_SIZE = 128_256
 _PROMPT, _ANSWER = 500, 500
 
@@ -115,7 +121,11 @@ def main() -> None:
             rows = make_rows(num_rows, options)
             parts = {part: call for measured in MEASUREMENTS for part, call in measured(rows).items()}
             times = ", ".join(f"{part} {microseconds(call):.0f} us" for part, call in parts.items())
-            print(f"{name:>18} {num_rows:4} rows: {times}")
+            if name in WHOLE_STEPS:
+                rounds = [step_seconds(num_rows, options, _PROMPT + _ANSWER) for _ in range(_ROUNDS)]
+                p50, p90 = min((statistics.median(each), each[int(0.9 * len(each))]) for each in rounds)
+                times += f", whole step {1e6 * p50:.0f} us (p90 {1e6 * p90:.0f})"
+            print(f"{name:>18} {num_rows:4} rows: {times}", flush=True)
     for kind in (Kind.GREEDY, Kind.RANDOM, Kind.RANDOM | Kind.TOP_K, Kind.RANDOM | Kind.TOP_P, Kind(7)):
         counts = [num_operations(kind, k) for k in (None, 0, 5)]
         print(f"{kind!r}: operations {counts[0]}, with log-probabilities {counts[1]}, with alternatives {counts[2]}")

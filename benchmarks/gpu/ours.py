@@ -19,7 +19,7 @@ from benchmarks.gpu.clock import seconds, wait_for
 from benchmarks.gpu.plan import Plan
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
-from model.layers.device_batch import upload, views
+from model.layers.device_batch import upload
 from model.network.transformer import Transformer
 from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
@@ -120,8 +120,7 @@ def graph_seconds(engine: Engine, plan: Plan, num_rows: int, num_keys: int) -> f
     assert packing is not None, "these rows are of no graph"
 
     def write(numbers: np.ndarray) -> None:
-        packing.write(numbers)
-        views(numbers, packing.shape)["words"][:] = 0
+        packing.write(numbers)[:] = 0
 
     numbers = upload(packing.size, write, model.device)
     run = partial(graphs.run, numbers, packing.shape.rows, Kind.GREEDY)

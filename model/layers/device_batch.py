@@ -7,8 +7,9 @@ the tail, which has any length: block tables, and the heads that are looked at.
 Axes: T rows, S spans.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -41,19 +42,11 @@ class BatchShape(NamedTuple):
     words: int = 0
     """Numbers that others put between the arrays and the tail."""
 
-    def places(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the name of each array, the index of its first number and how many numbers it has."""
-        start = 0
-        sizes = [(name, self.rows) for name in _OF_ROWS] + [(name, self.spans) for name in _OF_SPANS]
-        tiles = [("single_tiles", _TILE * self.single), ("long_tiles", _TILE * self.long)]
-        for name, size in (*sizes, *tiles, ("words", self.words), ("tail", 0)):
-            yield name, start, size
-            start += aligned_size(size)
-
     @property
     def tail(self) -> int:
         """Return the index of the first number of the tail."""
-        return next(start for name, start, _ in self.places() if name == "tail")
+        start: int = _places(self)["tail"].start
+        return start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +61,8 @@ class PatternRoom:
     num_keys: int
 
 
-class Packing(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Packing:
     """A batch as it is written to one array."""
 
     batch: Batch
@@ -83,27 +77,28 @@ class Packing(NamedTuple):
         long = int((-(-counts // TILE_ROWS))[counts > 1].sum())
         return cls(batch, BatchShape(batch.num_rows, len(counts), single, long, words), patterns)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Return how many numbers there are."""
         num_slots = sum(len(room.slots) for room in self.patterns)
-        return self.shape.tail + aligned_size(self.batch.tables_array.size + self._cross_tables().size + num_slots)
+        return self.shape.tail + aligned_size(self.batch.tables_array.size + self._cross_tables.size + num_slots)
 
     @property
     def longest(self) -> int:
         """Return the most keys that any span sees, its own or its encoder's."""
         return max(max(span.num_keys, span.num_cross_keys) for span in self.batch.spans)
 
+    @cached_property
     def _cross_tables(self) -> np.ndarray:
         has_cross = any(span.num_cross_keys for span in self.batch.spans)
         return self.batch.cross_key_range.tables_array if has_cross else np.zeros((0, 0), np.int32)
 
-    def write(self, out: np.ndarray) -> None:
-        """Write all numbers to out [size] int32, but those that others put there. Rows and spans that the batch lacks
-        get numbers that touch nothing: no slot, no keys, no rows.
+    def write(self, out: np.ndarray) -> np.ndarray:
+        """Write all numbers to out [size] int32 but those that others put there, and return the place of these. Rows
+        and spans that the batch lacks get numbers that touch nothing: no slot, no keys, no rows.
         """
         arrays = views(out, self.shape)
-        batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables()
+        batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables
         num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
         for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1)):
             arrays[name][num_rows:] = fill
@@ -130,14 +125,17 @@ class Packing(NamedTuple):
             arrays["pattern_strides"][rows] = len(rows) * room.num_keys
             tail[end : end + len(room.slots)] = room.slots
             end += len(room.slots)
+        return arrays["words"]
 
     def _write_tiles(self, arrays: dict[str, np.ndarray]) -> None:
+        tiles = arrays["single_tiles"]
+        tiles[:, :2] = np.arange(len(tiles))[:, None]  # those of the padding have no keys, and get zeros
+        tiles[:, 2] = 1
+        if self.batch.num_rows == len(self.batch.spans):
+            return
         first_rows, counts = np.array(self.batch.first_rows[:-1]), np.diff(self.batch.first_rows)
         single = np.flatnonzero(counts == 1)
-        tiles = arrays["single_tiles"]
-        padding = np.arange(len(single), len(tiles))  # rows of spans that have no keys: they get zeros
-        tiles[len(single) :] = np.column_stack((padding, padding, np.ones_like(padding)))
-        tiles[: len(single)] = np.column_stack((single, first_rows[single], np.ones(len(single), np.int64)))
+        tiles[: len(single), 0], tiles[: len(single), 1] = single, first_rows[single]
         i = 0
         for span in np.flatnonzero(counts > 1).tolist():
             offsets = np.arange(0, counts[span], TILE_ROWS)
@@ -213,7 +211,7 @@ def aligned_size(size: int) -> int:
     return size + -size % _ALIGNED
 
 
-def upload(size: int, write: Callable[[np.ndarray], None], device: torch.device) -> Tensor:
+def upload(size: int, write: Callable[[np.ndarray], object], device: torch.device) -> Tensor:
     """Return numbers [size] int32 on the device, which `write` is called to write. The copy is asynchronous: torch
     keeps the pinned memory that it reads from until it is done.
     """
@@ -224,7 +222,19 @@ def upload(size: int, write: Callable[[np.ndarray], None], device: torch.device)
 
 def views(numbers: _Numbers, shape: BatchShape) -> dict[str, _Numbers]:
     """Return the arrays within the numbers of a batch, by name, the tail among them."""
-    found = {name: numbers[start : start + size] for name, start, size in shape.places()}
+    found = {name: numbers[place] for name, place in _places(shape).items()}
     for name in ("single_tiles", "long_tiles"):
         found[name] = found[name].reshape(-1, _TILE)
-    return found | {"tail": numbers[shape.tail :]}
+    return found
+
+
+@lru_cache(maxsize=256)
+def _places(shape: BatchShape) -> Mapping[str, slice]:
+    """Return the place of each array among the numbers of a batch, by name."""
+    sizes = [(name, shape.rows) for name in _OF_ROWS] + [(name, shape.spans) for name in _OF_SPANS]
+    tiles = [("single_tiles", _TILE * shape.single), ("long_tiles", _TILE * shape.long)]
+    places, start = {}, 0
+    for name, size in (*sizes, *tiles, ("words", shape.words)):
+        places[name] = slice(start, start + size)
+        start += aligned_size(size)
+    return places | {"tail": slice(start, None)}

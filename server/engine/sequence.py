@@ -7,6 +7,7 @@ are stored in separate blocks. It knows nothing of tensors, of which sequences o
 Standard library only.
 """
 
+from array import array
 from bisect import bisect_left
 from enum import Enum
 from typing import NamedTuple
@@ -118,8 +119,9 @@ class Sequence:
         self.num_cached_tokens = 0
         """Prompt tokens taken from the prefix cache when the sequence first ran (not after a preemption)."""
         self.num_preemptions = 0
-        self.block_table: list[int] = []
-        self.cross_block_table: list[int] = []
+        # Arrays of int32, since every step copies them.
+        self.block_table = array("i")
+        self.cross_block_table = array("i")
         """Blocks of the encoder's positions."""
         self.block_hashes: list[bytes] = []
         """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
@@ -232,7 +234,7 @@ class Sequence:
     def __repr__(self) -> str:
         return (
             f"Sequence(uid={self.uid}, {self.status.value}, {self.num_computed_tokens}/{len(self.token_ids)} computed, "
-            f"prompt {self.num_prompt_tokens}, blocks {self.block_table})"
+            f"prompt {self.num_prompt_tokens}, blocks {self.block_table.tolist()})"
         )
 
 

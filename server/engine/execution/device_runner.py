@@ -18,7 +18,7 @@ from model.hooks.hooks import Hooks
 from model.hooks.pattern_plan import PatternPlan
 from model.kv_cache import KVCache
 from model.layers import device_batch
-from model.layers.device_batch import DeviceBatch, Packing, views
+from model.layers.device_batch import DeviceBatch, Packing
 from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer
 from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
@@ -138,8 +138,8 @@ class DeviceRunner:
         """Bring a batch to the device, and behind it the edits of its logits."""
 
         def write(numbers: np.ndarray) -> None:
-            packing.write(numbers[: packing.size])
-            choice.write(views(numbers, packing.shape)["words"], numbers[packing.size :])
+            words = packing.write(numbers[: packing.size])
+            choice.write(words, numbers[packing.size :])
 
         return device_batch.upload(packing.size + choice.edits_size, write, self._model.device)
 

@@ -151,10 +151,7 @@ class ModelRunner:
         last_tokens: by uid, the place of a token that is still unknown among those of the step before.
         """
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
-        spans = [_span(chunk) for chunk in ordered]
-        for i, (seq, _, _) in enumerate(ordered):
-            if seq.awaits_token:
-                spans[i] = spans[i]._replace(token_ids=[-1 - last_tokens[seq.uid]])
+        spans = [_span(chunk, last_tokens) for chunk in ordered]
         batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
@@ -257,10 +254,11 @@ class ModelRunner:
 _layers_needed = attrgetter("sequence.num_layers_needed")
 
 
-def _span(chunk: Chunk) -> Span:
+def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
+    """Return a chunk as a span; `last_tokens` as in `_place`."""
     seq, start, num_tokens = chunk
     return Span(
-        seq.token_ids[start : start + num_tokens],
+        [-1 - last_tokens[seq.uid]] if seq.awaits_token else seq.token_ids[start : start + num_tokens],
         start,
         seq.block_table,
         seq.num_layers_needed,

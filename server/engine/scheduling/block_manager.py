@@ -128,7 +128,7 @@ class BlockManager:
                 del self._cached[block]
             self._num_holders[block] += 1
         if hits:
-            seq.block_table += hits
+            seq.block_table.extend(hits)
             seq.num_published_blocks = len(hits)
         for _ in range(num_new):
             seq.block_table.append(self._take_free_block())
@@ -166,8 +166,8 @@ class BlockManager:
                 self._blank.append(block)
             else:
                 self._cached[block] = None
-        seq.block_table.clear()
-        seq.cross_block_table.clear()
+        del seq.block_table[:]
+        del seq.cross_block_table[:]
         seq.num_published_blocks = 0
 
     def check_integrity(self, holders: Iterable[Sequence] | None = None) -> None:

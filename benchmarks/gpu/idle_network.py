@@ -1,0 +1,106 @@
+"""Runs the engine as on a card with a network that does nothing, so that what is left of a step is the host's part.
+
+The kernels, the graphs and the choice of tokens are left out, and nothing else is: a step is scheduled while the one
+before runs, its numbers are written and copied, the tokens are read back and accounted for. On a card, some tens of
+microseconds come on top, which starting a graph, copies and events take.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from benchmarks.checkpoint import random_prompts
+from benchmarks.gpu.networks import Network, make_ours
+from model.kernels.choice import KernelConfig
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from model.network.triton_step import TritonStep
+from model.sampling.device_rows import Kind
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.memory.garbage_collection import freeze_garbage
+from server.engine.request import EngineRequest, GenerateTask
+from server.engine.sampling_params import SamplingParams
+
+_VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5
+_NETWORK = Network(
+    "idle",
+    {
+        "vocab_size": _VOCAB_SIZE,
+        "hidden_size": _WIDTH,
+        "intermediate_size": _WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    },
+)
+_WARM_UP, _MEASURED = 20, 100
+"""Steps before those that are measured, and those."""
+
+
+def step_seconds(num_rows: int, options: Mapping[str, Any], num_keys: int) -> list[float]:
+    """Return the seconds of each step in which all of so many sequences get a token, as a server's engine runs them.
+
+    options: of the sampling parameters. num_keys: tokens of each prompt.
+    """
+    # The first sequence gets tokens while the others' prompts are read.
+    num_tokens = _WARM_UP + _MEASURED + num_rows + 10
+    with _idle():
+        engine = _engine(num_rows, num_keys + num_tokens)
+        prompts = random_prompts(num_rows, 1, num_keys, _VOCAB_SIZE)
+        for uid, prompt in enumerate(prompts):
+            sampling = SamplingParams(max_tokens=num_tokens, seed=uid, ignore_eos=True, **options)
+            task, ids = GenerateTask(sampling=sampling), tuple(prompt)
+            engine.add_request(EngineRequest(uid=uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic()))
+        waiting = set(range(num_rows))
+        while waiting:
+            waiting -= {output.uid for output in engine.step().outputs}
+        freeze_garbage()
+        seconds = []
+        for _ in range(_WARM_UP + _MEASURED):
+            began = time.perf_counter()
+            outputs = engine.step().outputs
+            seconds.append(time.perf_counter() - began)
+            assert len(outputs) == num_rows, "a step that does not give each sequence a token is another one"
+    return sorted(seconds[_WARM_UP:])
+
+
+def _engine(num_rows: int, context: int) -> Engine:
+    device = torch.device("cpu")
+    config = EngineConfig(model=Path("in memory"), max_num_seqs=num_rows, kernels="triton")
+    model = make_ours(_NETWORK, torch.bfloat16, device, context, KernelConfig("triton"))
+    num_blocks = num_rows * math.ceil(context / config.block_size) + 1
+    cache = KVCache(model.cache_config, num_blocks, config.block_size, model.dtype, device, keys_in_rows=True)
+    return Engine(model, cache, config, context)
+
+
+@contextmanager
+def _idle() -> Iterator[None]:
+    """Let networks and graphs compute nothing; all tokens are the same."""
+
+    def run(step: TritonStep, inputs: Any, *_: Any) -> Tensor:
+        return torch.zeros(inputs.num_rows, _WIDTH, dtype=torch.bfloat16)
+
+    def logits(model: Transformer, hidden: Tensor, *, widen: bool = True) -> Tensor:
+        return torch.zeros(len(hidden), _VOCAB_SIZE, dtype=torch.bfloat16)
+
+    def run_graph(graphs: DecodeGraphs, packed: Tensor, rows: int, kind: Kind) -> Tensor:
+        graphs._numbers[: len(packed)] = packed
+        graphs._chosen[:rows, 0] = _TOKEN
+        return graphs._chosen[:rows]
+
+    with (
+        mock.patch.object(TritonStep, "run", run),
+        mock.patch.object(Transformer, "logits", logits),
+        mock.patch.object(DecodeGraphs, "prepare", return_value=None),
+        mock.patch.object(DecodeGraphs, "run", run_graph),
+    ):
+        yield
