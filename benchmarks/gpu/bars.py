@@ -10,7 +10,7 @@ CROWDS = ("one", "some", "many")
 
 
 class Bar(NamedTuple):
-    """What is asked of one measured number."""
+    """A bar that a measured number must meet."""
 
     key: str
     part: str
@@ -18,7 +18,7 @@ class Bar(NamedTuple):
     least: float | None = None
     most: float | None = None
     unit: str = "share"
-    """What the number is: share | ratio | error | s, or passed, which is 1 if something passes and 0 if not."""
+    """The number's unit: share | ratio | error | s, or passed, which is 1 if something passes and 0 if not."""
 
     @property
     def asked(self) -> str:

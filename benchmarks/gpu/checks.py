@@ -32,7 +32,7 @@ _SEQUENCES = 8
 
 @dataclass
 class Told:
-    """What one request returned: tokens, their log-probabilities, and an attention row for each."""
+    """The answer of one request: tokens, their log-probabilities, and an attention row for each."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

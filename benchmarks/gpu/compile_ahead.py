@@ -30,7 +30,7 @@ _TENSOR_CORES = ("mma.sync", "wgmma.mma_async", "tcgen05.mma")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled variant takes."""
+    """The registers and memory that a compiled variant takes."""
 
     kernel: str
     variant: str
@@ -47,9 +47,9 @@ class Usage:
     """The instructions that multiply matrices, or nothing."""
     needs_tensor_cores: bool
     sums_like: str = ""
-    """What decides the order of its sums."""
+    """The parts of the variant that decide the order of its sums."""
     sums: frozenset[str] = frozenset()
-    """What makes the order of the sums: the shape and the layout over threads of each tensor that is summed, the
+    """The signature of the order of sums: the shape and the layout over threads of each tensor that is summed, the
     instructions that multiply matrices, and how many multiply-adds in float32 are fused.
     """
 

@@ -37,7 +37,7 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Budget:
-    """What a step may ask of the card."""
+    """The most that a step may ask of the card."""
 
     launches: int
     """Launches a layer."""

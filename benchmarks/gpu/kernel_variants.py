@@ -36,7 +36,7 @@ class Variant:
     constants: Mapping[str, object]
     num_warps: int
     sums_like: str = ""
-    """What decides the order of the variant's sums: all that share it must sum in one order."""
+    """The name of an order of sums: all variants that share it must sum in one order."""
     num_stages: int = 3
     max_registers: int | None = None
     """The registers of a thread that the compiler is held to."""

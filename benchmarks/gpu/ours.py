@@ -30,7 +30,7 @@ from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 
 CAPTURE_TOKENS = 256
-"""What a server on a card sets if nothing is said (`server.engine.loading`)."""
+"""The default of a server on a card (`server.engine.loading`)."""
 
 
 def make_engine(
@@ -148,7 +148,7 @@ class Mixed:
     """Steps while streams decode and prompts arrive."""
 
     seconds: list[float]
-    """Of each step, ascending."""
+    """The duration of each step, ascending."""
     with_prompts: int
     """Steps that read a part of a prompt."""
 
