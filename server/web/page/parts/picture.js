@@ -50,11 +50,7 @@ export function Picture(props) {
     if (width > 0 && overlay && isSeen) paint(above.current, overlay, width, tall, mode);
   }, [overlay, width, tall, mode, isSeen]);
 
-  useLayoutEffect(() => {
-    // A canvas that is not painted has no length to scroll.
-    const wanted = width > 0 && inView ? inView(width) : null;
-    if (wanted) scrollTo(box.current, wanted);
-  }, [inView, width]);
+  useInView(box, inView, width);
 
   useEffect(() => {
     if (handle) handle.current = savers(draw, width, tall, mode);
@@ -94,6 +90,14 @@ export function Picture(props) {
     ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
+}
+
+/** Scroll the box to what is wanted once the canvas is painted: before, it has no length to scroll. */
+function useInView(box, inView, width) {
+  useLayoutEffect(() => {
+    const wanted = width > 0 && inView ? inView(width) : null;
+    if (wanted) scrollTo(box.current, wanted);
+  }, [inView, width]);
 }
 
 /** Scroll a box, and nothing else, until what is at y in it is seen. */
