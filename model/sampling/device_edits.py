@@ -3,9 +3,11 @@
 Biases and bans travel as cells of the logits with a value; penalties as one number for a row, with a cell and a count
 for each token of its history. All are packed in one array of int64, floats as their float64 bits. There can be more
 places than cells, for a CUDA graph: the others name a number after the logits, which nobody reads. What a sequence's
-history says is kept from step to step, so that a step reads its new tokens only; its cells are copied at each.
+history says is kept from step to step, so that a step reads its new tokens only; its cells are copied at each. Its
+newest token may be one that only the device knows: it is counted there.
 
-Axes: R rows, V vocabulary, B cells with a bias, T cells of tokens that are penalized.
+Axes: R rows, V vocabulary, B cells with a bias, T cells of tokens that are penalized, U rows whose newest token only
+the device knows.
 """
 
 import math
@@ -32,6 +34,8 @@ class EditCapacity(NamedTuple):
     biases: int = 0
     tokens: int = 0
     """Places for tokens that are penalized."""
+    unknown: int = 0
+    """Places for rows whose newest token only the device knows, and penalizes."""
 
     @property
     def packed_size(self) -> int:
@@ -40,8 +44,8 @@ class EditCapacity(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Return the shapes of the parts: penalties [3, R], biases [2, B], tokens [2, T]."""
-        return [(len(_NO_PENALTIES), self.rows), (2, self.biases), (2, self.tokens)]
+        """Return the shapes of the parts: penalties [3, R], biases [2, B], tokens [2, T], unknown ones [2, U]."""
+        return [(len(_NO_PENALTIES), self.rows), (2, self.biases), (2, self.tokens), (2, self.unknown)]
 
 
 _Packed = TypeVar("_Packed", Int64, Tensor)
@@ -75,16 +79,24 @@ class RowEdits:
         self._tokens = np.zeros((2, 16), np.int64)
         """For each different token its cell in `_row`, and how often it was generated."""
 
-    def read(self, row: int, token_ids: Sequence[int]) -> tuple[Int64, Int64]:
+    @property
+    def has_penalties(self) -> bool:
+        """Return whether tokens are penalized."""
+        return self.penalties != _NO_PENALTIES
+
+    def read(self, row: int, token_ids: Sequence[int], num_unknown: int = 0) -> tuple[Int64, Int64]:
         """Return the biases and tokens of this row [2, n], for the token after these: the prompt's and then those
         generated so far, to which some may have been added since the last call. The next call may overwrite them.
+
+        num_unknown: how many at the end are not known yet, and are left out.
         """
-        if self.penalties != _NO_PENALTIES:
+        if self.has_penalties:
             if self._num_read < self._num_prompt_tokens:
                 self._count(dict.fromkeys(token_ids[self._num_read : self._num_prompt_tokens]), 0)
                 self._num_read = self._num_prompt_tokens
-            self._count(token_ids[self._num_read :], 1)
-            self._num_read = len(token_ids)
+            num_known = len(token_ids) - num_unknown
+            self._count(token_ids[self._num_read : num_known], 1)
+            self._num_read = num_known
         if row != self._row:
             self._tokens[0] += (row - self._row) * self._vocab_size
             self._row = row
@@ -118,27 +130,33 @@ class PackedEdits:
         self._penalties: dict[int, tuple[float, float, float]] = {}
         self._biases: list[Int64] = []
         self._tokens: list[Int64] = []
+        self._unknown: list[tuple[int, int]] = []
 
-    def add(self, row: int, edits: RowEdits, token_ids: Sequence[int]) -> None:
-        """Add the edits of one row; `token_ids` are as in `RowEdits.read`, which is not called again before `pack`."""
-        biases, tokens = edits.read(row, token_ids)
+    def add(self, row: int, edits: RowEdits, token_ids: Sequence[int], newest: int | None = None) -> None:
+        """Add the edits of one row; `token_ids` are as in `RowEdits.read`, which is not called again before `pack`.
+
+        newest: the index of the last of them in `last_tokens` of `edited`, if it is not known yet.
+        """
+        biases, tokens = edits.read(row, token_ids, num_unknown=newest is not None)
         if biases.size:
             self._biases.append(biases)
-        if tokens.size:
+        if edits.has_penalties:
             self._penalties[row] = edits.penalties
             self._tokens.append(tokens)
+            if newest is not None:
+                self._unknown.append((row, newest))
 
     def least_capacity(self, num_rows: int) -> EditCapacity:
         """Return the capacity without a place too many, for logits [R, V] of R = `num_rows`."""
         biases, tokens = (sum(part.shape[1] for part in parts) for parts in (self._biases, self._tokens))
-        return EditCapacity(num_rows, biases, tokens)
+        return EditCapacity(num_rows, biases, tokens, len(self._unknown))
 
     def pack(self, out: Int64, capacity: EditCapacity) -> None:
         """Write the edits to out [packed_size], contiguous int64. Raises ValueError when they do not fit."""
         least = self.least_capacity(max(self._penalties, default=-1) + 1)
         if any(needed > there for needed, there in zip(least, capacity, strict=True)):
             raise ValueError(f"edits do not fit: {least} needed, {capacity} there")
-        penalties, biases, tokens = _parts(out, capacity)
+        penalties, biases, tokens, unknown = _parts(out, capacity)
         numbers = penalties.view(np.float64)
         numbers.T[:] = _NO_PENALTIES
         if self._penalties:
@@ -148,18 +166,31 @@ class PackedEdits:
                 np.concatenate(found, 1, out=there[:, :used])
             there[0, used:] = capacity.rows * self._vocab_size
             there[1, used:] = 0
+        unknown[0, least.unknown :], unknown[1, least.unknown :] = capacity.rows, 0
+        if self._unknown:
+            unknown[:, : least.unknown] = np.array(self._unknown).T
 
 
-def edited(logits: Tensor, packed: Tensor, capacity: EditCapacity, dtype: torch.dtype) -> Tensor:
-    """Return logits [R, V] of any float type after their edits, in `dtype`. packed: [packed_size] int64."""
+def edited(
+    logits: Tensor, packed: Tensor, capacity: EditCapacity, dtype: torch.dtype, last_tokens: Tensor | None = None
+) -> Tensor:
+    """Return logits [R, V] of any float type after their edits, in `dtype`.
+
+    packed: [packed_size] int64. last_tokens: [n] int64, the newest tokens of the rows whose own only the device knows.
+    """
     room = torch.empty(logits.numel() + 1, dtype=dtype, device=logits.device)  # the last is for unused places
     scores = room[:-1].view_as(logits).copy_(logits)
-    penalties, biases, tokens = _parts(packed, capacity)
+    penalties, biases, tokens, unknown = _parts(packed, capacity)
     if capacity.biases:
         cells, values = biases[0], biases[1].view(torch.float64).to(dtype)
         room.scatter_(0, cells, room.gather(0, cells) + values)
-    if capacity.tokens:
+    if capacity.tokens or capacity.unknown:
         cells, counts = tokens
+        if capacity.unknown:
+            assert last_tokens is not None
+            newest = unknown[0] * logits.shape[1] + last_tokens.index_select(0, unknown[1])
+            cells = torch.cat([cells, newest.clamp_max_(logits.numel())])
+            counts = _counts(cells, torch.cat([counts, torch.ones_like(newest)]), room.numel())
         rows = (cells // logits.shape[1]).clamp_max_(capacity.rows - 1)
         repetition, frequency, presence = penalties.view(torch.float64).index_select(1, rows)  # T each
         old, repetition = room.gather(0, cells), repetition.to(dtype)
@@ -167,3 +198,9 @@ def edited(logits: Tensor, packed: Tensor, capacity: EditCapacity, dtype: torch.
         taken = (frequency * counts).add_(presence).masked_fill_(counts == 0, 0.0)
         room.scatter_(0, cells, penalized.sub_(taken.to(dtype)))
     return scores
+
+
+def _counts(cells: Tensor, counts: Tensor, size: int) -> Tensor:
+    """Return for each of the cells [n], below `size`, the sum of all its counts [n]: a cell may come twice."""
+    sums = torch.zeros(size, dtype=torch.int32, device=cells.device).scatter_add_(0, cells, counts.int())
+    return sums.gather(0, cells)

@@ -112,7 +112,7 @@ class DeviceRunner:
     def _run_graph(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
         assert self._graphs is not None
         num_rows = packing.shape.rows
-        choice = _Choice(rows, self._edits_of(rows), self._model.config.vocab_size, num_rows)
+        choice = self._choice(packing.batch, rows, num_rows)
         numbers = self._upload(packing, choice)
         kind = choice.kind if choice.is_plain else Kind.GREEDY
         chosen = self._graphs.run(numbers[: packing.size], num_rows, kind)
@@ -122,7 +122,7 @@ class DeviceRunner:
         return self._finish(self._graphs.hidden[: len(rows)], rows, chosen, plan, self._graphs.patterns)
 
     def _run_kernels(self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow]) -> DevicePass:
-        choice = _Choice(rows, self._edits_of(rows), self._model.config.vocab_size, len(rows))
+        choice = self._choice(packing.batch, rows, len(rows))
         numbers = self._upload(packing, choice)
         inputs = DeviceBatch(numbers, packing.shape, batch=packing.batch, last_tokens=self._last_tokens)
         patterns = numbers.new_empty(plan.size, dtype=torch.float32) if plan.size else None
@@ -133,6 +133,10 @@ class DeviceRunner:
             logits = self._model.logits(hidden.index_select(0, places), widen=False)
             chosen = choice.sample(self._sampler, logits, inputs, numbers[packing.size :])
         return self._finish(hidden, rows, chosen, plan, patterns)
+
+    def _choice(self, batch: Batch, rows: Sequence[SampledRow], num_rows: int) -> "_Choice":
+        vocab_size = self._model.config.vocab_size
+        return _Choice(rows, self._edits_of(rows), batch, self._last_tokens, vocab_size=vocab_size, num_rows=num_rows)
 
     def _upload(self, packing: Packing, choice: "_Choice") -> Tensor:
         """Bring a batch to the device, and behind it the edits of its logits."""
@@ -176,9 +180,19 @@ class _Choice:
     """How the tokens of some rows are chosen."""
 
     def __init__(
-        self, rows: Sequence[SampledRow], edits: Sequence[RowEdits | None], vocab_size: int, num_rows: int
+        self,
+        rows: Sequence[SampledRow],
+        edits: Sequence[RowEdits | None],
+        batch: Batch,
+        last_tokens: Tensor,
+        *,
+        vocab_size: int,
+        num_rows: int,
     ) -> None:
-        """Prepare for rows of logits, of which `num_rows` are there with the padding."""
+        """Prepare for rows of logits of a batch, of which `num_rows` are there with the padding. last_tokens are as in
+        `DeviceBatch`.
+        """
+        self._last_tokens = last_tokens
         self._rows = rows
         self._num_rows = num_rows
         self._options = [each.options for each in rows]
@@ -187,7 +201,8 @@ class _Choice:
         self._packed = PackedEdits(vocab_size)
         for row, each in enumerate(edits):
             if each is not None:
-                self._packed.add(row, each, rows[row].options.token_ids)
+                token_ids, newest = rows[row].options.token_ids, int(batch.token_ids_array[rows[row].row])
+                self._packed.add(row, each, token_ids, None if newest >= 0 else -1 - newest)
         self._capacity: EditCapacity | None = None
         if any(each is not None for each in edits):
             self._capacity = self._packed.least_capacity(num_rows)
@@ -214,7 +229,8 @@ class _Choice:
         """Return the chosen tokens of logits [R, V]: what `DeviceSampler` returns."""
         changed = None
         if self._capacity is not None:
-            changed = edited(logits, edits.view(torch.int64), self._capacity, score_type(logits))
+            edits = edits.view(torch.int64)
+            changed = edited(logits, edits, self._capacity, score_type(logits), self._last_tokens)
         words = sampling_words(inputs.words, self._num_rows).view(torch.int64)
         return sampler.sample(self.kind, logits, words, edited=changed, logprobs=self._num_alternatives)
 

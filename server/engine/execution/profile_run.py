@@ -12,8 +12,9 @@ import torch
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
+from model.sampling.device_edits import PackedEdits, RowEdits, edited
 from model.sampling.device_rows import Kind, pack, packed_size
-from model.sampling.device_sampler import DeviceSampler
+from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK
@@ -56,14 +57,23 @@ class ProfileRun:
 
     def _sample(self, logits: torch.Tensor) -> None:
         model = self.model
-        rows = [SamplerRow(SamplingParams(max_tokens=1, seed=0, top_p=0.9), 1, (0,), 1)] * len(logits)
+        params = SamplingParams(max_tokens=1, seed=0, top_p=0.9, repetition_penalty=1.1)
+        rows = [SamplerRow(params, 2, (0, 0), 1)] * len(logits)
         if model.decoder is None or model.decoder.triton_step is None:
             Sampler(model.config.vocab_size, model.device, model.kernels).sample(logits, rows)
             return
+        # Penalties take the most memory where they count tokens that only the device knows.
+        size, edits = model.config.vocab_size, PackedEdits(model.config.vocab_size)
+        for row, options in enumerate(rows):
+            edits.add(row, RowEdits(options.params, size, 1), options.token_ids, newest=0)
+        capacity = edits.least_capacity(len(rows))
         packed = np.zeros(packed_size(len(rows)), np.int64)
+        packed_edits = np.zeros(capacity.packed_size, np.int64)
         pack(rows, packed)
-        on_device = torch.from_numpy(packed).to(model.device)
-        DeviceSampler(model.config.vocab_size).sample(Kind.of(rows), logits, on_device)
+        edits.pack(packed_edits, capacity)
+        on_device, edits_there = (torch.from_numpy(each).to(model.device) for each in (packed, packed_edits))
+        changed = edited(logits, edits_there, capacity, score_type(logits), on_device.new_zeros(1))
+        DeviceSampler(size).sample(Kind.of(rows), logits, on_device, edited=changed)
 
     @property
     def _encoder_len(self) -> int:

@@ -46,9 +46,9 @@ def sample(
     for r, row in enumerate(rows):
         edits.add(r, RowEdits(row.params, vocab_size, row.num_prompt_tokens), row.token_ids)
     scores = None
-    _, num_biases, num_tokens = edits.least_capacity(num_rows)
-    if num_biases or num_tokens:
-        capacity = EditCapacity(num_rows, num_biases + padding, num_tokens + padding)
+    least = edits.least_capacity(num_rows)
+    if least.biases or least.tokens:
+        capacity = EditCapacity(num_rows, least.biases + padding, least.tokens + padding)
         places = np.full(capacity.packed_size, -1, np.int64)
         edits.pack(places, capacity)
         scores = edited(logits, torch.from_numpy(places), capacity, score_type(logits))
@@ -176,25 +176,31 @@ def test_edits_follow_a_growing_history(vocab_size: int, dtype: torch.dtype, see
         logits = make_logits(4, vocab_size, seed + step, dtype)
         expected = logits.to(score_type(logits), copy=True)
         plain_edits, edits = LogitEdits(vocab_size), PackedEdits(vocab_size)
-        places = rng.sample(range(4), 3)
+        places, last_tokens = rng.sample(range(4), 3), [rng.randrange(vocab_size) for _ in range(5)]
         for r, row, edit, history in zip(places, rows, kept, histories, strict=True):
             plain_edits.add(r, row.params, history, row.num_prompt_tokens)
-            edits.add(r, edit, history)
+            if len(history) > row.num_prompt_tokens and rng.random() < 0.5:  # only the device knows the newest
+                last_tokens[r + 1] = history[-1]
+                edits.add(r, edit, [*history[:-1], -1], newest=r + 1)
+            else:
+                edits.add(r, edit, history)
         plain_edits.apply(expected)
-        rows_needed, num_biases, num_tokens = edits.least_capacity(4)
-        capacity = EditCapacity(rows_needed, num_biases + rng.choice([0, 5]), num_tokens + rng.choice([0, 5]))
-        packed = np.full(capacity.packed_size, -1, np.int64)
-        edits.pack(packed, capacity)
-        assert torch.equal(edited(logits, torch.from_numpy(packed), capacity, expected.dtype), expected)
+        rows_needed, *needed = edits.least_capacity(4)
+        capacity = EditCapacity(rows_needed, *(places + rng.choice([0, 5]) for places in needed))
+        packed = torch.full((capacity.packed_size,), -1, dtype=torch.int64)
+        edits.pack(packed.numpy(), capacity)
+        assert torch.equal(edited(logits, packed, capacity, expected.dtype, torch.tensor(last_tokens)), expected)
         for history in histories:
             history += [rng.randrange(vocab_size) for _ in range(rng.choice([0, 1, 1, 9]))]
 
 
-@pytest.mark.parametrize("capacity", [EditCapacity(1, 2, 1), EditCapacity(2, 1, 1), EditCapacity(2, 2, 0)])
+@pytest.mark.parametrize(
+    "capacity", [EditCapacity(1, 2, 1, 1), EditCapacity(2, 1, 1, 1), EditCapacity(2, 2, 0, 1), EditCapacity(2, 2, 1, 0)]
+)
 def test_edits_that_do_not_fit_are_refused(capacity: EditCapacity) -> None:
     edits = PackedEdits(10)
-    edits.add(1, RowEdits(params(logit_bias={1: 1.0, 2: 1.0}, repetition_penalty=2.0), 10, 1), [3])
-    with pytest.raises(ValueError, match=r"rows=2, biases=2, tokens=1"):
+    edits.add(1, RowEdits(params(logit_bias={1: 1.0, 2: 1.0}, repetition_penalty=2.0), 10, 1), [3, -1], newest=0)
+    with pytest.raises(ValueError, match=r"rows=2, biases=2, tokens=1, unknown=1"):
         edits.pack(np.zeros(capacity.packed_size, np.int64), capacity)
 
 
