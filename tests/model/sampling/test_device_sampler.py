@@ -172,18 +172,20 @@ def test_edits_follow_a_growing_history(vocab_size: int, dtype: torch.dtype, see
     rows = [make_row(vocab_size, rng) for _ in range(3)]
     kept = [RowEdits(row.params, vocab_size, row.num_prompt_tokens) for row in rows]
     histories = [list(row.token_ids) for row in rows]
+    num_read = [row.num_prompt_tokens for row in rows]
     for step in range(12):
         logits = make_logits(4, vocab_size, seed + step, dtype)
         expected = logits.to(score_type(logits), copy=True)
         plain_edits, edits = LogitEdits(vocab_size), PackedEdits(vocab_size)
         places, last_tokens = rng.sample(range(4), 3), [rng.randrange(vocab_size) for _ in range(5)]
-        for r, row, edit, history in zip(places, rows, kept, histories, strict=True):
+        for i, (r, row, edit, history) in enumerate(zip(places, rows, kept, histories, strict=True)):
             plain_edits.add(r, row.params, history, row.num_prompt_tokens)
-            if len(history) > row.num_prompt_tokens and rng.random() < 0.5:  # only the device knows the newest
+            if len(history) > num_read[i] and rng.random() < 0.5:  # only the device knows the newest
                 last_tokens[r + 1] = history[-1]
                 edits.add(r, edit, [*history[:-1], -1], newest=r + 1)
             else:
                 edits.add(r, edit, history)
+                num_read[i] = len(history)
         plain_edits.apply(expected)
         rows_needed, *needed = edits.least_capacity(4)
         capacity = EditCapacity(rows_needed, *(places + rng.choice([0, 5]) for places in needed))
