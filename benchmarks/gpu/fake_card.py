@@ -28,6 +28,7 @@ from model.loading.loader import build_model
 from model.network.transformer import Transformer
 from model.network.triton_step import TritonStep
 from model.sampling.sampler import SamplerRow
+from server.engine.execution.device_executor import DeviceExecutor
 from server.engine.execution.device_runner import DeviceRunner, SampledRow
 from server.engine.sampling_params import SamplingParams
 from tests import tiny
@@ -147,7 +148,8 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
         num_blocks = -(-(start + count) // BLOCK)
         return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
 
-    runner = DeviceRunner(model, triton_step_of(model), cache, torch.zeros(64, dtype=torch.int64, device=CUDA))
+    executor = DeviceExecutor(model, cache, max_num_seqs=64, max_model_len=model.config.max_model_len, has_graphs=False)
+    runner = DeviceRunner(model, executor)
 
     def forward(
         spans: list[Span], taps: tuple[AttentionTap, ...] = (), options: Mapping[str, Any] = GREEDY

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
@@ -197,10 +196,13 @@ def counted(run: Callable[[], object]) -> Counts:
     def launched(kernel: Any, *arguments: object, **options: object) -> None:
         counts.launch(kernel.__name__)
 
-    def uploaded(size: int, write: Callable[[Any], None], device: torch.device) -> Tensor:
+    def on_host(size: int, device: torch.device) -> Tensor:
+        with unset_fake_temporarily():
+            return torch.zeros(size, dtype=torch.int32)
+
+    def uploaded(numbers: Tensor, device: torch.device) -> Tensor:
         counts.copy("upload")
-        write(np.zeros(size, np.int32))
-        return torch.empty(size, dtype=torch.int32, device=device)
+        return torch.empty(numbers.shape, dtype=numbers.dtype, device=device)
 
     def downloaded(tensors: Sequence[Tensor | None]) -> tuple[list[None], None]:
         for each in tensors:
@@ -210,7 +212,7 @@ def counted(run: Callable[[], object]) -> Counts:
 
     downloading = mock.patch("server.engine.execution.device_runner.download", downloaded)
     launching = mock.patch.object(JITFunction, "run", launched)
-    uploading = mock.patch("model.layers.device_batch.upload", uploaded)
+    uploading = mock.patch.multiple("model.layers.device_batch", on_host=on_host, upload=uploaded)
     with launching, uploading, downloading, counts:
         run()
     return counts

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import torch
 
 from benchmarks.checkpoint import random_prompts
@@ -19,7 +18,7 @@ from benchmarks.gpu.clock import seconds, wait_for
 from benchmarks.gpu.plan import Plan
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
-from model.layers.device_batch import upload
+from model.layers import device_batch
 from model.network.transformer import Transformer
 from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
@@ -60,7 +59,7 @@ def make_cache(model: Transformer, plan: Plan, num_blocks: int) -> KVCache:
 def graphs_of(engine: Engine) -> DecodeGraphs | None:
     """Return the graphs that an engine really uses."""
     runner = engine._runner._on_device
-    return None if runner is None else runner._graphs
+    return None if runner is None else runner._executor.graphs
 
 
 def step(engine: Engine) -> Sequence[RequestOutput]:
@@ -118,11 +117,9 @@ def graph_seconds(engine: Engine, plan: Plan, num_rows: int, num_keys: int) -> f
     spans = [Span([1], num_keys - 1, range(1 + row * width, 1 + (row + 1) * width), layers) for row in range(num_rows)]
     packing = graphs.packing(Batch(spans, size, model.device), (), 0)
     assert packing is not None, "these rows are of no graph"
-
-    def write(numbers: np.ndarray) -> None:
-        packing.write(numbers)[:] = 0
-
-    numbers = upload(packing.size, write, model.device)
+    on_host = device_batch.on_host(packing.size, model.device)
+    packing.write(on_host.numpy())[:] = 0
+    numbers = device_batch.upload(on_host, model.device)
     run = partial(graphs.run, numbers, packing.shape.rows, Kind.GREEDY)
     return seconds(run, model.device, repeats=plan.repeats, calls=plan.calls)
 

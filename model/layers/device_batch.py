@@ -7,7 +7,7 @@ the tail, which has any length: block tables, and the heads that are looked at.
 Axes: T rows, S spans.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Self, TypeVar
@@ -175,7 +175,9 @@ class DeviceBatch:
     @classmethod
     def upload(cls, packing: Packing, device: torch.device) -> Self:
         """Bring a batch to the device in one copy, which nothing waits for."""
-        return cls(upload(packing.size, packing.write, device), packing.shape, batch=packing.batch)
+        numbers = on_host(packing.size, device)
+        packing.write(numbers.numpy())
+        return cls(upload(numbers, device), packing.shape, batch=packing.batch)
 
     def num_rows_at(self, layer: int) -> int:
         """Return the number of rows that still need layer `layer`."""
@@ -211,12 +213,15 @@ def aligned_size(size: int) -> int:
     return size + -size % _ALIGNED
 
 
-def upload(size: int, write: Callable[[np.ndarray], object], device: torch.device) -> Tensor:
-    """Return numbers [size] int32 on the device, which `write` is called to write. The copy is asynchronous: torch
-    keeps the pinned memory that it reads from until it is done.
+def on_host(size: int, device: torch.device) -> Tensor:
+    """Return room on the host for numbers [size] int32 of a device."""
+    return torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
+
+
+def upload(numbers: Tensor, device: torch.device) -> Tensor:
+    """Return numbers of `on_host` on the device. The copy is asynchronous: torch keeps the pinned memory that it reads
+    from until it is done.
     """
-    numbers = torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
-    write(numbers.numpy())
     return numbers.to(device, non_blocking=True)
 
 

@@ -7,6 +7,7 @@ Axes: T rows that need this layer, H query heads, K key heads, D head dimension,
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ class AttentionHeads:
     queries, and W_O maps the sums to the model's width.
     """
 
+    are_all: ClassVar[bool] = True
+    """Whether these are all heads of the attention, and no rank has others."""
     name: str
     """The prefix of its points: attn | cross_attn."""
     attention: Attention

@@ -103,7 +103,11 @@ class TritonStep:
         return self._blocks[0].attention.f.num_heads
 
     def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
-        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for."""
+        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for. That of a
+        rank, which has some of the heads, writes none.
+        """
+        if hooks is not None and not self._blocks[0].attention.f.heads.are_all:
+            return None
         return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], plan: PatternPlan) -> Tensor:

@@ -109,37 +109,43 @@ class Follower:
         self._group = group
         self._device = device
         self._model: Transformer | None = None
-        self._caches: dict[int, KVCache] = {}
+        self.caches: dict[int, KVCache] = {}
+        """The caches by their numbers."""
+
+    @property
+    def model(self) -> Transformer:
+        """Return the share of the model that was loaded last."""
+        assert self._model is not None, "told to do something without a model"
+        return self._model
 
     def do(self, command: Command) -> None:
         """Carry out a command. Raises what the network raises: this rank is then of no more use to the others."""
         if isinstance(command, Load):
             self._load(command)
             return
-        model = self._model
-        assert model is not None, f"told to do {command} without a model"
+        model = self.model
         match command:
             case NewCache(number, num_blocks, block_size):
                 config = model.cache_config
-                cache = self._caches[number] = KVCache(
+                cache = self.caches[number] = KVCache(
                     config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
                 )
                 Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
             case DropCache(number):
-                self._caches.pop(number, None)
+                self.caches.pop(number, None)
             case Forward(spans, block_size, number, requested):
                 batch = Batch(spans, block_size, model.device)
-                model.forward(batch, self._caches[number], self._hooks(requested, ""))
+                model.forward(batch, self.caches[number], self._hooks(requested, ""))
             case Encode(spans, block_size, requested):
                 prefix = "" if model.config.encoder is None else "encoder."
                 model.encode(Batch(spans, block_size, model.device), self._hooks(requested, prefix))
             case WriteCrossKV(hidden, number, slots, requested):
-                model.write_cross_kv(self._received(hidden), self._caches[number], slots, self._hooks(requested, ""))
+                model.write_cross_kv(self._received(hidden), self.caches[number], slots, self._hooks(requested, ""))
             case Logits(hidden):
                 model.logits(self._received(hidden))
 
     def _load(self, command: Load) -> None:
-        self._model, self._caches = None, {}
+        self._model, self.caches = None, {}
         config = read_config(command.folder)
         self._model = load_model(
             command.folder,

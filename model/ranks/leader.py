@@ -19,14 +19,14 @@ from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from model.ranks.commands import Command, DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
+from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
 from model.ranks.hooks import HookRequests, Leading
 from model.ranks.whole_weights import WholeWeights
 from model.sampling.row_search import largest
 from model.sharding.group import Group
 from model.sharding.shares import shares_of
 
-Tell = Callable[[Command], None]
+Tell = Callable[[object], None]
 """Sends a command to every other rank. If one has ended, it raises ModelLoadError before a model is loaded, RanksApart
 afterwards.
 """
@@ -59,6 +59,8 @@ class LeadingTransformer(Transformer):
             batch_invariant=own.batch_invariant,
         )
         self.whole_weights = WholeWeights(own, folder)
+        self.share = own
+        """Rank 0's share, to be run within `lead`."""
         self._group = group
         self._send = send
         self._before_apart = before_apart
@@ -72,7 +74,7 @@ class LeadingTransformer(Transformer):
         """Run `Transformer.forward`, except that `batch.check` is called before the pass and not within it."""
         if self.decoder is None:
             return super().forward(batch, cache, hooks)  # which says why not
-        number = self._number(cache)
+        number = self.number_of(cache)
         with self._together(hooks, "", batch) as requested:
             self._send(Forward(batch.spans, batch.block_size, number, requested))
             return super().forward(batch, cache, hooks)
@@ -91,7 +93,7 @@ class LeadingTransformer(Transformer):
     ) -> None:
         if not self.config.cross_attention:
             super().write_cross_kv(hidden, cache, slots, hooks)
-        number = self._number(cache)
+        number = self.number_of(cache)
         with self._together(hooks, "") as requested:
             self._send(WriteCrossKV(TensorSpec.of(hidden), number, slots, requested))
             super().write_cross_kv(self._group.from_leader(hidden), cache, slots, hooks)
@@ -107,6 +109,15 @@ class LeadingTransformer(Transformer):
     @torch.inference_mode()
     def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
         return largest(self.logits(hidden, widen=False), self.kernels)
+
+    @contextmanager
+    def lead(self, command: object, batch: Batch | None = None) -> Iterator[None]:
+        """Send a command that all ranks carry out together, this one by what runs in the context. The check of the
+        batch, if one is given, is called before, and not within.
+        """
+        with self._together(None, "", batch):
+            self._send(command)
+            yield
 
     @contextmanager
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
@@ -128,7 +139,7 @@ class LeadingTransformer(Transformer):
         self._is_running = False
         leading.finish()
 
-    def _number(self, cache: KVCache) -> int:
+    def number_of(self, cache: KVCache) -> int:
         """Return the number by which the other ranks know a cache."""
         while self._dropped:
             self._send(DropCache(self._dropped.pop()))

@@ -8,6 +8,7 @@ Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -127,6 +128,7 @@ class NormOfAllHeads:
 class SplitHeads(AttentionHeads):
     """This rank's heads of an attention."""
 
+    are_all: ClassVar[bool] = False
     shares: Shares
 
     def _attend_with_hooks(

@@ -19,7 +19,6 @@ from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.config import EngineConfig
-from server.engine.execution.device_runner import device_runner_for
 from server.engine.execution.fault_isolation import run_isolated
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.run_ahead import RunAhead, Step
@@ -27,7 +26,7 @@ from server.engine.execution.step_cancellation import CancellationCheck, StepCan
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.weight_queries import WeightQueries
 from server.engine.info import engine_info
-from server.engine.loading import load
+from server.engine.loading import device_runner_for, load
 from server.engine.memory.memory_retry import MemoryRetry
 from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of
 from server.engine.request import EngineRequest, WeightsTask

@@ -16,15 +16,19 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer
 from server.engine.config import EngineConfig
 from server.engine.execution.compile_cache import use_writable_cache
 from server.engine.execution.cuda_graphs import has_graphs, kept_bytes
+from server.engine.execution.device_executor import DeviceExecutor
+from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
 from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
 from server.engine.memory.kv_cache_size import num_cache_blocks
+from server.engine.tensor_parallel.device_steps import LeadingExecutor
 from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks
 
@@ -111,3 +115,17 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
     if not has_graphs(model, config):
         return card.measure(largest.prefill, None, 0)
     return card.measure(largest.prefill, largest.decode, kept_bytes(model.config, model.dtype, config.max_num_seqs))
+
+
+def device_runner_for(
+    model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int
+) -> DeviceRunner | None:
+    """Return the runner of a network that a card's kernels run, with captured graphs unless they are turned off; None
+    if there is no such network here.
+    """
+    if model.decoder is None or model.decoder.triton_step is None:
+        return None
+    sizes = config.max_num_seqs, max_model_len, has_graphs(model, config)
+    if isinstance(model, LeadingTransformer):
+        return DeviceRunner(model, LeadingExecutor(model, cache, *sizes))
+    return DeviceRunner(model, DeviceExecutor(model, cache, *sizes))

@@ -24,7 +24,6 @@ from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom, aligned_size
 from model.network.transformer import Transformer
-from model.ranks.leader import LeadingTransformer
 from model.sampling.device_rows import Kind, packed_size, result_width
 from model.sampling.device_sampler import DeviceSampler
 from server.engine.config import EngineConfig
@@ -145,10 +144,8 @@ class DecodeGraphs:
 
 
 def has_graphs(model: Transformer, config: EngineConfig) -> bool:
-    """Return whether steps of this network run as graphs: those of decoders that stand alone in one process, and that
-    a card's kernels run.
-    """
-    if config.cuda_graphs == "off" or model.config.kind != "decoder" or isinstance(model, LeadingTransformer):
+    """Return whether steps of this network run as graphs: those of decoders alone that a card's kernels run."""
+    if config.cuda_graphs == "off" or model.config.kind != "decoder":
         return False
     if model.batch_invariant and config.quantize == "fp8":  # made of thousands of small products a step
         return False

@@ -11,6 +11,7 @@ from model.sharding.group import Group
 from server.engine.execution.threads import use_threads
 from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.memory.memory_limit import give_back_memory, limit_memory
+from server.engine.tensor_parallel.device_steps import DeviceFollower
 from server.engine.tensor_parallel.ranks import Settle, Setup
 
 
@@ -22,7 +23,7 @@ def follow(pipe: Connection) -> None:
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
     pipe.send(None)  # the file in which all meet may go, as far as this one is concerned
-    follower = Follower(group, setup.device)
+    follower = DeviceFollower(group, setup.device)
     while True:
         try:
             command = pipe.recv()

@@ -25,7 +25,6 @@ from queue import SimpleQueue
 import torch
 
 from model.checkpoint.folder import ModelLoadError
-from model.ranks.commands import Command
 from model.ranks.leader import RanksApart
 from model.sharding.group import Group
 
@@ -130,7 +129,7 @@ class Ranks:
         """Return the process ids of the other ranks."""
         return [rank.process.pid for rank in self._ranks]
 
-    def send(self, command: Command | Settle) -> None:
+    def send(self, command: object) -> None:
         """Send a command to all ranks. If one has ended, raises ModelLoadError until a model is loaded, then
         RanksApart.
         """

@@ -72,13 +72,13 @@ def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     assert runner is not None
     ways: Counter[str] = Counter()
     for name, way in (("_run_graph", "graph"), ("_run_kernels", "kernels")):
-        method = getattr(runner, name)
+        method = getattr(runner._executor, name)
 
         def counted(*arguments: Any, method: Any = method, way: str = way) -> Any:
             ways[way] += 1
             return method(*arguments)
 
-        monkeypatch.setattr(runner, name, counted)
+        monkeypatch.setattr(runner._executor, name, counted)
     whole = runner.run
 
     def asked(*arguments: Any) -> Any:
@@ -154,9 +154,9 @@ def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path)
     engine = build(decoder, block_size=16, max_num_seqs=20, max_num_batched_tokens=32)
     runner = engine._runner._on_device
     assert isinstance(runner, DeviceRunner)
-    assert runner._graphs is not None
-    assert runner._graphs.rows == [1, 2, 4, 8, 16, 24]
-    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._graphs is None  # type: ignore[union-attr]
+    assert runner._executor.graphs is not None
+    assert runner._executor.graphs.rows == [1, 2, 4, 8, 16, 24]
+    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None  # type: ignore[union-attr]
 
 
 def test_plain_torch_and_our_cpu_kernels_have_no_use_for_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -23,11 +24,15 @@ from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import WeightFiles
 from model.checkpoint.weight_maps import weights_of
 from model.hooks.points import Stack
+from model.kernels.choice import AUTO, KernelConfig
+from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.network.transformer import Transformer
+from model.ranks.commands import Forward
 from model.ranks.leader import LeadingTransformer, load_leading
 from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
+from server.engine.execution import cuda_graphs
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -38,6 +43,7 @@ from server.engine.request import (
     LensTask,
     Task,
 )
+from server.engine.tensor_parallel.device_steps import RunOnDevice
 from server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
@@ -58,9 +64,11 @@ def ranks() -> Iterator[Ranks]:
     assert not lost
 
 
-def load_shared(folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32) -> LeadingTransformer:
+def load_shared(
+    folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32, kernels: KernelConfig = AUTO
+) -> LeadingTransformer:
     config, ended = read_config(folder), ranks.wait_for_loss
-    model = load_leading(folder, config, dtype, CPU, ranks.group, ranks.send, before_apart=ended)
+    model = load_leading(folder, config, dtype, CPU, ranks.group, ranks.send, kernels=kernels, before_apart=ended)
     ranks.wait_loaded()
     return model
 
@@ -78,6 +86,42 @@ def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path
     some = random.sample(crowd, 5)
     alike = alone(shared, some)
     assert_same({uid: found[uid] for uid in alike}, alike)
+
+
+@pytest.mark.skipif(not IS_INTERPRETED, reason="Triton interprets nothing here: it is not installed, or there is a GPU")
+def test_ranks_with_a_cards_kernels_run_the_same_steps(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs and steps kernel by kernel, drawn tokens and penalties, and beside them what the blocks alone serve."""
+    monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 16)
+    told: list[object] = []
+    folder = tiny.make_variant("llama-gqa", tmp_path)
+    options: list[dict[str, Any]] = [
+        {"temperature": 0.9, "top_p": 0.9, "logprobs": 2},
+        {"frequency_penalty": 0.5, "logit_bias": {7: 2.0}},
+        {},
+    ]
+    looking = AttentionCapture(pairs=PAIRS)
+    crowd = [
+        request(uid, list(range(5 + uid, 9 + 3 * uid)), generate(6, ignore_eos=True, **({"seed": uid} | each)))
+        for uid, each in enumerate(options)
+    ]
+    crowd.append(request(9, list(range(20, 30)), generate(2, attention=looking, ignore_eos=True)))
+    sizes: dict[str, Any] = {"block_size": 16, "num_blocks": 40, "max_num_seqs": 4, "max_num_batched_tokens": 40}
+    expected = run(build(load(folder, kernels=KernelConfig("torch")), **sizes), [replace(each) for each in crowd])
+    shared = load_shared(folder, ranks, kernels=KernelConfig("triton"))
+
+    def send(command: object) -> None:
+        told.append(command)
+        ranks.send(command)
+
+    monkeypatch.setattr(shared, "_send", send)
+    found = run(build(shared, **sizes), crowd, arrivals=[0, 0, 0, 3])
+    for uid, answer in expected.items():
+        assert_near(found[uid], answer)
+    steps = [bool(command.step.spans) for command in told if isinstance(command, RunOnDevice)]
+    assert set(steps) == {False, True}  # a graph has none
+    assert any(isinstance(command, Forward) for command in told)
 
 
 def assert_near(found: Answer, expected: Answer) -> None:

@@ -1,0 +1,139 @@
+"""Carries out a step on a card: brings its numbers there, runs the network as a graph or kernel by kernel, and chooses
+tokens. Nothing in it makes the host wait.
+
+A step is plain data. Where several cards share a network, each carries out the same step at the same time: all of them
+compute the same logits and choose the same tokens, so none has to be told. It knows networks and numbers, but no hooks,
+no queue and no requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.batch import Batch, Span
+from model.kv_cache import KVCache
+from model.layers import device_batch
+from model.layers.device_batch import BatchShape, DeviceBatch
+from model.network.transformer import Transformer
+from model.sampling.device_edits import EditCapacity, edited
+from model.sampling.device_rows import Kind
+from model.sampling.device_sampler import DeviceSampler, score_type
+from server.engine.execution.cuda_graphs import DecodeGraphs, row_words, sampling_words
+
+
+class Choice(NamedTuple):
+    """How the tokens of a step's rows are chosen."""
+
+    num_rows: int
+    """Rows that a token is chosen of, with those of the padding."""
+    kind: Kind
+    num_alternatives: int | None
+    """The most alternatives that any row asks for, or None if no row asks for log-probabilities."""
+    edits: EditCapacity | None
+    """The room of the edits of logits, or None if there are none."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether there are neither edits nor log-probabilities."""
+        return self.edits is None and self.num_alternatives is None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """A step as a card is told of it. Its numbers, int32, are what a `Packing` wrote, and behind it the edits."""
+
+    shape: BatchShape
+    num_packed: int
+    """The numbers that the `Packing` wrote."""
+    choice: Choice
+    spans: Sequence[Span]
+    """The spans of a step that runs kernel by kernel; none if a graph serves it."""
+    block_size: int
+    longest: int
+    """The most keys that any span sees."""
+    num_patterns: int
+    """The numbers of the patterns that attention writes."""
+
+
+class DeviceResult(NamedTuple):
+    """What a step leaves on the device. A graph's next run overwrites it."""
+
+    hidden: Tensor
+    """[T, d] of the rows that need all layers."""
+    chosen: Tensor | None
+    """What `DeviceSampler.sample` returns, or None if the step chooses no token."""
+    patterns: Tensor | None
+    """[num_patterns] float32, or None."""
+
+
+class DeviceExecutor:
+    """The network, the cache and the graphs of one card."""
+
+    def __init__(
+        self, model: Transformer, cache: KVCache, max_num_seqs: int, max_model_len: int, has_graphs: bool
+    ) -> None:
+        """Prepare for a network whose decoder a card's kernels run; capture its graphs.
+
+        max_num_seqs: most sequences of a step. max_model_len: most tokens of one of them.
+        """
+        assert model.decoder is not None
+        assert model.decoder.triton_step is not None
+        self._model, self._cache = model, cache
+        self._step = model.decoder.triton_step
+        self._sampler = DeviceSampler(model.config.vocab_size)
+        # The tokens that a step chooses, with which the next one may begin before the host has heard of them.
+        self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=model.device)
+        self.graphs: DecodeGraphs | None = None
+        if has_graphs:
+            self.graphs = DecodeGraphs(
+                model, self._step, cache, self._last_tokens, max_rows=max_num_seqs, max_len=max_model_len
+            )
+            self.graphs.prepare()
+
+    @torch.inference_mode()
+    def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
+        """Start a step. numbers: [n] int32 on the host, pinned on a card's. batch: that of `step.spans`, if there is
+        one already.
+        """
+        numbers = device_batch.upload(numbers, self._model.device)
+        if step.spans:
+            batch = Batch(step.spans, step.block_size, self._model.device) if batch is None else batch
+            result = self._run_kernels(step, numbers, batch)
+        else:
+            result = self._run_graph(step, numbers)
+        if result.chosen is not None:
+            num_kept = min(len(result.chosen), len(self._last_tokens))  # the padding may be more than there are
+            self._last_tokens[:num_kept] = result.chosen[:num_kept, 0]
+        return result
+
+    def _run_graph(self, step: DeviceStep, numbers: Tensor) -> DeviceResult:
+        graphs, choice, num_rows = self.graphs, step.choice, step.shape.rows
+        assert graphs is not None
+        chosen = graphs.run(numbers[: step.num_packed], num_rows, choice.kind if choice.is_plain else Kind.GREEDY)
+        if not choice.is_plain:
+            inputs = DeviceBatch(numbers, step.shape)
+            chosen = self._choose(choice, graphs.logits[:num_rows], inputs, numbers[step.num_packed :])
+        return DeviceResult(graphs.hidden[:num_rows], chosen, graphs.patterns[: step.num_patterns])
+
+    def _run_kernels(self, step: DeviceStep, numbers: Tensor, batch: Batch) -> DeviceResult:
+        inputs = DeviceBatch(numbers, step.shape, batch=batch, last_tokens=self._last_tokens)
+        patterns = numbers.new_empty(step.num_patterns, dtype=torch.float32) if step.num_patterns else None
+        hidden = self._step.run(inputs, self._cache.layers, step.longest, patterns)
+        chosen = None
+        if step.choice.num_rows:
+            places = row_words(inputs.words, step.choice.num_rows).view(torch.int64)
+            logits = self._model.logits(hidden.index_select(0, places), widen=False)
+            chosen = self._choose(step.choice, logits, inputs, numbers[step.num_packed :])
+        return DeviceResult(hidden, chosen, patterns)
+
+    def _choose(self, choice: Choice, logits: Tensor, inputs: DeviceBatch, edits: Tensor) -> Tensor:
+        """Return the chosen tokens of logits [R, V]: what `DeviceSampler` returns. edits: [n] int32."""
+        changed = None
+        if choice.edits is not None:
+            packed = edits.view(torch.int64)
+            changed = edited(logits, packed, choice.edits, score_type(logits), self._last_tokens)
+        words = sampling_words(inputs.words, choice.num_rows).view(torch.int64)
+        return self._sampler.sample(choice.kind, logits, words, edited=changed, logprobs=choice.num_alternatives)

@@ -1,0 +1,76 @@
+"""Lets all ranks carry out a step on their cards at the same time: each is sent the same numbers, and runs the same
+kernels or graphs on its share of the network.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.batch import Batch
+from model.kv_cache import KVCache
+from model.layers import device_batch
+from model.ranks.commands import Command, DropCache, Follower, Load
+from model.ranks.leader import LeadingTransformer
+from model.sharding.group import Group
+from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareDevice:
+    """A command to prepare for steps of a cache, with these arguments of `DeviceExecutor`."""
+
+    cache: int
+    max_num_seqs: int
+    max_model_len: int
+    has_graphs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnDevice:
+    """A command to carry out a step. numbers: [n] int32."""
+
+    cache: int
+    step: DeviceStep
+    numbers: np.ndarray
+
+
+class LeadingExecutor(DeviceExecutor):
+    """Rank 0's executor, which has the others carry out each step too."""
+
+    def __init__(
+        self, model: LeadingTransformer, cache: KVCache, max_num_seqs: int, max_model_len: int, has_graphs: bool
+    ) -> None:
+        """Prepare all ranks, as `DeviceExecutor` does."""
+        self._leading, self._number = model, model.number_of(cache)
+        with model.lead(PrepareDevice(self._number, max_num_seqs, max_model_len, has_graphs)):
+            super().__init__(model.share, cache, max_num_seqs, max_model_len, has_graphs)
+
+    def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
+        with self._leading.lead(RunOnDevice(self._number, step, numbers.numpy()), batch):
+            return super().run(step, numbers, batch)
+
+
+class DeviceFollower(Follower):
+    """A rank other than 0, which carries out such steps too."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        super().__init__(group, device)
+        self._executors: dict[int, DeviceExecutor] = {}
+
+    def do(self, command: Command | PrepareDevice | RunOnDevice) -> None:
+        match command:
+            case PrepareDevice(number, max_num_seqs, max_model_len, has_graphs):
+                sizes = max_num_seqs, max_model_len, has_graphs
+                self._executors[number] = DeviceExecutor(self.model, self.caches[number], *sizes)
+            case RunOnDevice(number, step, numbers):
+                on_host = device_batch.on_host(len(numbers), self.model.device)
+                on_host.numpy()[:] = numbers
+                self._executors[number].run(step, on_host)
+            case _:
+                if isinstance(command, Load):
+                    self._executors.clear()
+                elif isinstance(command, DropCache):
+                    self._executors.pop(command.number, None)
+                super().do(command)
