@@ -42,7 +42,7 @@ _NETWORK = Network(
         "num_key_value_heads": 2,
     },
 )
-_WARM_UP, _MEASURED = 20, 100
+_WARM_UP, _MEASURED = 150, 200
 """Steps before those that are measured, and those."""
 
 
