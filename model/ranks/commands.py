@@ -106,7 +106,7 @@ class Follower:
     """A rank other than 0, which carries out commands."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
-        self._group = group
+        self.group = group
         self._device = device
         self._model: Transformer | None = None
         self.caches: dict[int, KVCache] = {}
@@ -155,13 +155,13 @@ class Follower:
             max_model_len=command.max_model_len,
             kernels=command.kernels,
             batch_invariant=command.batch_invariant,
-            group=self._group,
+            group=self.group,
         )
-        self._shares = shares_of(config, self._group)
+        self._shares = shares_of(config, self.group)
 
     def _hooks(self, requested: HookRequests | None, prefix: str) -> Hooks | None:
-        return None if requested is None else requested.hooks(self._group, self._shares[prefix])
+        return None if requested is None else requested.hooks(self.group, self._shares[prefix])
 
     @torch.inference_mode()
     def _received(self, kind: TensorSpec) -> torch.Tensor:
-        return self._group.from_leader(torch.empty(kind.shape, dtype=kind.dtype, device=self._device))
+        return self.group.from_leader(torch.empty(kind.shape, dtype=kind.dtype, device=self._device))

@@ -61,7 +61,7 @@ class LeadingTransformer(Transformer):
         self.whole_weights = WholeWeights(own, folder)
         self.share = own
         """Rank 0's share, to be run within `lead`."""
-        self._group = group
+        self.group = group
         self._send = send
         self._before_apart = before_apart
         self._shares = shares_of(own.config, group)
@@ -96,7 +96,7 @@ class LeadingTransformer(Transformer):
         number = self.number_of(cache)
         with self._together(hooks, "") as requested:
             self._send(WriteCrossKV(TensorSpec.of(hidden), number, slots, requested))
-            super().write_cross_kv(self._group.from_leader(hidden), cache, slots, hooks)
+            super().write_cross_kv(self.group.from_leader(hidden), cache, slots, hooks)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
@@ -104,7 +104,7 @@ class LeadingTransformer(Transformer):
             return super().logits(hidden)
         with self._together(None, ""):
             self._send(Logits(TensorSpec.of(hidden)))
-            return super().logits(self._group.from_leader(hidden), widen=widen)
+            return super().logits(self.group.from_leader(hidden), widen=widen)
 
     @torch.inference_mode()
     def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
@@ -123,7 +123,7 @@ class LeadingTransformer(Transformer):
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
         """Run one pass of all ranks, which none leaves alone."""
         assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
-        leading, requested = Leading(self._group), None
+        leading, requested = Leading(self.group), None
         if batch is not None:
             batch.check()
             batch.check = _nothing

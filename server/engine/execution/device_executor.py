@@ -1,9 +1,9 @@
 """Carries out a step on a card: brings its numbers there, runs the network as a graph or kernel by kernel, and chooses
 tokens. Nothing in it makes the host wait.
 
-A step is plain data. Where several cards share a network, each carries out the same step at the same time: all of them
-compute the same logits and choose the same tokens, so none has to be told. It knows networks and numbers, but no hooks,
-no queue and no requests.
+A step is plain data. Where several cards share a network, each carries out the same step at the same time: all compute
+the same logits, and the tokens that rank 0 chooses count. It knows networks and numbers, but no hooks, no queue and no
+requests.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from model.network.transformer import Transformer
 from model.sampling.device_edits import EditCapacity, edited
 from model.sampling.device_rows import Kind
 from model.sampling.device_sampler import DeviceSampler, score_type
+from model.sharding.group import Group
 from server.engine.execution.cuda_graphs import DecodeGraphs, row_words, sampling_words
 
 
@@ -73,12 +74,20 @@ class DeviceExecutor:
     """The network, the cache and the graphs of one card."""
 
     def __init__(
-        self, model: Transformer, cache: KVCache, max_num_seqs: int, max_model_len: int, has_graphs: bool
+        self,
+        model: Transformer,
+        cache: KVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        has_graphs: bool,
+        group: Group | None = None,
     ) -> None:
         """Prepare for a network whose decoder a card's kernels run; capture its graphs.
 
-        max_num_seqs: most sequences of a step. max_model_len: most tokens of one of them.
+        max_num_seqs: most sequences of a step. max_model_len: most tokens of one of them. group: the ranks that share
+        the network.
         """
+        self._group = group
         assert model.decoder is not None
         assert model.decoder.triton_step is not None
         self._model, self._cache = model, cache
@@ -107,6 +116,8 @@ class DeviceExecutor:
         if result.chosen is not None:
             num_kept = min(len(result.chosen), len(self._last_tokens))  # the padding may be more than there are
             self._last_tokens[:num_kept] = result.chosen[:num_kept, 0]
+            if self._group is not None:  # cards of two kinds might draw differently
+                self._last_tokens.copy_(self._group.from_leader(self._last_tokens))
         return result
 
     def _run_graph(self, step: DeviceStep, numbers: Tensor) -> DeviceResult:

@@ -45,7 +45,7 @@ class LeadingExecutor(DeviceExecutor):
         """Prepare all ranks, as `DeviceExecutor` does."""
         self._leading, self._number = model, model.number_of(cache)
         with model.lead(PrepareDevice(self._number, max_num_seqs, max_model_len, has_graphs)):
-            super().__init__(model.share, cache, max_num_seqs, max_model_len, has_graphs)
+            super().__init__(model.share, cache, max_num_seqs, max_model_len, has_graphs, model.group)
 
     def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
         with self._leading.lead(RunOnDevice(self._number, step, numbers.numpy()), batch):
@@ -63,7 +63,7 @@ class DeviceFollower(Follower):
         match command:
             case PrepareDevice(number, max_num_seqs, max_model_len, has_graphs):
                 sizes = max_num_seqs, max_model_len, has_graphs
-                self._executors[number] = DeviceExecutor(self.model, self.caches[number], *sizes)
+                self._executors[number] = DeviceExecutor(self.model, self.caches[number], *sizes, self.group)
             case RunOnDevice(number, step, numbers):
                 on_host = device_batch.on_host(len(numbers), self.model.device)
                 on_host.numpy()[:] = numbers
