@@ -18,6 +18,7 @@ from model.kernels.cuda import (
     gate,
     matmul,
     paged_attention,
+    quantize_rows,
     rotate_and_store,
 )
 
@@ -59,6 +60,7 @@ def variants() -> Iterator[Variant]:
                 if pieces == 1 or are_apart or tile.sums_pieces:
                     yield _matmul(float_type, tile, pieces, are_apart=are_apart, is_whole=is_whole)
         yield _join(float_type)
+        yield _quantize_rows(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
         for float_type in float_types.split():
             yield from _attention(float_type, group, dim, block_size, what)
@@ -266,6 +268,18 @@ def _matmul(float_type: str, tile: matmul.Tile, pieces: int, *, are_apart: bool,
         num_stages=tile.num_stages,
         multiples_of_16=frozenset(numbers) - {"R"},
         fuses_multiply_add=True,
+    )
+
+
+def _quantize_rows(float_type: str) -> Variant:
+    numbers = ("distance", "K", "padded")
+    return Variant(
+        kernel=quantize_rows.quantize_rows_kernel,
+        name=float_type,
+        types={"x": f"*{float_type}", "values": "*u8", "scales": "*fp32"} | dict.fromkeys(numbers, "i32"),
+        constants={"BLOCK": quantize_rows.BLOCK},
+        num_warps=quantize_rows.NUM_WARPS,
+        multiples_of_16=frozenset(numbers),
     )
 
 

@@ -53,14 +53,20 @@ class Fp8Rows:
 class Fp8Weight:
     """A weight [N, K] quantised output by output, for rows of bfloat16 or float16."""
 
-    def __init__(self, weight: Tensor, *, batch_invariant: bool = True) -> None:
+    def __init__(self, weight: Tensor, *, batch_invariant: bool = True, uses_triton: bool = False) -> None:
         """Quantise the weight. batch_invariant: whether the bits of a row of a product may depend on that row alone.
+        uses_triton: whether a card's kernel rounds the rows, to the same bits in one launch.
 
         Raises ValueError when a number is not finite.
         """
         self.num_outputs, self.num_inputs = weight.shape
         self._dtype = weight.dtype
         self._batch_invariant = batch_invariant
+        self._quantize = _quantized
+        if uses_triton:
+            from model.kernels.cuda.quantize_rows import quantize_rows  # here: a CPU has no need of Triton
+
+            self._quantize = quantize_rows
         if not torch.isfinite(weight).all():
             raise ValueError(f"fp8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
         rows = Fp8Rows.quantize(F.pad(weight, (0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE)))
@@ -89,11 +95,10 @@ class Fp8Weight:
         """Return x W^T: x [R, K] -> [R, N and the padding], in x's dtype."""
         if not len(x):
             return x.new_empty(0, len(self._values))
-        filling = self._values.shape[1] - x.shape[1]
-        rows = Fp8Rows.quantize(F.pad(x, (0, filling)) if filling else x)  # or it would be copied for nothing
+        values, scales = self._quantize(x, self._values.shape[1])
         # Out of bfloat16 alone, since releases before 2.10 and cuBLAS before 12.9 have no other with scales of rows.
         y = torch._scaled_mm(
-            rows.values, self._values.t(), scale_a=rows.scales, scale_b=self._scales.t(), out_dtype=torch.bfloat16
+            values, self._values.t(), scale_a=scales, scale_b=self._scales.t(), out_dtype=torch.bfloat16
         )
         return y.to(x.dtype)
 
@@ -102,3 +107,10 @@ class Fp8Weight:
         size = fixed_shapes.LINEAR_ROWS
         tiles = torch.split(F.pad(x, (0, 0, 0, -len(x) % size)), size)
         return torch.cat([self._product(tile) for tile in tiles])[: len(x)] if len(x) else self._product(x)
+
+
+def _quantized(x: Tensor, padded: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers and scales of rows, as `quantize_rows` does."""
+    filling = padded - x.shape[1]
+    rows = Fp8Rows.quantize(F.pad(x, (0, filling)) if filling else x)  # or it would be copied for nothing
+    return rows.values, rows.scales

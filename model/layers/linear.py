@@ -53,7 +53,8 @@ class Linear:
         if self.native:
             self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
         elif quantize == "fp8":
-            self.weight = Fp8Weight(weight, batch_invariant=batch_invariant)
+            uses_triton = kernels.uses_triton(weight.dtype, weight.device)
+            self.weight = Fp8Weight(weight, batch_invariant=batch_invariant, uses_triton=uses_triton)
         elif batch_invariant and quantize == "none" and kernels.uses_triton(weight.dtype, weight.device):
             from model.layers.triton_weight import TritonWeight  # here: a CPU has no need of Triton
 

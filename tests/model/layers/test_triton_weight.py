@@ -8,10 +8,11 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 from model.config import Activation
 from model.kernels.choice import KernelConfig
 from model.layers.dense_weight import DenseWeight
+from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
 from model.layers.triton_weight import TritonWeight
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
-from tests.model.kernels.cuda.card import DTYPES, fresh_draw, normal
+from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
 
 TRITON = KernelConfig("triton")
 
@@ -49,3 +50,15 @@ def test_no_row_depends_on_the_batch() -> None:
     fresh_draw()
     layer = Linear(normal(20, 40, dtype=torch.bfloat16), kernels=TRITON, activation="gelu")
     assert_rows_do_not_depend_on_the_batch(layer, normal(70, 40, dtype=torch.bfloat16))
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda" and torch.cuda.get_device_capability() < LEAST_CAPABILITY, reason="no fp8")
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 64, 48), (5, 70, 33), (0, 64, 48)])
+def test_fp8_has_the_bits_that_torch_gives_it(rows: int, inputs: int, outputs: int) -> None:
+    fresh_draw()
+    weight, x = normal(outputs, inputs, dtype=torch.bfloat16), normal(rows, inputs, dtype=torch.bfloat16)
+    ours, plain = (
+        Linear(weight, kernels=kernels, quantize="fp8", batch_invariant=False, activation="silu")
+        for kernels in (TRITON, KernelConfig("torch"))
+    )
+    assert torch.equal(ours(x), plain(x))
