@@ -83,6 +83,16 @@ class KeyRange:
         """Return the number of keys of a span, whether or not a row sees them all."""
         return int(self.lengths_array[span])
 
+    def tables(self, device: torch.device) -> torch.Tensor:
+        """Return `tables_array` on a device, where it is brought once."""
+        if device not in self._tables:
+            self._tables[device] = torch.from_numpy(self.tables_array).to(device)
+        return self._tables[device]
+
+    @cached_property
+    def _tables(self) -> dict[torch.device, torch.Tensor]:
+        return {}
+
     @cached_property
     def seen(self) -> VisibleKeys:
         """Return the same in the form that our kernels take."""

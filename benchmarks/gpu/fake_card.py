@@ -26,7 +26,6 @@ from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import build_model
 from model.network.transformer import Transformer
-from model.network.triton_step import TritonStep
 from model.sampling.sampler import SamplerRow
 from server.engine.execution.device_executor import DeviceExecutor
 from server.engine.execution.device_runner import DeviceRunner, SampledRow
@@ -118,13 +117,6 @@ def layers_of(model: Transformer, what: str) -> int:
     stack = model.encoder if what.startswith("encode") else model.decoder
     assert stack is not None
     return stack.config.num_layers
-
-
-def triton_step_of(model: Transformer) -> TritonStep:
-    """Return what runs the decoder on a card."""
-    assert model.decoder is not None
-    assert model.decoder.triton_step is not None
-    return model.decoder.triton_step
 
 
 def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object]]]:

@@ -49,7 +49,7 @@ _WARM_UP, _MEASURED = 150, 200
 def step_seconds(num_rows: int, options: Mapping[str, Any], num_keys: int) -> list[float]:
     """Return the seconds of each step in which all of so many sequences get a token, as a server's engine runs them.
 
-    options: of the sampling parameters. num_keys: tokens of each prompt.
+    options: the sampling parameters. num_keys: tokens of each prompt.
     """
     # The first sequence gets tokens while the others' prompts are read.
     num_tokens = _WARM_UP + _MEASURED + num_rows + 10

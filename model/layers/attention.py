@@ -69,7 +69,7 @@ class CachedKV:
 
     def _table(self) -> torch.Tensor:
         num_blocks = -(-self.num_keys // self.key_range.block_size)
-        return torch.from_numpy(self.key_range.tables_array[self.index, :num_blocks]).to(self.cache.keys.device)
+        return self.key_range.tables(self.cache.keys.device)[self.index, :num_blocks]
 
 
 class AttentionRows(Protocol):

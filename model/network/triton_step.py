@@ -102,11 +102,16 @@ class TritonStep:
     def num_heads(self) -> int:
         return self._blocks[0].attention.f.num_heads
 
+    @property
+    def serves_hooks(self) -> bool:
+        """Return whether attention writes patterns for hooks: all heads are here."""
+        return self._blocks[0].attention.f.heads.are_all
+
     def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
-        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for. That of a
-        rank, which has some of the heads, writes none.
+        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for. A rank
+        that has only some of the heads serves no hooks.
         """
-        if hooks is not None and not self._blocks[0].attention.f.heads.are_all:
+        if hooks is not None and not self.serves_hooks:
             return None
         return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
 

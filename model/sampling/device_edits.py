@@ -35,7 +35,7 @@ class EditCapacity(NamedTuple):
     tokens: int = 0
     """Places for tokens that are penalized."""
     unknown: int = 0
-    """Places for rows whose newest token only the device knows, and penalizes."""
+    """Places for penalized rows whose newest token only the device knows."""
 
     @property
     def packed_size(self) -> int:

@@ -139,7 +139,8 @@ class Settings:
     block_size: int = _setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = _switch("Do not reuse the KV cache of shared prefixes.")
     batch_invariant: bool = _switch(
-        "Give each answer the same bits whatever runs beside it, where that is slow too: on a GPU, and in float16.",
+        "Give each answer the same bits whatever runs beside it, where that is slow too: in float16, with fp8, and "
+        "without Lightwell's kernels.",
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
     no_batch_invariant: bool = _switch("Do not promise that; Lightwell's kernels keep to it all the same.")

@@ -42,7 +42,7 @@ _COUNTERS = {
     "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
     "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
     "capture_bytes_total": "Bytes of attention and embeddings captured.",
-    "capture_seconds_total": "Time spent capturing, in seconds.",
+    "capture_seconds_total": "Time spent capturing, in seconds; on a GPU the host's part alone.",
     "engine_steps_total": "Forward passes of the engine.",
     "steps_abandoned_total": "Forward passes given up because those who held most of one had left or run out of time.",
     "computed_tokens_total": "Token positions pushed through the network, captures included.",

@@ -1,9 +1,8 @@
 """Carries out a step on a card: brings its numbers there, runs the network as a graph or kernel by kernel, and chooses
 tokens. Nothing in it makes the host wait.
 
-A step is plain data. Where several cards share a network, each carries out the same step at the same time: all compute
-the same logits, and the tokens that rank 0 chooses count. It knows networks and numbers, but no hooks, no queue and no
-requests.
+A step is plain data, which ranks that share a network can send (`server.engine.tensor_parallel.device_steps`). It knows
+networks and numbers, but no hooks, no queue and no requests.
 """
 
 from collections.abc import Sequence

@@ -77,6 +77,11 @@ class DeviceRunner:
         self._model, self._step, self._executor = model, model.decoder.triton_step, executor
         self._edits: dict[Hashable, RowEdits] = {}
 
+    @property
+    def serves_patterns(self) -> bool:
+        """Return whether steps may capture patterns."""
+        return self._step.serves_hooks
+
     def run(self, batch: Batch, hooks: Hooks | None, rows: Sequence[SampledRow]) -> DevicePass | None:
         """Start a step, and choose a token of each of `rows`. Returns None if the card's kernels cannot serve hooks."""
         plan = self._step.plan(batch, hooks)

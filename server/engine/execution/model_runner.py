@@ -56,6 +56,11 @@ class ModelRunner:
         """Return whether steps run on a device while the host goes on."""
         return self._on_device is not None
 
+    @property
+    def serves_patterns(self) -> bool:
+        """Return whether steps that capture patterns may run on a device while the host goes on."""
+        return self._on_device is not None and self._on_device.serves_patterns
+
     @torch.inference_mode()
     def start(
         self,
@@ -247,7 +252,8 @@ class ModelRunner:
             return None
         rows: list[SampledRow] = []
         if not any(captures[at.chunk.sequence.uid].patches for at in sampling):
-            rows = [SampledRow(at.last_row, at.chunk.sequence.uid, sampler_row(at.chunk.sequence)) for at in sampling]
+            # A sequence is the owner, not its uid: a request that begins anew has the same uid, and other tokens.
+            rows = [SampledRow(at.last_row, at.chunk.sequence, sampler_row(at.chunk.sequence)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)
 
 

@@ -1,7 +1,7 @@
 """Starts a step while the one before still runs, with the tokens that this chooses and nobody knows yet.
 
 A device then never waits for the host. What stops with such a token is noticed one step late, and what was computed for
-it is dropped. A step that needs to know a token's text, or that captures more than the rows that chose it, waits. It
+it is dropped. A step that runs an encoder, or captures more than patterns of the rows that chose its tokens, waits. It
 knows steps and when they begin; it knows no request.
 """
 
@@ -82,7 +82,7 @@ class RunAhead:
 
     def _start_next(self, runner: ModelRunner, running: StartedStep) -> None:
         step = self._plan()
-        if step is None or not step.schedule.sequences or not _may_begin(step, running):
+        if step is None or not step.schedule.sequences or not _may_begin(step, running, runner):
             return  # what was planned is planned again
         try:
             step.started = _start(runner, step, lambda: None, running)
@@ -101,16 +101,17 @@ def _start(runner: ModelRunner, step: Step, check: Callable[[], None], after: St
     return runner.start(schedule.chunks, step.captures, schedule.encodes, check, after)
 
 
-def _may_begin(step: Step, running: StartedStep) -> bool:
+def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     """Return whether a step may begin before the tokens of the running one are known."""
     places = running.places
     return not step.schedule.encodes and all(
-        _is_plain(seq, step.captures[seq.uid]) and (not seq.awaits_token or seq.uid in places)
+        _is_plain(seq, step.captures[seq.uid], runner) and (not seq.awaits_token or seq.uid in places)
         for seq in step.schedule.sequences
     )
 
 
-def _is_plain(seq: Sequence, captures: RequestCaptures) -> bool:
+def _is_plain(seq: Sequence, captures: RequestCaptures, runner: ModelRunner) -> bool:
     """Return whether a device serves all that a sequence asks for, although nobody knows its newest token yet."""
     rows = seq.row_capture
-    return captures.is_empty and (rows is None or (rows.kind, rows.part) == ("pattern", "decoder"))
+    serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
+    return captures.is_empty and serves_rows

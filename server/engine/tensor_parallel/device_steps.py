@@ -1,5 +1,5 @@
 """Lets all ranks carry out a step on their cards at the same time: each is sent the same numbers, and runs the same
-kernels or graphs on its share of the network.
+kernels or graphs on its share of the network. All compute the same logits, and the tokens that rank 0 chooses count.
 """
 
 from dataclasses import dataclass

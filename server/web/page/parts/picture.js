@@ -92,12 +92,12 @@ export function Picture(props) {
   </figure>`;
 }
 
-/** Scroll the box to what is wanted once the canvas is painted: before, it has no length to scroll. */
+/** Scroll the box to what is newly wanted, once the canvas is painted: before, it has no length to scroll. */
 function useInView(box, inView, width) {
   useLayoutEffect(() => {
     const wanted = width > 0 && inView ? inView(width) : null;
     if (wanted) scrollTo(box.current, wanted);
-  }, [inView, width]);
+  }, [inView, width > 0]);
 }
 
 /** Scroll a box, and nothing else, until what is at y in it is seen. */
