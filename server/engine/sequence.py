@@ -219,14 +219,14 @@ class Sequence:
         Generation ends with a stopping token ("stop") or at max_tokens ("length"); with max_tokens 0, once the prompt
         is computed. Other tasks are "done" once the prompt is computed, by the encoder and by the decoder.
         """
+        params = self.sampling_params
+        num_generated = len(self.token_ids) - self.num_prompt_tokens
+        if params is not None and num_generated and self.token_ids[-1] in self.stopping_ids:
+            return "stop"  # even if it was preempted while this token was chosen, and has nothing computed any more
         if not self.encoder_is_computed:
             return None
-        params = self.sampling_params
         if params is None:
             return "done" if self.num_computed_tokens >= self.num_prompt_tokens else None
-        num_generated = len(self.token_ids) - self.num_prompt_tokens
-        if num_generated and self.token_ids[-1] in self.stopping_ids:
-            return "stop"
         if num_generated >= params.max_tokens and self.num_computed_tokens >= self.num_prompt_tokens:
             return "length"
         return None

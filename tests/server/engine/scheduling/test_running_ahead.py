@@ -51,7 +51,9 @@ def some_sequence(uid: int) -> Sequence:
 
 def test_every_answer_is_what_it_is_alone() -> None:
     preemptions = dropped = ahead = 0
-    for _ in range(60):
+    for number in range(600):
+        if number >= 60 and min(preemptions, dropped, ahead) > 0:
+            break
         num_blocks = random.choice([9, 12, 40])
         sched = scheduler(num_blocks=num_blocks, max_num_seqs=random.randint(2, 6), budget=20)
         device, arriving = Device(sched), [some_sequence(uid) for uid in range(12)]
@@ -108,3 +110,16 @@ def test_nothing_is_scheduled_of_a_sequence_that_is_done_but_for_its_last_token(
     sched.add(seq)
     advance(sched.schedule())
     assert sched.schedule().sequences == []
+
+
+def test_a_sequence_that_was_preempted_while_its_last_token_was_chosen_stops() -> None:
+    sched = scheduler()
+    seq = sequence(1, [1, 2], generate(9, stop=(3,)), encoded=[1, 1])
+    sched.add(seq)
+    schedule = sched.schedule()
+    advance(schedule)
+    sched._running.pop_last()
+    sched._preempt(seq)
+    assert sched.settle(schedule, {1: 3}) == [seq]
+    assert (seq.finish_reason, generated(seq)) == ("stop", [3])
+    sched.check_integrity()
