@@ -39,7 +39,7 @@ class AttentionHeads:
     """
 
     are_all: ClassVar[bool] = True
-    """Whether these are all heads of the attention, and no rank has others."""
+    """True if these are all heads of the attention; False on a rank that holds some of them."""
     name: str
     """The prefix of its points: attn | cross_attn."""
     attention: Attention

@@ -40,7 +40,9 @@ _INTERPRETED_INNER = 64
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program computes, `chunks` times `rows` rows and `columns` outputs, in steps of `inner` over K."""
+    """The part of a product that one program computes: `chunks` times `rows` rows and `columns` outputs, in steps of
+    `inner` over K.
+    """
 
     rows: int
     chunks: int
@@ -49,7 +51,7 @@ class Tile:
     num_warps: int
     num_stages: int
     sums_pieces: bool = True
-    """Whether a program has the registers for a second sum of each number, which several pieces take."""
+    """True if a program has the registers for two sums of each number; it needs both to add up several pieces of K."""
 
     @property
     def height(self) -> int:

@@ -25,7 +25,7 @@ from server.engine.execution.cuda_graphs import DecodeGraphs, row_words, samplin
 
 
 class Choice(NamedTuple):
-    """How the tokens of a step's rows are chosen."""
+    """The way in which the tokens of a step's rows are chosen."""
 
     num_rows: int
     """Rows that a token is chosen of, with those of the padding."""
@@ -59,12 +59,12 @@ class DeviceStep:
 
 
 class DeviceResult(NamedTuple):
-    """What a step leaves on the device. A graph's next run overwrites it."""
+    """The tensors that a step leaves on the device. A graph's next run overwrites them."""
 
     hidden: Tensor
     """[T, d] of the rows that need all layers."""
     chosen: Tensor | None
-    """What `DeviceSampler.sample` returns, or None if the step chooses no token."""
+    """The chosen tokens, as `DeviceSampler.sample` returns them, or None if the step chooses none."""
     patterns: Tensor | None
     """[num_patterns] float32, or None."""
 

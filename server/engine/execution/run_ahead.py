@@ -111,7 +111,7 @@ def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
 
 
 def _is_plain(seq: Sequence, captures: RequestCaptures, runner: ModelRunner) -> bool:
-    """Return whether a device serves all that a sequence asks for, although nobody knows its newest token yet."""
+    """Return whether a sequence's next step can run on the device before its newest token is known on the host."""
     rows = seq.row_capture
     serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
     return captures.is_empty and serves_rows
