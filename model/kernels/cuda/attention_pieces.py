@@ -167,11 +167,18 @@ def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides):
 
 
 @triton.jit
-def write_pattern(pattern, begin, end, length, m, l, KEYS: tl.constexpr):
-    """Turn one row's scores of keys begin <= k < end into shares of their sum; other keys under `length` get 0."""
+def write_patterns(patterns, pattern, begin, end, length, m, l, KEYS: tl.constexpr):
+    """Turn the scores of keys begin <= k < end into shares of their sum, for pairs [n] whose pattern's index is not
+    negative; other keys under `length` get 0. m and l [n] are the largest scores and the sums of exponentials.
+    """
     place = tl.arange(0, KEYS)
+    is_asked, is_blind = pattern >= 0, l == 0.0
+    largest, total = tl.where(is_blind, 0.0, m), tl.where(is_blind, 1.0, l)
     for i in range(0, tl.cdiv(length, KEYS)):
-        key = i * KEYS + place
+        key = (i * KEYS + place)[None, :]
+        at = patterns + (pattern[:, None] + key)
         sees = (key >= begin) & (key < end)
-        s = tl.load(pattern + key, mask=sees, other=float("-inf"))
-        tl.store(pattern + key, tl.where(sees, tl.exp(s - m) / l, 0.0), mask=key < length)
+        # Other programs wrote scores, which a multiprocessor's own cache may not know.
+        s = tl.load(at, mask=is_asked[:, None] & sees, other=float("-inf"), cache_modifier=".cg")
+        share = tl.where(sees, tl.exp(s - largest[:, None]) / total[:, None], 0.0)
+        tl.store(at, share, mask=is_asked[:, None] & (key < length))
