@@ -196,7 +196,7 @@ def _gate(float_type: str, activation: str) -> Variant:
 
 def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
     """Yield the kernels of a layer's attention, without those that write patterns if there are none."""
-    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, block_size)
+    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim)
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
     types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
     constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
@@ -298,9 +298,9 @@ def _row_max(float_type: str) -> Iterator[Variant]:
     )
     yield Variant(
         kernel=row_max.join_row_max_kernel,
-        name=f"{float_type} 32 blocks",
+        name=f"{float_type} 64 blocks",
         types=found | {"out": "*i64", "num_blocks": "i32"},
-        constants={"BLOCKS": 32},
+        constants={"BLOCKS": 64},
         num_warps=1,
     )
 

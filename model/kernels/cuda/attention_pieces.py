@@ -110,16 +110,20 @@ def attend_piece(
     z = tl.zeros([PAIRS, WIDTH], tl.float32)
     for i in range(first_key // KEYS, tl.cdiv(key_end, KEYS)):
         key = i * KEYS + place
-        block = tl.load(table + i * KEYS // B).to(tl.int64)
-        start = ((block * K + key_head) * B + i * KEYS % B) * D
         # What lies behind the end may be no number, and a weight of 0 would not remove that. Before a window there are
         # numbers: keys of the same span.
         is_there = key < end
+        if B % KEYS == 0:  # all are in one block, whose address takes fewer registers
+            block = tl.load(table + i * KEYS // B).to(tl.int64)
+            start = ((block * K + key_head) * B + i * KEYS % B) * D + place * D
+        else:
+            blocks = tl.load(table + key // B, mask=is_there, other=0).to(tl.int64)
+            start = ((blocks * K + key_head) * B + key % B) * D
         is_key, is_value = is_there[None, :], is_there[:, None]
         if WIDTH != D:
             is_key, is_value = is_key & (dim < D)[:, None], is_value & (dim < D)[None, :]
-        k = tl.load(keys + start + place[None, :] * D + dim[:, None], mask=is_key, other=0.0)
-        v = tl.load(values + start + place[:, None] * D + dim[None, :], mask=is_value, other=0.0)
+        k = tl.load(keys + (start[None, :] + dim[:, None]), mask=is_key, other=0.0)
+        v = tl.load(values + (start[:, None] + dim[None, :]), mask=is_value, other=0.0)
         if WIDEN:
             k, v = k.to(tl.float32), v.to(tl.float32)
         s = tl.dot(x, k, input_precision="ieee") * scale

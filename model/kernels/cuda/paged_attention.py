@@ -1,9 +1,9 @@
 """Computes attention over a paged cache on a card, and writes the patterns of chosen rows and heads on its way.
 
-A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into chunks,
-each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of each, and the
-last one that is done joins them. In a tile of several rows a program takes all pieces of its chunk. Either way a row's
-pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
+A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into
+chunks, each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of
+each, and the last one that is done joins them. In a tile of several rows a program takes all pieces of its chunk.
+Either way a row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
 
 Scores of a chosen row are written as they come, and turned into its pattern once the row's largest score and sum are
 known. This module knows rows, blocks and the keys that each row sees; it knows no requests.
@@ -30,7 +30,7 @@ from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, 
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
-PIECE = 256
+PIECE = 128
 """Keys of each of the first pieces."""
 PATTERN_KEYS = 128
 """Keys of a pattern that are written together."""
@@ -247,7 +247,7 @@ def paged_attention(
         bias: [H, 2 * reach - 1] float32, or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]
-    shape, has_patterns = shape_of(q.dtype, dim, block_size), patterns is not None
+    shape, has_patterns = shape_of(q.dtype, dim), patterns is not None
     of_pieces = {"BASE": PIECE, "PER_LEVEL": pieces.PER_LEVEL, "LEVELS": pieces.LEVELS}
     rule = {"CAUSAL": seen.causal, "HAS_WINDOW": seen.window is not None}
     window = seen.window or 0

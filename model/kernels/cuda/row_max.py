@@ -11,29 +11,24 @@ from torch import Tensor
 
 from model.kernels.cuda.tensors import DTYPES, check_tensor
 
-BLOCK, NUM_WARPS = 4096, 4
+BLOCK, NUM_WARPS = 2048, 4
 """Numbers of a row that a program reads, and its warps."""
 
 
 @triton.jit
-def _ordered(x, column):
-    """Return numbers int64 of which the largest is that of the largest x, float32, and of the lowest column among
-    equals; NaN is the largest of all.
-    """
-    x = tl.where(x == 0.0, 0.0, x)  # -0 is no less
-    bits = x.to(tl.int32, bitcast=True)
-    order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    order = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, order)
-    return (order.to(tl.int64) << 32) | (0x7FFFFFFF - column)
-
-
-@triton.jit
 def row_max_kernel(x, found, distance, V, BLOCK: tl.constexpr):
-    """Find the largest number of a block of a row: grid (R, blocks)."""
+    """Find the largest number of a block of a row: grid (R, blocks). Of two blocks' results, int64, the larger is that
+    of the larger number, then that of the lower column; NaN is larger than all.
+    """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     numbers = tl.load(x + row * distance + column, mask=column < V, other=float("-inf")).to(tl.float32)
-    tl.store(found + row * tl.num_programs(1) + block, tl.max(_ordered(numbers, column), 0))
+    bits = tl.where(numbers == 0.0, 0.0, numbers).to(tl.int32, bitcast=True)  # -0 is no less than 0
+    order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    order = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, order)
+    best = tl.max(order, 0)
+    first = tl.min(tl.where(order == best, column, 0x7FFFFFFF), 0)
+    tl.store(found + row * tl.num_programs(1) + block, (best.to(tl.int64) << 32) | (0x7FFFFFFF - first))
 
 
 @triton.jit

@@ -29,7 +29,7 @@ ARRIVALS = Arrivals()
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pieces small, so that a short text has many, of several sizes; programs are few, so that each has some."""
-    monkeypatch.setattr(paged_attention, "PIECE", 32)
+    monkeypatch.setattr(paged_attention, "PIECE", 64)
     monkeypatch.setattr(paged_attention, "SHARES", random.choice([1, 6]))
     monkeypatch.setattr(attention_pieces, "PER_LEVEL", 2)
 
