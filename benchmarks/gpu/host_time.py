@@ -31,6 +31,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WHOLE_STEPS = ("greedy", "top_p")
 """The options of which whole steps are measured."""
+_LOOKING_STREAMS = 8
+"""Streams of which some capture the attention rows of 32 heads of 16 layers."""
 _ROUNDS = 3
 """Rounds of each measurement of whole steps, of which the quietest counts: other machines' work comes and goes."""
 _VOCAB_SIZE = 128_256
@@ -126,6 +128,10 @@ def main() -> None:
                 p50, p90 = min((statistics.median(each), each[int(0.9 * len(each))]) for each in rounds)
                 times += f", whole step {1e6 * p50:.0f} us (p90 {1e6 * p90:.0f})"
             print(f"{name:>18} {num_rows:4} rows: {times}", flush=True)
+    for num_looking in (0, 1, _LOOKING_STREAMS):
+        rounds = [step_seconds(_LOOKING_STREAMS, {}, _PROMPT, num_looking) for _ in range(_ROUNDS)]
+        p50 = min(statistics.median(each) for each in rounds)
+        print(f"{_LOOKING_STREAMS} rows, {num_looking} with all patterns: whole step {1e6 * p50:.0f} us", flush=True)
     for kind in (Kind.GREEDY, Kind.RANDOM, Kind.RANDOM | Kind.TOP_K, Kind.RANDOM | Kind.TOP_P, Kind(7)):
         counts = [num_operations(kind, k) for k in (None, 0, 5)]
         print(f"{kind!r}: operations {counts[0]}, with log-probabilities {counts[1]}, with alternatives {counts[2]}")

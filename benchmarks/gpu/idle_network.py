@@ -27,7 +27,7 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import DecodeGraphs
 from server.engine.memory.garbage_collection import freeze_garbage
-from server.engine.request import EngineRequest, GenerateTask
+from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 
 _VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5
@@ -42,23 +42,32 @@ _NETWORK = Network(
         "num_key_value_heads": 2,
     },
 )
+_LAYERS, _HEADS = 16, 32
+_MANY_HEADS = {"num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS, "head_dim": 16}
+_LOOKED_AT = Network("idle, of many heads", _NETWORK.sizes | _MANY_HEADS)
+"""A network for captures of all heads of all layers."""
 _WARM_UP, _MEASURED = 150, 200
 """Steps before those that are measured, and those."""
 
 
-def step_seconds(num_rows: int, options: Mapping[str, Any], num_keys: int) -> list[float]:
+def step_seconds(
+    num_rows: int, options: Mapping[str, Any], num_keys: int, num_looking: int | None = None
+) -> list[float]:
     """Return the seconds of each step in which all of so many sequences get a token, as a server's engine runs them.
 
-    options: the sampling parameters. num_keys: tokens of each prompt.
+    options: the sampling parameters. num_keys: tokens of each prompt. num_looking: how many of them capture the
+    attention rows of all heads of all layers, of a network that has many; None is a network of one layer.
     """
     # The first sequence gets tokens while the others' prompts are read.
     num_tokens = _WARM_UP + _MEASURED + num_rows + 10
     with _idle():
-        engine = _engine(num_rows, num_keys + num_tokens)
+        engine = _engine(_NETWORK if num_looking is None else _LOOKED_AT, num_rows, num_keys + num_tokens)
+        pairs = tuple((layer, head) for layer in range(_LAYERS) for head in range(_HEADS))
         prompts = random_prompts(num_rows, 1, num_keys, _VOCAB_SIZE)
         for uid, prompt in enumerate(prompts):
             sampling = SamplingParams(max_tokens=num_tokens, seed=uid, ignore_eos=True, **options)
-            task, ids = GenerateTask(sampling=sampling), tuple(prompt)
+            looking = AttentionCapture(pairs=pairs, dtype="float16") if uid < (num_looking or 0) else None
+            task, ids = GenerateTask(sampling=sampling, attention=looking), tuple(prompt)
             engine.add_request(EngineRequest(uid=uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic()))
         waiting = set(range(num_rows))
         while waiting:
@@ -73,10 +82,10 @@ def step_seconds(num_rows: int, options: Mapping[str, Any], num_keys: int) -> li
     return sorted(seconds[_WARM_UP:])
 
 
-def _engine(num_rows: int, context: int) -> Engine:
+def _engine(network: Network, num_rows: int, context: int) -> Engine:
     device = torch.device("cpu")
     config = EngineConfig(model=Path("in memory"), max_num_seqs=num_rows, kernels="triton")
-    model = make_ours(_NETWORK, torch.bfloat16, device, context, KernelConfig("triton"))
+    model = make_ours(network, torch.bfloat16, device, context, KernelConfig("triton"))
     num_blocks = num_rows * math.ceil(context / config.block_size) + 1
     cache = KVCache(model.cache_config, num_blocks, config.block_size, model.dtype, device, keys_in_rows=True)
     return Engine(model, cache, config, context)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from model.hooks.asked_pairs import AskedPairs
 from model.layers.norm import Norm
 
 
@@ -49,6 +50,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class AllPatterns:
+    """A tap's way to take the patterns of all layers and heads at once, where they are there at once."""
+
+    pairs: AskedPairs
+    """The layer and head of each pattern, in the order wanted."""
+    deliver: Callable[[torch.Tensor], None]
+    """A callback, called instead of the tap's with [pair, len(rows), keys]; the callee may keep the tensor."""
+    dtype: torch.dtype
+    """The type in which the numbers may come: float32, or float16 if no more of them is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionTap:
     """A request for the attention of chosen heads, for chosen rows of one span."""
 
@@ -70,6 +83,8 @@ class AttentionTap:
     pattern may be written while attention computes it, instead of being delivered. If it is None or returns None, the
     pattern is delivered.
     """
+    at_once: AllPatterns | None = None
+    """The way to take all patterns together, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,30 +226,37 @@ class Hooks:
     changes: Sequence[Change] = ()
     attention: Sequence[AttentionTap] = ()
     attention_changes: Sequence[AttentionChange] = ()
-    _by_layer: dict[int | None, LayerHooks] = field(init=False, default_factory=dict)
+    _found: dict[int | None, LayerHooks] | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        for read in self.reads:
-            self._of(read.layer).reads.setdefault(read.point, []).append(read)
-        for change in self.changes:
-            self._of(change.layer).changes.setdefault(change.point, []).append(change)
-        for tap in self.attention:
-            for layer in tap.heads:
-                self._of(layer).attention.append(tap)
-        for attention_change in self.attention_changes:
-            self._of(attention_change.layer).attention_changes.append(attention_change)
+    @property
+    def _by_layer(self) -> dict[int | None, LayerHooks]:
+        """Return the hooks of each layer. They are sorted when somebody asks: a card's step of patterns does not."""
+        if self._found is None:
+            found: dict[int | None, LayerHooks] = {}
+            self._found = found
 
-    def _of(self, layer: int | None) -> LayerHooks:
-        return self._by_layer.setdefault(layer, LayerHooks(layer))
+            def of(layer: int | None) -> LayerHooks:
+                return found.setdefault(layer, LayerHooks(layer))
+
+            for read in self.reads:
+                of(read.layer).reads.setdefault(read.point, []).append(read)
+            for change in self.changes:
+                of(change.layer).changes.setdefault(change.point, []).append(change)
+            for tap in self.attention:
+                for layer in tap.heads:
+                    of(layer).attention.append(tap)
+            for attention_change in self.attention_changes:
+                of(attention_change.layer).attention_changes.append(attention_change)
+        return self._found
 
     @property
     def attention_seconds(self) -> float:
         """Return the seconds that the network spent on the attention taps."""
-        return sum(layer_hooks.attention_seconds for layer_hooks in self._by_layer.values())
+        return sum(layer_hooks.attention_seconds for layer_hooks in (self._found or {}).values())
 
     def serve_by(self, make: Callable[[LayerHooks], LayerHooks]) -> None:
         """Replace each layer's hooks by what `make` returns for them, before the step runs."""
-        self._by_layer = {layer: make(layer_hooks) for layer, layer_hooks in self._by_layer.items()}
+        self._found = {layer: make(layer_hooks) for layer, layer_hooks in self._by_layer.items()}
 
     def at(self, layer: int | None) -> LayerHooks | None:
         """Return the hooks of block `layer`, or those of the points outside the blocks, or None if there are none."""

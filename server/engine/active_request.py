@@ -62,7 +62,7 @@ class ActiveRequest:
             timing = replace(timing, first_token=now)
             output.tensors = output.tensors | found.arrays()
             output.prompt_logprobs = None if found.prompt_logprobs is None else tuple(found.prompt_logprobs)
-            found = RequestCaptures(patches=found.patches)
+            found = RequestCaptures(patches=found.patches, row_pairs=found.row_pairs)
         if seq.is_finished:
             timing = replace(timing, finished=now)
             output.finish_reason = seq.finish_reason

@@ -7,14 +7,14 @@ answer does not change with the chunks its prompt was cut into.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, corner, index_of
+from model.hooks.asked_pairs import AskedPairs
+from model.hooks.hooks import AllPatterns, AttentionTap, corner, index_of
 from model.hooks.point_names import stack_config
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window, seen_keys
@@ -43,18 +43,19 @@ class AttentionSink(Sink):
         num_queries: int,
         num_keys: int,
         is_changed: bool = True,
+        pairs: AskedPairs | None = None,
     ) -> None:
-        """Make room for the capture. is_changed: whether the request may change what the network computes; what a
-        softmax returned fits any float.
+        """Make room for the capture. is_changed: whether the request may change what the network computes. pairs: the
+        capture's, if they are known.
         """
-        surely_reported = ("float16", "float32")
-        self._is_surely_reported = capture.kind == "pattern" and capture.dtype in surely_reported and not is_changed
+        self._is_surely_reported = is_surely_reported(capture, is_changed=is_changed)
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
         self._name = capture.name
         self._capture = capture
         self._config = config
         self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
-        self._heads, self._slots = group_by_layer(capture.pairs)
+        self._pairs = pairs or asked_pairs(capture, config)
+        self._heads, self._slots = self._pairs.heads, self._pairs.places
         if capture.reduce is not None:
             self._slots = {layer: [place] for place, layer in enumerate(self._heads)}
         count = sum(map(len, self._slots.values()))
@@ -84,6 +85,9 @@ class AttentionSink(Sink):
         def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
             self._keep(layer, where[i : i + rows.shape[1]], positions[i : i + rows.shape[1]], rows)
 
+        def deliver_all(rows: torch.Tensor) -> None:
+            self._write(slice(None), where, rows)
+
         tap = AttentionTap(
             span=window.span,
             rows=window.rows(positions),
@@ -92,16 +96,23 @@ class AttentionSink(Sink):
             deliver=deliver,
             cross=self._capture.part == "cross",
             room=partial(self._room, where),
+            at_once=AllPatterns(self._pairs, deliver_all, torch.float32) if self._is_kept_whole else None,
         )
         return [tap]
+
+    @property
+    def _is_kept_whole(self) -> bool:
+        """Return whether all that attention computes of the rows is kept."""
+        return self._capture.reduce is None and all(
+            each is None for each in (self._thumbnail, self._indices, self._keys)
+        )
 
     def _room(self, where: torch.Tensor, layer: int, num_keys: int) -> torch.Tensor | None:
         """Return where the pattern of queries `where` of the answer may be written as it is, for
         `AttentionTap.room`, or None.
         """
         heads, values = self._heads[layer], self._values
-        as_it_stands = self._capture.reduce is None and self._indices is None and self._keys is None
-        if not (self._is_surely_reported and as_it_stands and self._thumbnail is None) or len(set(heads)) < len(heads):
+        if not (self._is_surely_reported and self._is_kept_whole) or len(set(heads)) < len(heads):
             return None
         place = corner(index_of(self._slots[layer]), index_of(where.tolist()))
         return values[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
@@ -127,7 +138,7 @@ class AttentionSink(Sink):
         elif self._capture.reduce == "max":
             rows = rows.amax(0, keepdim=True)
         if self._thumbnail is None and self._indices is None and self._keys is None:
-            self._write(self._slots[layer], where, rows)
+            self._write(index_of(self._slots[layer]), where, rows)
             return
         rows = self._select_keys(rows)
         self._check(rows)
@@ -140,13 +151,13 @@ class AttentionSink(Sink):
             self._indices[slots[:, None], where] = indices
         self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
 
-    def _write(self, slots: Sequence[int], where: torch.Tensor, rows: torch.Tensor) -> None:
-        """Write all of rows [.., n, keys so far], each number read once and cast on its way; what is there already
+    def _write(self, slots: slice | torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write all of rows [slots, n, keys so far], each number read once and cast on its way; what is there already
         are the hidden keys after them.
         """
         self._check(rows)
         numbers = rows if self._values.dtype.is_floating_point else _cast(rows, self._values.dtype)
-        place = corner(index_of(slots), index_of(where.tolist()))
+        place = corner(slots, index_of(where.tolist()))
         if all(isinstance(each, slice) for each in place):
             self._values[place][..., : rows.shape[-1]].copy_(numbers)
         else:
@@ -221,29 +232,17 @@ class _Thumbnail:
         return self.sums / self._num_rows.clamp_min(1)[:, None]
 
 
-class RowSink:
-    """The attention row that chooses one generated token: [pair or layer, key], keys up to the query's own position,
-    or all that the encoder read.
+def asked_pairs(capture: AttentionCapture, config: ModelConfig) -> AskedPairs:
+    """Return the pairs of a capture as steps need them."""
+    own = stack_config(config, "encoder" if capture.part == "encoder" else "decoder")
+    return AskedPairs.of(capture.pairs, own.num_layers, own.num_heads)
+
+
+def is_surely_reported(capture: AttentionCapture, *, is_changed: bool) -> bool:
+    """Return whether the capture's type holds whatever may be captured: what a softmax returned fits any float.
+    is_changed: whether the request may change what the network computes.
     """
-
-    def __init__(self, capture: AttentionCapture, config: ModelConfig, position: int, num_cross_keys: int) -> None:
-        one = replace(capture, queries=(position,), keys=None, resize=None)
-        num_keys = num_cross_keys if capture.part == "cross" else position + 1
-        self._sink = AttentionSink(one, config, num_queries=1, num_keys=num_keys)
-
-    def hook(self, window: Window) -> AttentionTap:
-        [tap] = self._sink.hooks(window)
-        return tap
-
-    @property
-    def problem(self) -> str | None:
-        return self._sink.problem
-
-    def arrays(self) -> dict[str, Array]:
-        return {
-            name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
-            for name, array in self._sink.arrays().items()
-        }
+    return capture.kind == "pattern" and capture.dtype in ("float16", "float32") and not is_changed
 
 
 def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfig) -> None:
@@ -272,16 +271,6 @@ def as_array(tensor: torch.Tensor) -> Array:
     """Return a tensor as the engine's answers carry it, sharing memory where it can."""
     array = np.ascontiguousarray(tensor.cpu().numpy())
     return Array(array.dtype.name, array.shape, memoryview(array.data).cast("B") if array.size else b"")
-
-
-def group_by_layer(pairs: Sequence[tuple[int, int]]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Return the heads of each layer of pairs (layer, head), and their places among the pairs."""
-    heads: dict[int, list[int]] = {}
-    slots: dict[int, list[int]] = {}
-    for place, (layer, head) in enumerate(pairs):
-        heads.setdefault(layer, []).append(head)
-        slots.setdefault(layer, []).append(place)
-    return heads, slots
 
 
 def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from model.config import ModelConfig
+from model.hooks.asked_pairs import group_by_layer
 from model.hooks.hooks import AttentionTap, Read
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
@@ -25,7 +26,6 @@ from server.engine.captures.attention_sink import (
     as_array,
     check_heads,
     gathering,
-    group_by_layer,
     why_not,
 )
 from server.engine.captures.sink import Sink

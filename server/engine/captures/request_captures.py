@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from model.hooks.asked_pairs import AskedPairs
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink, check_heads
+from server.engine.captures.attention_sink import AttentionSink, asked_pairs, check_heads
 from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink
 from server.engine.captures.sink import Sink
@@ -37,20 +38,24 @@ class RequestCaptures:
     sinks: list[Sink] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    row_pairs: AskedPairs | None = None
+    """The pairs of the attention rows that come with each token."""
 
     @classmethod
     def of(cls, seq: Sequence, model: Transformer) -> "RequestCaptures":
         """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
         positions that are not there; MemoryError or RuntimeError without memory.
         """
-        if seq.row_capture is not None:
-            check_heads(seq.row_capture.pairs, seq.row_capture.part, model.config)
+        rows = seq.row_capture
+        if rows is not None:
+            check_heads(rows.pairs, rows.part, model.config)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
         return cls(
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
             patches=[patch for patch in patches if _is_reached(patch, seq)],
             prompt_logprobs=[None] if scored else None,
+            row_pairs=None if rows is None else asked_pairs(rows, model.config),
         )
 
     @property

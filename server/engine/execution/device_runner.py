@@ -95,7 +95,8 @@ class DeviceRunner:
             packing = Packing.of(batch, plan.rooms, words=num_words(len(rows)))
         step, numbers = self._step_of(packing, plan, rows, is_graph=is_graph)
         result = self._executor.run(step, numbers, batch)
-        (chosen, patterns), done = download([result.chosen, result.patterns if plan.size else None])
+        found = result.patterns.to(plan.dtype) if plan.size and result.patterns is not None else None
+        (chosen, patterns), done = download([result.chosen, found])
         hidden = result.hidden[: len(rows)] if is_graph else result.hidden
         return DevicePass(hidden, rows, chosen, plan, patterns, done)
 

@@ -14,9 +14,9 @@ from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
-from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
+from server.engine.captures.row_sink import RowSink
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.started_step import StartedStep, seconds_of
@@ -171,10 +171,16 @@ class ModelRunner:
             if found.sinks or found.patches:
                 builder.add(found, at.window)
             if seq.row_capture is not None and seq.needs_sample(chunk):
-                position = chunk.end - 1
-                sink = RowSink(seq.row_capture, self.model.config, position, seq.num_cross_tokens)
-                row_sinks[seq.uid] = sink
-                builder.found.append(sink.hook(Window(at.span, at.last_row, position, 1)))
+                assert found.row_pairs is not None
+                row_sinks[seq.uid] = sink = RowSink(
+                    seq.row_capture,
+                    found.row_pairs,
+                    self.model.config,
+                    Window(at.span, at.last_row, chunk.end - 1, 1),
+                    seq.num_cross_tokens,
+                    is_changed=seq.is_changed,
+                )
+                builder.found.append(sink.hook())
         return builder.hooks(), row_sinks
 
     def _read(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from model.hooks.hooks import Hooks
-from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.request_captures import RequestCaptures
+from server.engine.captures.row_sink import RowSink
 from server.engine.execution.device_runner import DevicePass
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice

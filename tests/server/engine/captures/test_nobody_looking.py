@@ -15,7 +15,8 @@ from model.hooks.attention_hooks import Attended
 from model.hooks.hooks import Hooks, LayerHooks
 from model.layers.attention import NativeAttention, PlainAttention
 from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink, RowSink
+from server.engine.captures.attention_sink import AttentionSink
+from server.engine.captures.row_sink import RowSink
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EmbedTask, Task
 from tests import tiny
