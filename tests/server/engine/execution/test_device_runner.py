@@ -15,6 +15,7 @@ import torch
 from model.kernels.choice import KernelConfig
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
+from server.engine.execution.device_executor import DeviceStep
 from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, EngineRequest
@@ -35,6 +36,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
+        monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
 
 
 def _crowd() -> list[EngineRequest]:
@@ -65,20 +67,19 @@ def _crowd() -> list[EngineRequest]:
 
 
 def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the steps that were graphs, those that ran kernel by kernel, those that neither served, and those that were
-    started while another ran.
+    """Count the steps of decodes and the mixed ones that were graphs, those that ran kernel by kernel, those that
+    neither served, and those that were started while another ran.
     """
     runner = engine._runner._on_device
     assert runner is not None
     ways: Counter[str] = Counter()
-    for name, way in (("_run_graph", "graph"), ("_run_kernels", "kernels")):
-        method = getattr(runner._executor, name)
+    run_step = runner._executor.run
 
-        def counted(*arguments: Any, method: Any = method, way: str = way) -> Any:
-            ways[way] += 1
-            return method(*arguments)
+    def counted(step: DeviceStep, *arguments: Any) -> Any:
+        ways["kernels" if step.spans else "mixed" if step.shape.long else "decodes"] += 1
+        return run_step(step, *arguments)
 
-        monkeypatch.setattr(runner._executor, name, counted)
+    monkeypatch.setattr(runner._executor, "run", counted)
     whole = runner.run
 
     def asked(*arguments: Any) -> Any:
@@ -126,7 +127,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(name: str, tmp_path: Path, mo
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
     _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
-    assert min(ways[way] for way in ("graph", "kernels", "neither", "ahead")) > 0, ways
+    assert min(ways[way] for way in ("decodes", "mixed", "neither", "ahead")) > 0, ways
 
 
 def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
