@@ -5,6 +5,7 @@ import torch
 from benchmarks.gpu.clock import device_seconds
 from benchmarks.gpu.plan import Plan
 from model.batch import Batch, Span
+from model.kernels.cuda.paged_keys import Arrivals
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule
 from model.layers.device_batch import DeviceBatch, Packing
@@ -32,10 +33,11 @@ def bytes_per_second(plan: Plan, device: torch.device) -> float:
     spans = [Span([1], keys - 1, order[row * width : (row + 1) * width], 1) for row in range(rows)]
     inputs = DeviceBatch.upload(Packing.of(Batch(spans, plan.block_size, device)), device)
     q, seen, rule = numbers(rows, heads, dim), inputs.keys(), AttentionRule(dim**-0.5)
+    arrivals = Arrivals()
 
     def all_layers() -> None:
         for cache in caches:
-            attend(q, cache, inputs, seen, rule, keys)
+            attend(q, cache, inputs, seen, rule, keys, arrivals)
 
     num_bytes: int = _LAYERS * rows * keys * 2 * key_heads * dim * plan.dtype.itemsize
     return num_bytes / device_seconds(all_layers, device, repeats=plan.repeats)

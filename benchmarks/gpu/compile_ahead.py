@@ -163,11 +163,12 @@ def _resources(cubin: bytes) -> dict[str, int]:
 
 
 def _sums(code: str) -> Iterator[str]:
-    """Yield the shape and the layout of each tensor that code of Triton's GPU dialect reduces."""
+    """Yield the shape and the layout of each tensor of floats that code of Triton's GPU dialect reduces."""
     layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
     for summed in re.findall(r'"tt\.reduce"\(.*?\}\) : \(tensor<([^>]*)>', code, re.DOTALL):
         shape, _, layout = summed.rpartition(", ")
-        yield f"{shape} {layouts.get(layout, layout)}"
+        if not re.search(r"xi\d+$", shape):  # of integers any order gives the same
+            yield f"{shape} {layouts.get(layout, layout)}"
 
 
 def _instructions(code: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from model.kernels.cuda import (
     paged_attention,
     quantize_rows,
     rotate_and_store,
+    row_max,
 )
 
 FLOAT_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -61,6 +62,7 @@ def variants() -> Iterator[Variant]:
                     yield _matmul(float_type, tile, pieces, are_apart=are_apart, is_whole=is_whole)
         yield _join(float_type)
         yield _quantize_rows(float_type)
+        yield from _row_max(float_type)
     for float_types, group, dim, block_size, what in ATTENTION:
         for float_type in float_types.split():
             yield from _attention(float_type, group, dim, block_size, what)
@@ -194,7 +196,7 @@ def _gate(float_type: str, activation: str) -> Variant:
 
 def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
     """Yield the kernels of a layer's attention, without those that write patterns if there are none."""
-    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, block_size)
+    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim)
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
     types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
     constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
@@ -210,12 +212,14 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
     constants |= {"BASE": paged_attention.PIECE, "PER_LEVEL": attention_pieces.PER_LEVEL}
     constants |= {"LEVELS": attention_pieces.LEVELS}
     own: list[tuple[Any, dict[str, int]]] = [
-        (paged_attention.attend_single_kernel, {"CHUNKS": attention_shapes.num_chunks(group)}),
+        (
+            paged_attention.attend_single_kernel,
+            {"CHUNKS": attention_shapes.num_chunks(group), "PATTERN_KEYS": paged_attention.PATTERN_KEYS},
+        ),
         (paged_attention.attend_tiles_kernel, {}),
-        (paged_attention.join_pieces_kernel, {"KEYS": paged_attention.PATTERN_KEYS}),
         (paged_attention.write_patterns_kernel, {"KEYS": paged_attention.PATTERN_KEYS}),
     ]
-    for kernel, more in own if has["patterns"] else own[:3]:
+    for kernel, more in own if has["patterns"] else own[:2]:
         attends = "KEYS" not in more
         yield Variant(
             kernel=kernel,
@@ -233,7 +237,7 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
 def _attention_types(float_type: str, *, has_bias: bool, has_patterns: bool) -> dict[str, str]:
     types = dict.fromkeys(("q", "keys", "values", "out"), f"*{float_type}")
     types |= dict.fromkeys(("part_z", "part_m", "part_l", "all_z", "all_m", "all_l"), "*fp32")
-    types |= dict.fromkeys(("blocks", "table_starts", "lengths", "positions", "tiles"), "*i32")
+    types |= dict.fromkeys(("blocks", "table_starts", "lengths", "positions", "tiles", "arrivals"), "*i32")
     types |= dict.fromkeys(("slots", "row_slots", "pattern_starts", "pattern_strides"), "*i32")
     types |= dict.fromkeys(("window", "stride_q", "stride_bias", "reach", "num_pieces"), "i32")
     types |= dict.fromkeys(("scale", "softcap"), "fp32")
@@ -280,6 +284,24 @@ def _quantize_rows(float_type: str) -> Variant:
         constants={"BLOCK": quantize_rows.BLOCK},
         num_warps=quantize_rows.NUM_WARPS,
         multiples_of_16=frozenset(numbers),
+    )
+
+
+def _row_max(float_type: str) -> Iterator[Variant]:
+    found = {"x": f"*{float_type}", "found": "*i64", "distance": "i32"}
+    yield Variant(
+        kernel=row_max.row_max_kernel,
+        name=float_type,
+        types=found | {"V": "i32"},
+        constants={"BLOCK": row_max.BLOCK},
+        num_warps=row_max.NUM_WARPS,
+    )
+    yield Variant(
+        kernel=row_max.join_row_max_kernel,
+        name=f"{float_type} 64 blocks",
+        types=found | {"out": "*i64", "num_blocks": "i32"},
+        constants={"BLOCKS": 64},
+        num_warps=1,
     )
 
 

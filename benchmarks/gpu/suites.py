@@ -15,6 +15,8 @@ from benchmarks.gpu.report import Results
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_TESTS = (ROOT / "tests" / "model" / "kernels" / "cuda",)
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+_PROCESSES = 8
+"""Most processes of a suite: each takes half a gigabyte of the card."""
 _WRONG_ACCESS = 99
 """The exit status that compute-sanitizer is told to end with where it finds an error."""
 
@@ -42,6 +44,8 @@ def run_memcheck(results: Results, paths: Sequence[Path], options: Sequence[str]
 def _pytest(paths: Sequence[Path], options: Sequence[str]) -> list[str]:
     """Return pytest's arguments: our settings need its plugins, which are not asked for here."""
     own = ["-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
+    if importlib.util.find_spec("xdist") is not None:  # most of the time kernels are compiled, by one core each
+        own += ["--numprocesses", str(min(_PROCESSES, os.cpu_count() or 1))]
     return ["-m", "pytest", *own, *options, *map(str, paths)]
 
 

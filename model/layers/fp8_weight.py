@@ -41,7 +41,9 @@ class Fp8Rows:
         NaN.
         """
         # Zeros have a scale too, and the least is one with all of float32's digits.
-        scales = (rows.abs().amax(1, keepdim=True).float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
+        # By a tensor: torch on a card would multiply by a plain number's reciprocal, which rounds otherwise.
+        largest = torch.full((1, 1), LARGEST, device=rows.device)
+        scales = (rows.abs().amax(1, keepdim=True).float() / largest).clamp_min(torch.finfo(torch.float32).tiny)
         # No quotient needs to be clamped: up to 464 e4m3 rounds to 448, and what float32 rounds is far below that.
         return cls((rows / scales).to(torch.float8_e4m3fn), scales)
 

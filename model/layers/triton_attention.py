@@ -11,7 +11,7 @@ import torch
 
 from model.batch import Batch, KeyRange
 from model.kernels.cuda.paged_attention import num_pieces, paged_attention
-from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
+from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
 from model.kernels.cuda.rotate_and_store import rotate_and_store, store
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, check_reach
@@ -25,6 +25,7 @@ class TritonAttention(PlainAttention):
         """Prepare for a first batch."""
         super().__init__()
         self._batch: tuple[Batch, DeviceBatch] | None = None
+        self.arrivals = Arrivals()
 
     def device_batch(self, batch: Batch) -> DeviceBatch:
         """Return the batch on the device, where its first layer brings it."""
@@ -54,7 +55,8 @@ class TritonAttention(PlainAttention):
         batch.check()
         inputs = self.device_batch(batch)
         keys = inputs.keys(causal=key_range.causal, window=key_range.window, is_cross=key_range.is_cross)
-        return attend(q.to(cache.values.dtype).contiguous(), cache, inputs, keys, rule, key_range.longest)
+        q = q.to(cache.values.dtype).contiguous()
+        return attend(q, cache, inputs, keys, rule, key_range.longest, self.arrivals)
 
 
 def attend(
@@ -64,11 +66,13 @@ def attend(
     keys: PagedKeys,
     rule: AttentionRule,
     max_len: int,
+    arrivals: Arrivals,
     patterns: PatternRows | None = None,
 ) -> torch.Tensor:
     """Return softmax(scores) V for the first T rows, whole spans: q [T, H, D] -> [T, H, D], of the cache's dtype.
 
-    max_len: a number of keys that no span exceeds. Patterns that are asked for are written where `patterns` says.
+    max_len: a number of keys that no span exceeds. arrivals: of this network alone. Patterns that are asked for are
+    written where `patterns` says.
     """
     # Rows of no tile get zeros too, so that what they come to is a number, whatever the memory held before.
     out = torch.zeros_like(q) if inputs.has_loose_rows else torch.empty_like(q)
@@ -81,7 +85,7 @@ def attend(
                 cache.values,
                 keys,
                 tiles,
-                _parts(q, len(tiles), max_len, are_single=are_single, has_patterns=patterns is not None),
+                _parts(q, len(tiles), max_len, arrivals if are_single else None, has_patterns=patterns is not None),
                 out,
                 are_single=are_single,
                 scale=rule.scale,
@@ -92,8 +96,9 @@ def attend(
     return out
 
 
-def _parts(q: torch.Tensor, num_tiles: int, max_len: int, *, are_single: bool, has_patterns: bool) -> Parts:
+def _parts(q: torch.Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
+    """Return room for tiles, of one row each if there are arrivals."""
     num_rows, num_heads, dim = q.shape
-    if are_single:
-        return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device)
+    if arrivals is not None:
+        return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device, arrivals)
     return Parts.of_tiles(num_tiles, num_rows if has_patterns else 0, num_heads, dim, q.device)

@@ -1,4 +1,5 @@
-"""Runs all blocks of a stack by the card's own kernels: between two products there is one launch, and attention is two.
+"""Runs all blocks of a stack by the card's own kernels: between two products there is one launch, or
+two where rows of both kinds attend.
 
 It is for batches of which hooks ask for nothing but patterns, which attention writes on its way; the blocks one by one
 serve all others. It knows which parts a block has; it computes nothing itself.
@@ -20,7 +21,7 @@ from model.hooks.pattern_plan import PatternPlan
 from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
 from model.kernels.cuda.gate import gated
 from model.kernels.cuda.norms import NormWeights
-from model.kernels.cuda.paged_keys import PatternRows
+from model.kernels.cuda.paged_keys import Arrivals, PatternRows
 from model.kernels.cuda.rotate_and_store import rotate_and_store
 from model.kernels.cuda.token_ids import known_tokens
 from model.kv_cache import LayerCache
@@ -70,6 +71,7 @@ class TritonStep:
         self._tables = [None if rope is None else (rope.cos, rope.sin) for rope in ropes]
         every = [norm for block in blocks for norm in _norms(block)]
         self._norms = {id(norm): _weights_of(norm) for norm in every}
+        self._arrivals = Arrivals()
 
     @classmethod
     def of(
@@ -211,7 +213,9 @@ class TritonStep:
         q = self._queries(block, normed, step)
         keys = step.inputs.keys(causal=own.causal, window=own.window)
         patterns = step.pattern_rows(block.index, own.num_heads)
-        z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, patterns)
+        z = attend(
+            q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, self._arrivals, patterns
+        )
         return own.heads.out(z.flatten(1))
 
     def _attend_across(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
@@ -219,7 +223,7 @@ class TritonStep:
         own: CrossAttention = block.cross_attention
         q = own.q(normed).view(len(normed), -1, own.head_dim)
         keys = step.inputs.keys(causal=False, is_cross=True)
-        z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len)
+        z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, self._arrivals)
         return own.heads.out(z.flatten(1))
 
 

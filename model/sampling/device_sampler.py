@@ -1,4 +1,4 @@
-"""Chooses the next token of all rows on the device, in a fixed number of torch operations.
+"""Chooses the next token of all rows on the device, in a fixed number of operations.
 
 Nothing is uploaded, read back or waited for, and shapes depend on those of the arguments alone, so a CUDA graph can
 hold it. Of the same logits on the same device it chooses the tokens that `model.sampling.sampler.Sampler` does, which
@@ -55,19 +55,18 @@ class DeviceSampler:
                 f"logits have shape {tuple(logits.shape)} and packed rows {tuple(packed.shape)}; expected "
                 f"{(len(logits), self.vocab_size)} and {(packed_size(len(logits)),)}"
             )
-        best = logits.max(-1, keepdim=True)
-        ids, numbers = best.indices, best.values
-        if edited is not None:
-            ids = edited.max(-1, keepdim=True).indices
+        best = chosen = _largest(logits)
+        ids = best[:, :1] if edited is None else _largest(edited)[:, :1]
         if kind:
-            ids = self._drawn(kind, logits if edited is None else edited, ids, best.indices, PackedRows(packed))
+            ids = self._drawn(kind, logits if edited is None else edited, ids, best[:, :1], PackedRows(packed))
         if kind or edited is not None:
-            numbers = logits.gather(1, ids)
-        columns = [ids, numbers.double().view(torch.int64)]
-        if logprobs is not None:
-            k = min(logprobs, self.vocab_size)
-            columns.append(_joined([logprob_columns(logits[each], ids[each], k) for each in self._chunks(len(ids))]))
-        return torch.cat(columns, 1)
+            chosen = torch.cat([ids, logits.gather(1, ids).double().view(torch.int64)], 1)
+        if logprobs is None:
+            return chosen
+        k = min(logprobs, self.vocab_size)
+        return torch.cat(
+            [chosen, _joined([logprob_columns(logits[each], ids[each], k) for each in self._chunks(len(ids))])], 1
+        )
 
     def _chunks(self, num_rows: int) -> Iterator[slice]:
         return (slice(start, start + self._rows_at_once) for start in range(0, num_rows, self._rows_at_once))
@@ -84,6 +83,18 @@ class DeviceSampler:
             parts.append(torch.where(total > 0, ids, valid[each]))
             del weights  # before the next ones are made
         return torch.where(rows.uniform < 0, best, _joined(parts))
+
+
+def _largest(logits: Tensor) -> Tensor:
+    """Return the id and the value, as float64's bits, of the largest of each row of logits [R, V]: [R, 2] int64. It is
+    the lowest id among equals, and that of the first NaN if there is one.
+    """
+    if logits.is_cuda and logits.dtype != torch.float64:
+        from model.kernels.cuda.row_max import row_max  # a CPU has no need of Triton
+
+        return row_max(logits)
+    best = logits.max(-1, keepdim=True)
+    return torch.cat([best.indices, best.values.double().view(torch.int64)], 1)
 
 
 def _weights(kind: Kind, logits: Tensor, scales: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -110,16 +110,20 @@ def attend_piece(
     z = tl.zeros([PAIRS, WIDTH], tl.float32)
     for i in range(first_key // KEYS, tl.cdiv(key_end, KEYS)):
         key = i * KEYS + place
-        block = tl.load(table + i * KEYS // B).to(tl.int64)
-        start = ((block * K + key_head) * B + i * KEYS % B) * D
         # What lies behind the end may be no number, and a weight of 0 would not remove that. Before a window there are
         # numbers: keys of the same span.
         is_there = key < end
+        if B % KEYS == 0:  # all are in one block, whose address takes fewer registers
+            block = tl.load(table + i * KEYS // B).to(tl.int64)
+            start = ((block * K + key_head) * B + i * KEYS % B) * D + place * D
+        else:
+            blocks = tl.load(table + key // B, mask=is_there, other=0).to(tl.int64)
+            start = ((blocks * K + key_head) * B + key % B) * D
         is_key, is_value = is_there[None, :], is_there[:, None]
         if WIDTH != D:
             is_key, is_value = is_key & (dim < D)[:, None], is_value & (dim < D)[None, :]
-        k = tl.load(keys + start + place[None, :] * D + dim[:, None], mask=is_key, other=0.0)
-        v = tl.load(values + start + place[:, None] * D + dim[None, :], mask=is_value, other=0.0)
+        k = tl.load(keys + (start[None, :] + dim[:, None]), mask=is_key, other=0.0)
+        v = tl.load(values + (start[:, None] + dim[None, :]), mask=is_value, other=0.0)
         if WIDEN:
             k, v = k.to(tl.float32), v.to(tl.float32)
         s = tl.dot(x, k, input_precision="ieee") * scale
@@ -167,11 +171,18 @@ def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides):
 
 
 @triton.jit
-def write_pattern(pattern, begin, end, length, m, l, KEYS: tl.constexpr):
-    """Turn one row's scores of keys begin <= k < end into shares of their sum; other keys under `length` get 0."""
+def write_patterns(patterns, pattern, begin, end, length, m, l, KEYS: tl.constexpr):
+    """Turn the scores of keys begin <= k < end into shares of their sum, for pairs [n] whose pattern's index is not
+    negative; other keys under `length` get 0. m and l [n] are the largest scores and the sums of exponentials.
+    """
     place = tl.arange(0, KEYS)
+    is_asked, is_blind = pattern >= 0, l == 0.0
+    largest, total = tl.where(is_blind, 0.0, m), tl.where(is_blind, 1.0, l)
     for i in range(0, tl.cdiv(length, KEYS)):
-        key = i * KEYS + place
+        key = (i * KEYS + place)[None, :]
+        at = patterns + (pattern[:, None] + key)
         sees = (key >= begin) & (key < end)
-        s = tl.load(pattern + key, mask=sees, other=float("-inf"))
-        tl.store(pattern + key, tl.where(sees, tl.exp(s - m) / l, 0.0), mask=key < length)
+        # Other programs wrote scores, which a multiprocessor's own cache may not know.
+        s = tl.load(at, mask=is_asked[:, None] & sees, other=float("-inf"), cache_modifier=".cg")
+        share = tl.where(sees, tl.exp(s - largest[:, None]) / total[:, None], 0.0)
+        tl.store(at, share, mask=is_asked[:, None] & (key < length))

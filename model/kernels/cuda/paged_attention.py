@@ -1,9 +1,9 @@
 """Computes attention over a paged cache on a card, and writes the patterns of chosen rows and heads on its way.
 
-A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into chunks,
-each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of each,
-and `join_pieces_kernel` joins them. In a tile of several rows a program takes all pieces of its chunk. Either way a
-row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
+A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into
+chunks, each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of
+each, and the last one that is done joins them. In a tile of several rows a program takes all pieces of its chunk.
+Either way a row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
 
 Scores of a chosen row are written as they come, and turned into its pattern once the row's largest score and sum are
 known. This module knows rows, blocks and the keys that each row sees; it knows no requests.
@@ -24,13 +24,13 @@ from model.kernels.cuda.attention_pieces import (
     piece_of,
     queries_of,
     seen_by,
-    write_pattern,
+    write_patterns,
 )
 from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
-PIECE = 256
+PIECE = 128
 """Keys of each of the first pieces."""
 PATTERN_KEYS = 128
 """Keys of a pattern that are written together."""
@@ -43,22 +43,20 @@ long rows do not end alone.
 @triton.jit
 def attend_single_kernel(
     q, keys, values, blocks, table_starts, lengths, positions, tiles, window, bias,
-    slots, row_slots, pattern_starts, pattern_strides, patterns,
-    part_z, part_m, part_l, stride_q, stride_bias, reach, scale, softcap, num_pieces,
+    slots, row_slots, pattern_starts, pattern_strides, patterns, out,
+    part_z, part_m, part_l, arrivals, stride_q, stride_bias, reach, scale, softcap, num_pieces,
     K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, CHUNKS: tl.constexpr, PAIRS: tl.constexpr,
     WIDTH: tl.constexpr, KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
+    PATTERN_KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one row and some heads of one key head to a share of its pieces; `join_pieces_kernel` joins them."""
+    """Attend with one row and some heads of one key head to a share of its pieces; the last share joins all."""
     tile, key_head, chunk = tl.program_id(0), tl.program_id(1) // CHUNKS, tl.program_id(1) % CHUNKS
+    span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
     if tl.load(tiles + 3 * tile + 2) == 0:
         return
-    span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
-    position = tl.load(positions + row)
-    begin, end = seen_by(position, tl.load(lengths + span), window, CAUSAL, HAS_WINDOW)
-    if begin >= end:
-        return
+    # All that is read of the row is asked for at once, before anything waits for a part of it.
+    position, length, table = tl.load(positions + row), tl.load(lengths + span), blocks + tl.load(table_starts + span)
     pair, dim = chunk * PAIRS + tl.arange(0, PAIRS), tl.arange(0, WIDTH)
     is_pair = pair < G
     heads, rows = key_head * G + pair % G, row + pair * 0
@@ -66,9 +64,13 @@ def attend_single_kernel(
     pattern = pair
     if HAS_PATTERNS:
         pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
-    table = blocks + tl.load(table_starts + span)
+    begin, end = seen_by(position, length, window, CAUSAL, HAS_WINDOW)
+    # A row that sees nothing has no piece, and one program that writes its zeros.
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
-    piece_end = piece_of(end - 1, BASE, PER_LEVEL, LEVELS) + 1
+    piece_end = tl.where(begin < end, piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS) + 1, first_piece)
+    num_shares = tl.maximum(tl.minimum(piece_end - first_piece, tl.num_programs(2)), 1)
+    if tl.program_id(2) >= num_shares:
+        return
     for piece in range(first_piece + tl.program_id(2), piece_end, tl.num_programs(2)):
         first_key = tl.maximum(begin_of(piece, BASE, PER_LEVEL, LEVELS), begin)
         key_end = tl.minimum(begin_of(piece + 1, BASE, PER_LEVEL, LEVELS), end)
@@ -81,6 +83,49 @@ def attend_single_kernel(
         tl.store(part_m + part, m, mask=is_pair)
         tl.store(part_l + part, l, mask=is_pair)
         tl.store(part_z + part[:, None] * D + dim[None, :], z, mask=is_pair[:, None] & (dim < D)[None, :])
+    tl.debug_barrier()  # all threads have written when one of them counts
+    arrived = arrivals + tile * tl.num_programs(1) + tl.program_id(1)
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == num_shares - 1:
+        tl.store(arrived, 0)  # for the next launch
+        m, l, z = _all_joined(
+            part_z, part_m, part_l, (tile * (K * G) + heads).to(tl.int64) * num_pieces, is_pair,
+            first_piece, piece_end, D, PAIRS, WIDTH,
+        )  # fmt: skip
+        # Loaded again: what is computed anew keeps no register while the keys are read.
+        span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
+        at = row.to(tl.int64) * (K * G) + heads
+        z = z / tl.where(l == 0.0, 1.0, l)[:, None]
+        is_out = is_pair[:, None] & (dim < D)[None, :]
+        tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
+        if HAS_PATTERNS:
+            pattern = pattern_of(row + pair * 0, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
+            if tl.max(pattern, 0) >= 0:
+                length = tl.load(lengths + span)
+                begin, end = seen_by(tl.load(positions + row), length, window, CAUSAL, HAS_WINDOW)
+                write_patterns(patterns, pattern, begin, end, length, m, l, PATTERN_KEYS)
+
+
+@triton.jit
+def _all_joined(
+    part_z, part_m, part_l, parts, is_pair, first_piece, piece_end,
+    D: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Join the pieces of pairs in the order of their keys: the largest scores [PAIRS], the sums of exponentials [PAIRS]
+    and the sums of values [PAIRS, WIDTH]. A pair's first piece would be at `parts`. Other programs wrote them, which a
+    multiprocessor's own cache may not know.
+    """
+    dim = tl.arange(0, WIDTH)
+    m = tl.full([PAIRS], float("-inf"), tl.float32)
+    l = tl.zeros([PAIRS], tl.float32)
+    z = tl.zeros([PAIRS, WIDTH], tl.float32)
+    is_number = is_pair[:, None] & (dim < D)[None, :]
+    for piece in range(first_piece, piece_end):
+        part = parts + piece
+        piece_m = tl.load(part_m + part, mask=is_pair, other=float("-inf"), cache_modifier=".cg")
+        piece_l = tl.load(part_l + part, mask=is_pair, other=0.0, cache_modifier=".cg")
+        at = part_z + part[:, None] * D + dim[None, :]
+        m, l, z = joined(m, l, z, piece_m, piece_l, tl.load(at, mask=is_number, other=0.0, cache_modifier=".cg"))
+    return m, l, z
 
 
 @triton.jit
@@ -149,42 +194,6 @@ def attend_tiles_kernel(
 
 
 @triton.jit
-def join_pieces_kernel(
-    part_z, part_m, part_l, lengths, positions, tiles, window,
-    slots, row_slots, pattern_starts, pattern_strides, patterns, out, num_pieces,
-    H: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr,
-    LEVELS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_PATTERNS: tl.constexpr,
-):  # fmt: skip
-    """Join the pieces of a tile's only row and one head, in the order of their keys, and write its pattern."""
-    tile, head = tl.program_id(0), tl.program_id(1)
-    if tl.load(tiles + 3 * tile + 2) == 0:
-        return
-    row = tl.load(tiles + 3 * tile + 1)
-    length = tl.load(lengths + tl.load(tiles + 3 * tile))
-    begin, end = seen_by(tl.load(positions + row), length, window, CAUSAL, HAS_WINDOW)
-    one, dim = tl.arange(0, 1), tl.arange(0, WIDTH)[None, :]
-    m = tl.full([1], float("-inf"), tl.float32)
-    l = tl.zeros([1], tl.float32)
-    z = tl.zeros([1, WIDTH], tl.float32)
-    if begin < end:
-        piece_end = piece_of(end - 1, BASE, PER_LEVEL, LEVELS) + 1
-        for piece in range(piece_of(begin, BASE, PER_LEVEL, LEVELS), piece_end):
-            part = (tile * H + head).to(tl.int64) * num_pieces + piece + one
-            piece_z = tl.load(part_z + part[:, None] * D + dim, mask=dim < D, other=0.0)
-            m, l, z = joined(m, l, z, tl.load(part_m + part), tl.load(part_l + part), piece_z)
-    z = z / tl.where(l == 0.0, 1.0, l)[:, None]
-    at = row.to(tl.int64) * H + head
-    tl.store(out + at * D + dim, z.to(out.dtype.element_ty), mask=dim < D)
-    if HAS_PATTERNS:
-        pattern = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides)
-        if pattern >= 0:
-            is_blind = tl.max(l, 0) == 0.0
-            largest, total = tl.where(is_blind, 0.0, tl.max(m, 0)), tl.where(is_blind, 1.0, tl.max(l, 0))
-            write_pattern(patterns + pattern, begin, end, length, largest, total, KEYS)
-
-
-@triton.jit
 def write_patterns_kernel(
     all_m, all_l, lengths, positions, tiles, window, slots, row_slots, pattern_starts, pattern_strides, patterns,
     H: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
@@ -194,14 +203,12 @@ def write_patterns_kernel(
     first_row = tl.load(tiles + 3 * tile + 1)
     length = tl.load(lengths + tl.load(tiles + 3 * tile))
     for i in range(0, tl.load(tiles + 3 * tile + 2)):
-        row = first_row + i
-        begin, end = seen_by(tl.load(positions + row), length, window, CAUSAL, HAS_WINDOW)
+        row = first_row + i + tl.arange(0, 1)
+        begin, end = seen_by(tl.load(positions + first_row + i), length, window, CAUSAL, HAS_WINDOW)
         pattern = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides)
-        if pattern >= 0:
+        if tl.max(pattern, 0) >= 0:
             at = row.to(tl.int64) * H + head
-            total = tl.load(all_l + at)
-            largest = tl.where(total == 0.0, 0.0, tl.load(all_m + at))
-            write_pattern(patterns + pattern, begin, end, length, largest, tl.where(total == 0.0, 1.0, total), KEYS)
+            write_patterns(patterns, pattern, begin, end, length, tl.load(all_m + at), tl.load(all_l + at), KEYS)
 
 
 def num_pieces(num_keys: int) -> int:
@@ -240,7 +247,7 @@ def paged_attention(
         bias: [H, 2 * reach - 1] float32, or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]
-    shape, has_patterns = shape_of(q.dtype, dim, block_size), patterns is not None
+    shape, has_patterns = shape_of(q.dtype, dim), patterns is not None
     of_pieces = {"BASE": PIECE, "PER_LEVEL": pieces.PER_LEVEL, "LEVELS": pieces.LEVELS}
     rule = {"CAUSAL": seen.causal, "HAS_WINDOW": seen.window is not None}
     window = seen.window or 0
@@ -267,11 +274,6 @@ def paged_attention(
     chunks, most = num_chunks(group), parts.m.shape[2]
     shares = min(most, triton.cdiv(SHARES, len(tiles) * num_key_heads * chunks))
     attend_single_kernel[(len(tiles), num_key_heads * chunks, shares)](
-        *inputs, *written, parts.z, parts.m, parts.l, *numbers, most,
-        CHUNKS=chunks, **sizes, **of_pieces, **rule, **kinds, **shape.launch,
-    )  # fmt: skip
-    join_pieces_kernel[(len(tiles), num_heads)](
-        parts.z, parts.m, parts.l, *rows, *written, out, most,
-        H=num_heads, D=dim, WIDTH=shape.width, KEYS=PATTERN_KEYS, HAS_PATTERNS=has_patterns,
-        **of_pieces, **rule, **OPTIONS,
+        *inputs, *written, out, parts.z, parts.m, parts.l, parts.arrivals, *numbers, most,
+        CHUNKS=chunks, PATTERN_KEYS=PATTERN_KEYS, **sizes, **of_pieces, **rule, **kinds, **shape.launch,
     )  # fmt: skip

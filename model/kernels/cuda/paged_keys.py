@@ -47,9 +47,25 @@ class PatternRows:
     """[n] float32, fewer than 2**31."""
 
 
+class Arrivals:
+    """Counts of programs that share a row's keys and are done: all are 0 between two launches. Kernels that count in
+    the same place must run one after the other.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._counts: list[Tensor] = []
+
+    def of(self, size: int, device: torch.device) -> Tensor:
+        """Return `size` counts or more, int32. Earlier ones stay where they are: captured graphs count there."""
+        if not self._counts or len(self._counts[-1]) < size:
+            self._counts.append(torch.zeros(size, dtype=torch.int32, device=device))
+        return self._counts[-1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Room for sums over keys, from one kernel to the next; every layer uses the same."""
+    """Room for sums over keys, from one kernel or program to the next; every layer uses the same."""
 
     z: Tensor
     """[tiles, H, pieces, D] float32; for tiles of several rows any room for each tile's own sums."""
@@ -57,18 +73,22 @@ class Parts:
     """[tiles, H, pieces] float32: the largest scores; for tiles of several rows [T, H], or nothing without patterns."""
     l: Tensor
     """The sums of exponentials, of m's shape."""
+    arrivals: Tensor
+    """[n] int32, all 0: at least one for each tile and query head; unused for tiles of several rows."""
 
     @classmethod
-    def of_single_rows(cls, num_tiles: int, num_heads: int, num_pieces: int, dim: int, device: torch.device) -> "Parts":
+    def of_single_rows(
+        cls, num_tiles: int, num_heads: int, num_pieces: int, dim: int, device: torch.device, arrivals: Arrivals
+    ) -> "Parts":
         """Return room for so many tiles of one row each, with at most so many pieces of keys."""
         shape = num_tiles, num_heads, num_pieces
         z = torch.empty((*shape, dim), dtype=torch.float32, device=device)
         m, l = torch.empty((2, *shape), dtype=torch.float32, device=device).unbind()
-        return cls(z, m, l)
+        return cls(z, m, l, arrivals.of(num_tiles * num_heads, device))
 
     @classmethod
     def of_tiles(cls, num_tiles: int, num_rows: int, num_heads: int, dim: int, device: torch.device) -> "Parts":
         """Return room for so many tiles of several rows. num_rows: T where patterns are written, else 0."""
         z = torch.empty((num_tiles, TILE_ROWS, num_heads, width_of(dim)), dtype=torch.float32, device=device)
         m, l = torch.empty((2, num_rows, num_heads), dtype=torch.float32, device=device).unbind()
-        return cls(z, m, l)
+        return cls(z, m, l, torch.empty(0, dtype=torch.int32, device=device))

@@ -13,7 +13,6 @@ from model.kernels.cuda.tensors import DTYPES, aligned_rows, check_tensor
 
 BLOCK, NUM_WARPS = 2048, 8
 """Numbers of a row that a program reads at a time, and its warps."""
-_NAN = tl.constexpr(float("nan"))
 
 
 @triton.jit
@@ -41,7 +40,7 @@ def quantize_rows_kernel(x, values, scales, distance, K, padded, BLOCK: tl.const
         largest = tl.maximum(largest, tl.where(size < float("inf"), size, float("inf")))  # NaN too
     most = tl.max(largest, 0)
     # Zeros have a scale too, and the least is one with all of float32's digits.
-    scale = tl.where(most < float("inf"), tl.maximum(tl.div_rn(most, 448.0), 1.1754943508222875e-38), _NAN)
+    scale = tl.where(most < float("inf"), tl.maximum(tl.div_rn(most, 448.0), 1.1754943508222875e-38), float("nan"))
     tl.store(scales + row, scale)
     for start in range(0, padded, BLOCK):
         number = tl.load(x + row * distance + start + column, mask=start + column < K, other=0.0).to(tl.float32)

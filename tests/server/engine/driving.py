@@ -136,10 +136,10 @@ def run(
     return answers
 
 
-def alone(model: Transformer, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
-    """Run each request in an engine of its own, its prompt in one piece and nothing cached."""
+def alone(model: Transformer, requests: Sequence[EngineRequest], **config: Any) -> dict[int, Answer]:
+    """Run each request in an engine of its own, its prompt in one piece and nothing cached. config: as in `build`."""
     answers: dict[int, Answer] = {}
     for each in requests:
-        engine = build(model, enable_prefix_caching=False)
+        engine = build(model, enable_prefix_caching=False, **config)
         answers |= run(engine, [replace(each, arrival_time=time.monotonic())])
     return answers

@@ -18,16 +18,18 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 from model.kernels.cuda import attention_pieces, paged_attention
 from model.kernels.cuda.attention_shapes import PAIRS, TILE_ROWS
 from model.kernels.cuda.interpreter import IS_INTERPRETED
-from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
+from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 DTYPES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+ARRIVALS = Arrivals()
+"""Those of all launches here, as of a network's: each must leave them as it found them."""
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pieces small, so that a short text has many, of several sizes; programs are few, so that each has some."""
-    monkeypatch.setattr(paged_attention, "PIECE", 32)
+    monkeypatch.setattr(paged_attention, "PIECE", 64)
     monkeypatch.setattr(paged_attention, "SHARES", random.choice([1, 6]))
     monkeypatch.setattr(attention_pieces, "PER_LEVEL", 2)
 
@@ -127,7 +129,7 @@ def attend(world: World, rows: list[int], *, are_single: bool, asked: Asked | No
     out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
     if are_single:
         num_pieces = paged_attention.num_pieces(max(world.lengths))
-        parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE)
+        parts = Parts.of_single_rows(len(tiles), world.num_heads, num_pieces, world.dim, DEVICE, ARRIVALS)
     else:
         num_rows = 0 if asked is None else len(world.q)
         parts = Parts.of_tiles(len(tiles), num_rows, world.num_heads, world.dim, DEVICE)
