@@ -27,7 +27,7 @@ from model.kv_cache import KVCache
 from model.loading.loader import build_model
 from model.network.transformer import Transformer
 from model.sampling.sampler import SamplerRow
-from server.engine.execution.device_executor import DeviceExecutor
+from server.engine.execution.device_executor import DeviceExecutor, StepSizes
 from server.engine.execution.device_runner import DeviceRunner, SampledRow
 from server.engine.sampling_params import SamplingParams
 from tests import tiny
@@ -140,7 +140,7 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
         num_blocks = -(-(start + count) // BLOCK)
         return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
 
-    executor = DeviceExecutor(model, cache, max_num_seqs=64, max_model_len=model.config.max_model_len, has_graphs=False)
+    executor = DeviceExecutor(model, cache, StepSizes(64, 256, model.config.max_model_len), has_graphs=False)
     runner = DeviceRunner(model, executor)
 
     def forward(

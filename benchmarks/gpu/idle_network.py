@@ -20,6 +20,7 @@ from benchmarks.checkpoint import random_prompts
 from benchmarks.gpu.networks import Network, make_ours
 from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
+from model.layers.device_batch import BatchShape
 from model.network.transformer import Transformer
 from model.network.triton_step import TritonStep
 from model.sampling.device_rows import Kind
@@ -101,10 +102,10 @@ def _idle() -> Iterator[None]:
     def logits(model: Transformer, hidden: Tensor, *, widen: bool = True) -> Tensor:
         return torch.zeros(len(hidden), _VOCAB_SIZE, dtype=torch.bfloat16)
 
-    def run_graph(graphs: DecodeGraphs, packed: Tensor, rows: int, kind: Kind) -> Tensor:
+    def run_graph(graphs: DecodeGraphs, packed: Tensor, shape: BatchShape, num_sampled: int, kind: Kind) -> Tensor:
         graphs._numbers[: len(packed)] = packed
-        graphs._chosen[:rows, 0] = _TOKEN
-        return graphs._chosen[:rows]
+        graphs._chosen[:num_sampled, 0] = _TOKEN
+        return graphs._chosen[:num_sampled]
 
     with (
         mock.patch.object(TritonStep, "run", run),

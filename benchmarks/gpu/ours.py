@@ -115,12 +115,12 @@ def graph_seconds(engine: Engine, plan: Plan, num_rows: int, num_keys: int) -> f
     size, layers = engine._runner.cache.block_size, model.config.num_layers
     width = -(-num_keys // size)
     spans = [Span([1], num_keys - 1, range(1 + row * width, 1 + (row + 1) * width), layers) for row in range(num_rows)]
-    packing = graphs.packing(Batch(spans, size, model.device), (), 0)
+    packing = graphs.packing(Batch(spans, size, model.device), (), 0, range(num_rows))
     assert packing is not None, "these rows are of no graph"
     on_host = device_batch.on_host(packing.size, model.device)
     packing.write(on_host.numpy())[:] = 0
     numbers = device_batch.upload(on_host, model.device)
-    run = partial(graphs.run, numbers, packing.shape.rows, Kind.GREEDY)
+    run = partial(graphs.run, numbers, packing.shape, packing.shape.rows, Kind.GREEDY)
     return seconds(run, model.device, repeats=plan.repeats, calls=plan.calls)
 
 

@@ -1,8 +1,8 @@
 """Holds a step's numbers on the device: one tensor, which one copy brings there, and which a graph finds in place.
 
 Every number that differs from step to step is in it: kernels read from it which rows there are, which keys these see,
-and whose patterns are asked for. Its arrays come first, at places that follow from the batch's shape; behind them is
-the tail, which has any length: block tables, and the heads that are looked at.
+and whose patterns are asked for. First come words that others put there; then its arrays, at places that follow from
+the batch's shape; behind them is the tail, which has any length: block tables, and the heads that are looked at.
 
 Axes: T rows, S spans.
 """
@@ -40,7 +40,19 @@ class BatchShape(NamedTuple):
     long: int
     """Tiles of several rows."""
     words: int = 0
-    """Numbers that others put between the arrays and the tail."""
+    """Numbers that others put before the arrays, where they are found without the rest of the shape."""
+
+    @classmethod
+    def of(cls, batch: Batch, *, words: int = 0) -> Self:
+        """Return the least shape that holds a batch. words: numbers that others put there."""
+        counts = np.diff(batch.first_rows)
+        single = int((counts == 1).sum())
+        long = int((-(-counts // TILE_ROWS))[counts > 1].sum())
+        return cls(batch.num_rows, len(counts), single, long, words)
+
+    def holds(self, least: Self) -> bool:
+        """Return whether a batch of the shape `least` fits this one."""
+        return all(own >= needed for own, needed in zip(self, least, strict=True))
 
     @property
     def tail(self) -> int:
@@ -72,10 +84,7 @@ class Packing:
     @classmethod
     def of(cls, batch: Batch, patterns: Patterns = (), *, words: int = 0) -> Self:
         """Return the packing of a batch, with no more room than it needs. words: numbers that others put there."""
-        counts = np.diff(batch.first_rows)
-        single = int((counts == 1).sum())
-        long = int((-(-counts // TILE_ROWS))[counts > 1].sum())
-        return cls(batch, BatchShape(batch.num_rows, len(counts), single, long, words), patterns)
+        return cls(batch, BatchShape.of(batch, words=words), patterns)
 
     @cached_property
     def size(self) -> int:
@@ -131,11 +140,13 @@ class Packing:
         tiles = arrays["single_tiles"]
         tiles[:, :2] = np.arange(len(tiles))[:, None]  # those of the padding have no keys, and get zeros
         tiles[:, 2] = 1
-        if self.batch.num_rows == len(self.batch.spans):
+        if not self.shape.long:
             return
         first_rows, counts = np.array(self.batch.first_rows[:-1]), np.diff(self.batch.first_rows)
         single = np.flatnonzero(counts == 1)
         tiles[: len(single), 0], tiles[: len(single), 1] = single, first_rows[single]
+        tiles[len(single) :] = 0  # padding without rows: long tiles may have those
+        arrays["long_tiles"][:] = 0
         i = 0
         for span in np.flatnonzero(counts > 1).tolist():
             offsets = np.arange(0, counts[span], TILE_ROWS)
@@ -186,6 +197,11 @@ class DeviceBatch:
     def needs_output_of(self, layer: int) -> bool:
         """Return whether any row needs more of layer `layer` than its queries, keys and values."""
         return self.batch is None or self.batch.needs_output_of(layer)
+
+    @property
+    def has_loose_rows(self) -> bool:
+        """Return whether rows may be in no tile: the padding of a graph that has tiles of several rows."""
+        return self.batch is None and len(self.long_tiles) > 0
 
     def check(self) -> None:
         """Call the batch's check between two layers; a graph cannot be stopped in the middle."""
@@ -239,7 +255,7 @@ def _places(shape: BatchShape) -> Mapping[str, slice]:
     sizes = [(name, shape.rows) for name in _OF_ROWS] + [(name, shape.spans) for name in _OF_SPANS]
     tiles = [("single_tiles", _TILE * shape.single), ("long_tiles", _TILE * shape.long)]
     places, start = {}, 0
-    for name, size in (*sizes, *tiles, ("words", shape.words)):
+    for name, size in (("words", shape.words), *sizes, *tiles):
         places[name] = slice(start, start + size)
         start += aligned_size(size)
     return places | {"tail": slice(start, None)}

@@ -74,7 +74,8 @@ def attend(
     max_len: a number of keys that no span exceeds. arrivals: of this network alone. Patterns that are asked for are
     written where `patterns` says.
     """
-    out = torch.empty_like(q)
+    # Rows of no tile get zeros too, so that what they come to is a number, whatever the memory held before.
+    out = torch.zeros_like(q) if inputs.has_loose_rows else torch.empty_like(q)
     single, long = inputs.tiles_of(len(q))
     for tiles, are_single in ((single, True), (long, False)):
         if len(tiles):

@@ -145,7 +145,7 @@ class Settings:
     )
     no_batch_invariant: bool = _switch("Do not promise that; Lightwell's kernels keep to it all the same.")
     cuda_graphs: Literal["on", "off"] = _setting(
-        "on", types.choice("on", "off"), "Whether steps of single tokens run as CUDA graphs on a GPU."
+        "on", types.choice("on", "off"), "Whether steps run as CUDA graphs on a GPU."
     )
     kernels: Literal["auto", "native", "triton", "torch"] = _setting(
         "auto",

@@ -58,7 +58,7 @@ class EngineConfig:
     log only warnings.
     """
     cuda_graphs: Literal["on", "off"] = "on"
-    """Whether single-token steps run as graphs on a GPU (`server.engine.execution.cuda_graphs`)."""
+    """Whether steps run as graphs on a GPU (`server.engine.execution.cuda_graphs`)."""
     kernels: Literal["auto", "native", "triton", "torch"] = "auto"
     """The kernels: ours where they can (auto), those of the CPU (native) or of a GPU (triton) or an error, or plain
     torch operations (torch).

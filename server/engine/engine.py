@@ -32,6 +32,7 @@ from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutpu
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.progress import retreat
+from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.scheduling.scheduler_config import SchedulerConfig
@@ -59,7 +60,8 @@ class Engine:
             ),
             self._blocks,
         )
-        self._budgets = StepBudgets(config.max_capture_tokens)
+        limits = ON_A_CPU if model.device.type == "cpu" else ON_A_CARD
+        self._budgets = StepBudgets(config.max_capture_tokens, limits)
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was accounted for."""

@@ -20,7 +20,7 @@ from model.ranks.leader import LeadingTransformer
 from server.engine.config import EngineConfig
 from server.engine.execution.compile_cache import use_writable_cache
 from server.engine.execution.cuda_graphs import has_graphs, kept_bytes
-from server.engine.execution.device_executor import DeviceExecutor
+from server.engine.execution.device_executor import DeviceExecutor, StepSizes
 from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun
@@ -114,7 +114,8 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
     )
     if not has_graphs(model, config):
         return card.measure(largest.prefill, None, 0)
-    return card.measure(largest.prefill, largest.decode, kept_bytes(model.config, model.dtype, config.max_num_seqs))
+    kept = kept_bytes(model.config, model.dtype, config.max_num_seqs, config.max_num_batched_tokens)
+    return card.measure(largest.prefill, largest.graphs, kept)
 
 
 def device_runner_for(
@@ -125,7 +126,7 @@ def device_runner_for(
     """
     if model.decoder is None or model.decoder.triton_step is None:
         return None
-    sizes = config.max_num_seqs, max_model_len, has_graphs(model, config)
+    sizes = StepSizes(config.max_num_seqs, config.max_num_batched_tokens, max_model_len)
     if isinstance(model, LeadingTransformer):
-        return DeviceRunner(model, LeadingExecutor(model, cache, *sizes))
-    return DeviceRunner(model, DeviceExecutor(model, cache, *sizes))
+        return DeviceRunner(model, LeadingExecutor(model, cache, sizes, has_graphs(model, config)))
+    return DeviceRunner(model, DeviceExecutor(model, cache, sizes, has_graphs(model, config)))

@@ -1,9 +1,12 @@
-"""Captures steps of single tokens as CUDA graphs, one for each number of rows, so that a card does not wait for Python.
+"""Captures steps as CUDA graphs, one for each number of rows, so that a card does not wait for Python.
 
 All that differs from step to step is in the graph's input, which lies on the device (`model.layers.device_batch`): the
 tokens, how long the texts are, where their keys are, whose patterns go where. So nothing else has a shape: rows that a
 step lacks are padding, which reads no key and writes none. Interpreted on a CPU, the same function is called instead of
 captured, which lets tests check it.
+
+A step of decodes is one graph, and another one if tokens are drawn. A step with pieces of prompts, a mixed one, has any
+number of rows and of tokens to choose: the network is a graph of so many rows, and the head one of so many tokens.
 
 It knows networks and batches, but no sequences and no requests.
 """
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
+from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kv_cache import KVCache
 from model.layers.device_batch import BatchShape, DeviceBatch, Packing, PatternRoom, aligned_size
 from model.network.transformer import Transformer
@@ -38,10 +42,14 @@ PATTERN_BYTES = 64 << 20
 _DRAWING = (Kind.RANDOM, Kind.RANDOM | Kind.TOP_P, Kind.RANDOM | Kind.TOP_K | Kind.TOP_P)
 """The ways to draw tokens that are captured, the cheapest first."""
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
-_GRAPH_BYTES, _DRAW_BYTES = 1 << 23, 1 << 20
-"""Estimates of the bytes that the driver keeps for a graph of a network, and for one of a draw."""
+_GRAPH_BYTES, _TOKEN_BYTES = 1 << 23, 1 << 20
+"""Estimates of the bytes that the driver keeps for a graph of a network, and for one of a head or a draw."""
 _STEP = 8
-"""Rows from one graph to the next, above the smallest."""
+"""Rows from one graph of decodes to the next, above the smallest."""
+MIXED_ROWS = (*range(64, 512, 64), *range(512, 1024, 128), *range(1024, 2048 + 1, 256))
+"""Rows of the graphs of mixed steps. With more rows the device takes longer than Python."""
+_MORE_TILES = 32
+"""Tiles of several rows that a mixed step may have beside those that its rows fill: its pieces of prompts, mostly."""
 
 
 class DecodeGraphs:
@@ -54,82 +62,119 @@ class DecodeGraphs:
         cache: KVCache,
         last_tokens: Tensor,
         *,
-        max_rows: int,
+        max_num_seqs: int,
+        max_num_rows: int,
         max_len: int,
     ) -> None:
-        """Prepare for up to `max_rows` sequences at once and `max_len` tokens in the longest. `step` is the network's
-        decoder; last_tokens [n] int64 are as in `DeviceBatch`.
+        """Prepare for up to `max_num_seqs` sequences and `max_num_rows` rows at once, and `max_len` tokens in the
+        longest. `step` is the network's decoder; last_tokens [n] int64 are as in `DeviceBatch`.
         """
         self._model, self._step, self._cache = model, step, cache
         self._sampler = DeviceSampler(model.config.vocab_size)
         self._max_len = max_len
-        self.rows = _sizes(max_rows)
+        self.rows = _sizes(max_num_seqs)
+        self.mixed = [self._mixed_shape(rows) for rows in mixed_sizes(max_num_rows)]
         most, device = self.rows[-1], model.device
         tables = -(-max_len // cache.block_size) + model.config.num_layers * model.config.num_heads
-        self._numbers = torch.zeros(_shape(most).tail + aligned_size(most * tables), dtype=torch.int32, device=device)
+        arrays = max(shape.tail for shape in (_decode_shape(most), *self.mixed))
+        self._numbers = torch.zeros(arrays + aligned_size(most * tables), dtype=torch.int32, device=device)
         self.patterns = torch.zeros(PATTERN_BYTES // 4, dtype=torch.float32, device=device)
         # What all graphs leave: only one runs at a time, and each would keep a tensor of its own.
-        self.hidden = torch.zeros(most, model.config.hidden_size, dtype=model.dtype, device=device)
+        num_rows = max(most, self.mixed[-1].rows)
+        self.hidden = torch.zeros(num_rows, model.config.hidden_size, dtype=model.dtype, device=device)
         self.logits = torch.zeros(0, model.config.vocab_size, device=device)
         self._chosen = torch.zeros(most, result_width(None), dtype=torch.int64, device=device)
         self._last_tokens = last_tokens
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self._captured: dict[tuple[int, Kind | None], Callable[[], None]] = {}
+        self._captured: dict[tuple[BatchShape | int, Kind | None], Callable[[], None]] = {}
 
     @torch.inference_mode()
     def prepare(self) -> None:
         """Capture all graphs. The largest come first: the others then fit into the memory that these took."""
         began = time.monotonic()
+        for shape in reversed(self.mixed):
+            self._graph(shape, None)
         for rows in reversed(self.rows):
-            for kind in (None, *_DRAWING):
+            self._graph(_decode_shape(rows), None)
+            for kind in (Kind.GREEDY, *_DRAWING):
                 self._graph(rows, kind)
-        logger.info("captured %d decode graphs in %.1f s", len(self._captured), time.monotonic() - began)
+        logger.info("captured %d graphs in %.1f s", len(self._captured), time.monotonic() - began)
 
-    def packing(self, batch: Batch, rooms: Sequence[PatternRoom], num_patterns: int) -> Packing | None:
-        """Return how a batch fits a graph, or None if it does not: it must be single tokens that need all layers.
+    def packing(
+        self, batch: Batch, rooms: Sequence[PatternRoom], num_patterns: int, sampled: Sequence[int]
+    ) -> Packing | None:
+        """Return how a batch fits a graph, or None if it does not: all its rows must need all layers.
 
-        rooms: where the patterns that are asked for go, `num_patterns` numbers in all.
+        rooms: where the patterns that are asked for go, `num_patterns` numbers in all. sampled: the rows that tokens
+        are chosen of.
         """
         num_rows, last = batch.num_rows, self._model.config.num_layers - 1
-        if num_rows > self.rows[-1] or num_rows != len(batch.spans) or num_patterns > len(self.patterns):
+        if num_patterns > len(self.patterns) or batch.num_rows_at(last) != num_rows or not batch.needs_output_of(last):
             return None
-        if batch.num_rows_at(last) != num_rows or not batch.needs_output_of(last):
-            return None
-        return Packing(batch, _shape(self.rows[bisect_left(self.rows, num_rows)]), rooms)
+        if num_rows == len(batch.spans) <= self.rows[-1] and list(sampled) == list(range(num_rows)):
+            return Packing(batch, _decode_shape(self.padded(num_rows)), rooms)
+        least = BatchShape.of(batch)
+        fitting = (shape for shape in self.mixed if shape.holds(least))
+        return next((Packing(batch, shape, rooms) for shape in fitting), None)
+
+    def padded(self, num_sampled: int) -> int:
+        """Return of how many rows graphs choose tokens if a step needs them of so many."""
+        return self.rows[bisect_left(self.rows, num_sampled)] if num_sampled else 0
 
     @torch.inference_mode()
-    def run(self, packed: Tensor, rows: int, kind: Kind) -> Tensor:
-        """Run a step of so many rows, and return the tokens that `DeviceSampler` chooses of them: [rows, 2].
+    def run(self, packed: Tensor, shape: BatchShape, num_sampled: int, kind: Kind) -> Tensor | None:
+        """Run a step, and return the tokens that `DeviceSampler` chooses, [num_sampled, 2], if it chooses any.
 
-        packed: [n] int32 on the device, which a `Packing` of these graphs wrote. `hidden`, `logits` and `patterns` then
-        hold the step's, until the next one.
+        packed: [n] int32 on the device, which a `Packing` of these graphs wrote. num_sampled: what `padded` returns.
+        `hidden`, `logits` and `patterns` then hold the step's, until the next one.
         """
         self._numbers[: len(packed)] = packed
-        self._graph(rows, None)()
+        self._graph(shape, None)()
+        if not num_sampled:
+            return None
+        if not _is_of_decodes(shape):
+            self._graph(num_sampled, Kind.GREEDY)()
         if kind:
-            self._graph(rows, next(each for each in _DRAWING if kind in each))()
-        return self._chosen[:rows]
+            self._graph(num_sampled, next(each for each in _DRAWING if kind in each))()
+        return self._chosen[:num_sampled]
 
-    def _graph(self, rows: int, kind: Kind | None) -> Callable[[], None]:
-        """Return the graph of the network and of the largest logit, or with a kind that of a draw from its logits."""
-        if (rows, kind) not in self._captured:
-            run = partial(self._run_network, rows) if kind is None else partial(self._draw, rows, kind)
-            self._captured[rows, kind] = self._capture(run)
-        return self._captured[rows, kind]
+    def _graph(self, of: BatchShape | int, kind: Kind | None) -> Callable[[], None]:
+        """Return the graph of the network, for a batch of a shape; or of the head and the largest logit, or with
+        another kind of a draw from its logits, for a number of rows.
+        """
+        if (of, kind) not in self._captured:
+            if isinstance(of, BatchShape):
+                run = partial(self._run_network, of)
+            else:
+                run = partial(self._draw, of, kind) if kind else partial(self._run_head, of)
+            self._captured[of, kind] = self._capture(run)
+        return self._captured[of, kind]
 
-    def _run_network(self, rows: int) -> None:
-        inputs = DeviceBatch(self._numbers, _shape(rows), last_tokens=self._last_tokens)
+    def _run_network(self, shape: BatchShape) -> None:
+        inputs = DeviceBatch(self._numbers, shape, last_tokens=self._last_tokens)
         hidden = self._step.run(inputs, self._cache.layers, self._max_len, self.patterns)
-        logits = self._model.logits(hidden, widen=False)
+        self.hidden[: shape.rows] = hidden
+        if _is_of_decodes(shape):
+            self._find_largest(hidden)
+
+    def _run_head(self, rows: int) -> None:
+        places = row_words(self._numbers, rows).view(torch.int64)
+        self._find_largest(self.hidden.index_select(0, places))
+
+    def _find_largest(self, hidden: Tensor) -> None:
+        rows, logits = len(hidden), self._model.logits(hidden, widen=False)
         if len(self.logits) < rows:
             self.logits = torch.empty_like(logits)
-        self.hidden[:rows] = hidden
         self.logits[:rows] = logits
         self._draw(rows, Kind.GREEDY)
 
     def _draw(self, rows: int, kind: Kind) -> None:
-        words = sampling_words(DeviceBatch(self._numbers, _shape(rows)).words, rows).view(torch.int64)
+        words = sampling_words(self._numbers, rows).view(torch.int64)
         self._chosen[:rows] = self._sampler.sample(kind, self.logits[:rows], words)
+
+    def _mixed_shape(self, rows: int) -> BatchShape:
+        spans = min(rows, self.rows[-1])
+        return BatchShape(rows, spans, spans, -(-rows // TILE_ROWS) + _MORE_TILES, num_words(self.padded(spans)))
 
     def _capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return the function as a graph on a card; on a CPU return itself."""
@@ -152,23 +197,27 @@ def has_graphs(model: Transformer, config: EngineConfig) -> bool:
     return model.decoder is not None and model.decoder.triton_step is not None
 
 
-def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_rows: int) -> int:
+def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_num_rows: int) -> int:
     """Return an estimate of the bytes that all graphs keep: what they leave, and the driver's part of each. What they
     need while they run is the memory of the largest one, which the others share.
     """
-    sizes = _sizes(max_rows)
-    row = model.hidden_size * dtype.itemsize + model.vocab_size * torch.float32.itemsize
-    return PATTERN_BYTES + sizes[-1] * row + len(sizes) * (_GRAPH_BYTES + len(_DRAWING) * _DRAW_BYTES)
+    sizes, mixed = _sizes(max_num_seqs), mixed_sizes(max_num_rows)
+    hidden = max(sizes[-1], mixed[-1]) * model.hidden_size * dtype.itemsize
+    logits = sizes[-1] * model.vocab_size * torch.float32.itemsize
+    of_networks, of_tokens = len(sizes) + len(mixed), len(sizes) * (1 + len(_DRAWING))
+    return PATTERN_BYTES + hidden + logits + of_networks * _GRAPH_BYTES + of_tokens * _TOKEN_BYTES
 
 
 def sampling_words(words: Numbers, num_rows: int) -> Numbers:
-    """Return the place of what `device_rows.pack` writes, among the words of a batch with so many sampled rows."""
+    """Return the place of what `device_rows.pack` writes, among the words of a batch with so many sampled rows, or
+    among all its numbers.
+    """
     return words[: 2 * packed_size(num_rows)]
 
 
 def row_words(words: Numbers, num_rows: int) -> Numbers:
     """Return the place of the sampled rows' indices: two words each, as int64."""
-    return words[2 * packed_size(num_rows) :]
+    return words[2 * packed_size(num_rows) : num_words(num_rows)]
 
 
 def num_words(num_rows: int) -> int:
@@ -176,12 +225,22 @@ def num_words(num_rows: int) -> int:
     return 2 * (packed_size(num_rows) + num_rows)
 
 
-def _shape(rows: int) -> BatchShape:
+def _decode_shape(rows: int) -> BatchShape:
     return BatchShape(rows, rows, rows, 0, num_words(rows))
 
 
+def _is_of_decodes(shape: BatchShape) -> bool:
+    return not shape.long
+
+
+def mixed_sizes(most: int) -> list[int]:
+    """Return the numbers of rows of mixed steps that have graphs, for steps of up to `most` rows."""
+    sizes = [size for size in MIXED_ROWS if size < most]
+    return sizes if most > MIXED_ROWS[-1] else [*sizes, most]
+
+
 def _sizes(most: int) -> list[int]:
-    """Return the numbers of rows that have graphs, up to the first that is not below `most`."""
+    """Return the numbers of decodes that have graphs, up to the first that is not below `most`."""
     sizes = [1, 2, 4, _STEP]
     while sizes[-1] < most:
         sizes.append(sizes[-1] + _STEP)

@@ -69,21 +69,23 @@ class DeviceResult(NamedTuple):
     """[num_patterns] float32, or None."""
 
 
+class StepSizes(NamedTuple):
+    """The largest steps."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    """Most rows of a step."""
+    max_model_len: int
+    """Most tokens of a sequence."""
+
+
 class DeviceExecutor:
     """The network, the cache and the graphs of one card."""
 
     def __init__(
-        self,
-        model: Transformer,
-        cache: KVCache,
-        max_num_seqs: int,
-        max_model_len: int,
-        has_graphs: bool,
-        group: Group | None = None,
+        self, model: Transformer, cache: KVCache, sizes: StepSizes, has_graphs: bool, group: Group | None = None
     ) -> None:
-        """Prepare for a network whose decoder a card's kernels run; capture its graphs.
-
-        max_num_seqs: most sequences of a step. max_model_len: most tokens of one of them. group: the ranks that share
+        """Prepare for a network whose decoder a card's kernels run; capture its graphs. group: the ranks that share
         the network.
         """
         self._group = group
@@ -93,11 +95,17 @@ class DeviceExecutor:
         self._step = model.decoder.triton_step
         self._sampler = DeviceSampler(model.config.vocab_size)
         # The tokens that a step chooses, with which the next one may begin before the host has heard of them.
-        self._last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=model.device)
+        self._last_tokens = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=model.device)
         self.graphs: DecodeGraphs | None = None
         if has_graphs:
             self.graphs = DecodeGraphs(
-                model, self._step, cache, self._last_tokens, max_rows=max_num_seqs, max_len=max_model_len
+                model,
+                self._step,
+                cache,
+                self._last_tokens,
+                max_num_seqs=sizes.max_num_seqs,
+                max_num_rows=sizes.max_num_batched_tokens,
+                max_len=sizes.max_model_len,
             )
             self.graphs.prepare()
 
@@ -120,13 +128,14 @@ class DeviceExecutor:
         return result
 
     def _run_graph(self, step: DeviceStep, numbers: Tensor) -> DeviceResult:
-        graphs, choice, num_rows = self.graphs, step.choice, step.shape.rows
+        graphs, choice = self.graphs, step.choice
         assert graphs is not None
-        chosen = graphs.run(numbers[: step.num_packed], num_rows, choice.kind if choice.is_plain else Kind.GREEDY)
+        kind = choice.kind if choice.is_plain else Kind.GREEDY
+        chosen = graphs.run(numbers[: step.num_packed], step.shape, choice.num_rows, kind)
         if not choice.is_plain:
             inputs = DeviceBatch(numbers, step.shape)
-            chosen = self._choose(choice, graphs.logits[:num_rows], inputs, numbers[step.num_packed :])
-        return DeviceResult(graphs.hidden[:num_rows], chosen, graphs.patterns[: step.num_patterns])
+            chosen = self._choose(choice, graphs.logits[: choice.num_rows], inputs, numbers[step.num_packed :])
+        return DeviceResult(graphs.hidden[: step.shape.rows], chosen, graphs.patterns[: step.num_patterns])
 
     def _run_kernels(self, step: DeviceStep, numbers: Tensor, batch: Batch) -> DeviceResult:
         inputs = DeviceBatch(numbers, step.shape, batch=batch, last_tokens=self._last_tokens)

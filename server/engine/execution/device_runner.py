@@ -1,6 +1,6 @@
 """Runs an engine's steps on a card: writes what differs from step to step, and reads back once what a step has found.
 
-A step of single tokens is a graph; any other runs kernel by kernel (`device_executor`). It serves batches of which
+A step whose rows fit a graph is one; any other runs kernel by kernel (`device_executor`). It serves batches of which
 hooks ask for nothing but patterns. It knows networks, batches and rows of logits, but no queue and no requests.
 """
 
@@ -88,23 +88,22 @@ class DeviceRunner:
         if plan is None:
             return None
         packing, graphs = None, self._executor.graphs
-        if graphs is not None and [each.row for each in rows] == list(range(batch.num_rows)):
-            packing = graphs.packing(batch, plan.rooms, plan.size)
-        is_graph = packing is not None
-        if packing is None:
+        if graphs is not None:
+            packing = graphs.packing(batch, plan.rooms, plan.size, [each.row for each in rows])
+        if packing is not None and graphs is not None:
+            step, numbers = self._step_of(packing, plan, rows, graphs.padded(len(rows)), is_graph=True)
+        else:
             packing = Packing.of(batch, plan.rooms, words=num_words(len(rows)))
-        step, numbers = self._step_of(packing, plan, rows, is_graph=is_graph)
+            step, numbers = self._step_of(packing, plan, rows, len(rows), is_graph=False)
         result = self._executor.run(step, numbers, batch)
         found = result.patterns.to(plan.dtype) if plan.size and result.patterns is not None else None
         (chosen, patterns), done = download([result.chosen, found])
-        hidden = result.hidden[: len(rows)] if is_graph else result.hidden
-        return DevicePass(hidden, rows, chosen, plan, patterns, done)
+        return DevicePass(result.hidden[: batch.num_rows], rows, chosen, plan, patterns, done)
 
     def _step_of(
-        self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow], *, is_graph: bool
+        self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow], num_rows: int, *, is_graph: bool
     ) -> tuple[DeviceStep, Tensor]:
-        """Return a step, and its numbers on the host."""
-        num_rows = packing.shape.rows if is_graph else len(rows)
+        """Return a step, and its numbers on the host. num_rows: the number of `rows` with those of the padding."""
         options = [each.options for each in rows]
         edits = self._packed_edits(packing.batch, rows)
         capacity = None if edits is None else edits.least_capacity(num_rows)
@@ -114,7 +113,7 @@ class DeviceRunner:
         written = numbers.numpy()
         words = packing.write(written[: packing.size])
         pack(options, sampling_words(words, num_rows).view(np.int64))
-        row_words(words, num_rows).view(np.int64)[: len(rows)] = [each.row for each in rows]
+        row_words(words, num_rows).view(np.int64)[:] = [each.row for each in rows] + [0] * (num_rows - len(rows))
         if edits is not None and capacity is not None:
             edits.pack(written[packing.size :].view(np.int64), capacity)
         batch, spans = packing.batch, () if is_graph else packing.batch.spans

@@ -16,6 +16,7 @@ from model.sampling.device_edits import PackedEdits, RowEdits, edited
 from model.sampling.device_rows import Kind, pack, packed_size
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler, SamplerRow
+from server.engine.execution.cuda_graphs import mixed_sizes
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK
 
@@ -50,10 +51,15 @@ class ProfileRun:
             self._sample(model.logits(hidden[:num_seqs], widen=False))
 
     @torch.inference_mode()
-    def decode(self) -> None:
-        """Run a token of as many sequences as may run, each at the end of the longest context."""
-        rows = [self._span(self.max_model_len - 1, 1)] * self.max_num_seqs
-        self.model.logits(self._forward(rows, self._cache()))
+    def graphs(self) -> None:
+        """Run the largest steps that are graphs: a token of as many sequences as may run, each at the end of the
+        longest context; and beside these as much of a prompt as a graph has room for.
+        """
+        decodes = [self._span(self.max_model_len - 1, 1)] * self.max_num_seqs
+        self.model.logits(self._forward(decodes, self._cache()))
+        piece = min(mixed_sizes(self.max_num_batched_tokens)[-1] - len(decodes) + 1, self.max_model_len)
+        if piece > 1:
+            self._forward([self._span(self.max_model_len - piece, piece), *decodes[1:]], self._cache())
 
     def _sample(self, logits: torch.Tensor) -> None:
         model = self.model

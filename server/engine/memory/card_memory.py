@@ -150,10 +150,10 @@ class CardMemory:
         return CardUse(total=self._total, utilization=self._utilization, free=self._card.free())
 
     def measure(
-        self, prefill: Callable[[], object], decode: Callable[[], object] | None, graph_outputs: int
+        self, prefill: Callable[[], object], graphs: Callable[[], object] | None, graph_outputs: int
     ) -> CardUse:
-        """Run the largest steps, now that the weights are loaded, and return what all takes. decode: the largest step
-        that is a graph, or None if none is; graph_outputs: bytes of what graphs leave in memory, beside their largest
+        """Run the largest steps, now that the weights are loaded, and return what all takes. graphs: the largest steps
+        that are graphs, or None if none is; graph_outputs: bytes of what graphs leave in memory, beside their largest
         step.
 
         Raises ModelLoadError if the steps find no memory.
@@ -164,7 +164,7 @@ class CardMemory:
         free = card.free()
         try:
             prefilling = self._peak_of(prefill)
-            decoding = 0 if decode is None else self._peak_of(decode)
+            in_graphs = 0 if graphs is None else self._peak_of(graphs)
         except torch.OutOfMemoryError as error:
             raise ModelLoadError(
                 f"the largest step does not fit beside the weights ({as_size(weights)}) into the {as_size(free)} that "
@@ -178,9 +178,9 @@ class CardMemory:
             utilization=self._utilization,
             free=free,
             weights=weights,
-            activations=max(prefilling, decoding) - weights,
+            activations=max(prefilling, in_graphs) - weights,
             other=max(0, self._total - card.free() - card.reserved() - self._taken_before),
-            graphs=CAPTURE_BYTES + (0 if decode is None else decoding - weights + graph_outputs),
+            graphs=CAPTURE_BYTES + (0 if graphs is None else in_graphs - weights + graph_outputs),
         )
 
     def _peak_of(self, step: Callable[[], object]) -> int:

@@ -3,8 +3,10 @@ short.
 
 The cost of a prompt token depends on the model, the machine and its position in its text, so it is measured: what a
 step with prompts took in addition to the decode steps before it. One prompt gets as many tokens as take about as long
-as the streams' own step. So while it is read, however long it is, the streams run at half their speed, and it takes
-twice as long as if it had the machine to itself. `PromptBudget.tokens` describes how much more several prompts get.
+as the streams' own step, or a share of it. So while it is read, however long it is, the streams run at about half their
+speed, and it takes twice as long as if it had the machine to itself. `PromptBudget.tokens` describes how much more
+several prompts get. A few tokens may always run, whatever they cost: where a step with prompts has a cost of its own, a
+budget that shrank with the cost of a token would raise this cost ever more.
 
 It knows seconds and tokens, but no clock, no queue and no tensor; answers do not depend on how prompts are cut into
 steps. Standard library only.
@@ -14,19 +16,32 @@ from collections import deque
 from collections.abc import Callable
 from math import isfinite
 from statistics import median
+from typing import NamedTuple
 
 PromptBound = Callable[[int, int], int | None]
 """Returns the most prompt tokens in a step, from its numbers of decodes and of prompts; None means no limit."""
 
-_STRETCH = 1.0
-"""The time that one prompt may add to a step, in steps of decodes alone."""
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
 _NEARLY_AS_MANY = 0.75
 """Prompts per stream from which prompts go first: continuing with few streams meanwhile costs a percent or two."""
-_LEAST_TOKENS = 16
-"""Prompt tokens that may always run; with fewer, a step's time says little about the cost of a token."""
 _REMEMBERED = 9
+
+
+class PromptLimits(NamedTuple):
+    """What prompts may add to a step."""
+
+    least_tokens: int
+    """Prompt tokens that may always run; with fewer, a step's time says little about the cost of a token."""
+    stretch: float
+    """The time that one prompt may add to a step, in steps of decodes alone."""
+
+
+ON_A_CPU = PromptLimits(least_tokens=16, stretch=1.0)
+ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.8)
+"""There a hundred rows take about as long as one, and steps are so short that noise is a part of them: a step with a
+prompt is to stay under twice the step without.
+"""
 
 
 class PromptBudget:
@@ -34,7 +49,8 @@ class PromptBudget:
     inspection requests took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: PromptLimits = ON_A_CPU) -> None:
+        self._limits = limits
         self._decodes: dict[int, deque[float]] = {}
         """Seconds of the latest steps in which each stream got its token and nothing else ran, by the number of
         streams. While prompts come without pause there are no such steps, and those of other numbers would mislead.
@@ -54,7 +70,7 @@ class PromptBudget:
         own = self._own(num_decodes)
         if self._cost is None or own is None:
             return None
-        tokens = max(_LEAST_TOKENS, int(_STRETCH * own / self._cost))
+        tokens = max(self._limits.least_tokens, int(self._limits.stretch * own / self._cost))
         if num_prompts > _NEARLY_AS_MANY * num_decodes:
             return tokens * 2 * num_prompts**2 // num_decodes
         return int(_SEVERAL * tokens) if num_prompts > 1 else tokens
@@ -69,7 +85,7 @@ class PromptBudget:
         """Account for a step of streams, prompts or both."""
         if num_decodes and not num_prompt_tokens:
             self._decodes.setdefault(num_decodes, deque(maxlen=_REMEMBERED)).append(seconds)
-        if num_prompt_tokens < _LEAST_TOKENS:
+        if num_prompt_tokens < self._limits.least_tokens:
             return
         own = self._own(num_decodes) if num_decodes else None
         cost = max((seconds - (own or 0.0)) / num_prompt_tokens, 1e-9)

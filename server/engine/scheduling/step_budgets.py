@@ -1,7 +1,7 @@
 """Bounds what a step may hold beside running text, by how long earlier steps took. It knows schedules and seconds."""
 
 from server.engine.scheduling.capture_budget import CaptureBudget
-from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import PromptBudget, PromptLimits
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 
@@ -9,10 +9,10 @@ from server.engine.scheduling.scheduler import Scheduler
 class StepBudgets:
     """The budgets of captures and of prompts."""
 
-    def __init__(self, max_capture_tokens: int | None) -> None:
+    def __init__(self, max_capture_tokens: int | None, prompts: PromptLimits) -> None:
         """Bound captures to that many tokens at most, or not at all."""
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
-        self._prompts = PromptBudget()
+        self._prompts = PromptBudget(prompts)
 
     def schedule(self, scheduler: Scheduler) -> Schedule:
         """Choose what the next step computes, within what the budgets allow."""

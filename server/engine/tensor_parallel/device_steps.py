@@ -14,7 +14,7 @@ from model.layers import device_batch
 from model.ranks.commands import Command, DropCache, Follower, Load
 from model.ranks.leader import LeadingTransformer
 from model.sharding.group import Group
-from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep
+from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep, StepSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,7 @@ class PrepareDevice:
     """A command to prepare for steps of a cache, with these arguments of `DeviceExecutor`."""
 
     cache: int
-    max_num_seqs: int
-    max_model_len: int
+    sizes: StepSizes
     has_graphs: bool
 
 
@@ -39,13 +38,11 @@ class RunOnDevice:
 class LeadingExecutor(DeviceExecutor):
     """Rank 0's executor, which has the others carry out each step too."""
 
-    def __init__(
-        self, model: LeadingTransformer, cache: KVCache, max_num_seqs: int, max_model_len: int, has_graphs: bool
-    ) -> None:
+    def __init__(self, model: LeadingTransformer, cache: KVCache, sizes: StepSizes, has_graphs: bool) -> None:
         """Prepare all ranks, as `DeviceExecutor` does."""
         self._leading, self._number = model, model.number_of(cache)
-        with model.lead(PrepareDevice(self._number, max_num_seqs, max_model_len, has_graphs)):
-            super().__init__(model.share, cache, max_num_seqs, max_model_len, has_graphs, model.group)
+        with model.lead(PrepareDevice(self._number, sizes, has_graphs)):
+            super().__init__(model.share, cache, sizes, has_graphs, model.group)
 
     def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
         with self._leading.lead(RunOnDevice(self._number, step, numbers.numpy()), batch):
@@ -61,9 +58,9 @@ class DeviceFollower(Follower):
 
     def do(self, command: Command | PrepareDevice | RunOnDevice) -> None:
         match command:
-            case PrepareDevice(number, max_num_seqs, max_model_len, has_graphs):
-                sizes = max_num_seqs, max_model_len, has_graphs
-                self._executors[number] = DeviceExecutor(self.model, self.caches[number], *sizes, self.group)
+            case PrepareDevice(number, sizes, has_graphs):
+                cache = self.caches[number]
+                self._executors[number] = DeviceExecutor(self.model, cache, sizes, has_graphs, self.group)
             case RunOnDevice(number, step, numbers):
                 on_host = device_batch.on_host(len(numbers), self.model.device)
                 on_host.numpy()[:] = numbers

@@ -5,6 +5,7 @@ Without a card Triton interprets the kernels, and what a graph holds is called, 
 
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from model.batch import Batch, Span
 from model.kernels.choice import KernelConfig
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
+from server.engine.execution.device_executor import DeviceStep
 from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, EngineRequest
@@ -35,6 +38,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
+    monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
 
 
 def _crowd() -> list[EngineRequest]:
@@ -65,20 +69,19 @@ def _crowd() -> list[EngineRequest]:
 
 
 def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the steps that were graphs, those that ran kernel by kernel, those that neither served, and those that were
-    started while another ran.
+    """Count the steps of decodes and the mixed ones that were graphs, those that ran kernel by kernel, those that
+    neither served, and those that were started while another ran.
     """
     runner = engine._runner._on_device
     assert runner is not None
     ways: Counter[str] = Counter()
-    for name, way in (("_run_graph", "graph"), ("_run_kernels", "kernels")):
-        method = getattr(runner._executor, name)
+    run_step = runner._executor.run
 
-        def counted(*arguments: Any, method: Any = method, way: str = way) -> Any:
-            ways[way] += 1
-            return method(*arguments)
+    def counted(step: DeviceStep, *arguments: Any) -> Any:
+        ways["kernels" if step.spans else "mixed" if step.shape.long else "decodes"] += 1
+        return run_step(step, *arguments)
 
-        monkeypatch.setattr(runner._executor, name, counted)
+    monkeypatch.setattr(runner._executor, "run", counted)
     whole = runner.run
 
     def asked(*arguments: Any) -> Any:
@@ -126,7 +129,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(name: str, tmp_path: Path, mo
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
     _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
-    assert min(ways[way] for way in ("graph", "kernels", "neither", "ahead")) > 0, ways
+    assert min(ways[way] for way in ("decodes", "mixed", "neither", "ahead")) > 0, ways
 
 
 def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +158,63 @@ def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path)
     assert isinstance(runner, DeviceRunner)
     assert runner._executor.graphs is not None
     assert runner._executor.graphs.rows == [1, 2, 4, 8, 16, 24]
+    assert [shape.rows for shape in runner._executor.graphs.mixed] == [8, 16]
     assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None  # type: ignore[union-attr]
+
+
+def test_a_mixed_step_has_the_least_graph_with_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16, 40))
+    monkeypatch.setattr(cuda_graphs, "_MORE_TILES", 1)
+    model = load(tiny.make("llama", tmp_path / "llama"), device=DEVICE, kernels=KernelConfig("triton"))
+    runner = build(model, block_size=16, max_num_seqs=20, max_num_batched_tokens=50)._runner._on_device
+    assert runner is not None
+    graphs = runner._executor.graphs
+    assert graphs is not None
+    assert [shape.rows for shape in graphs.mixed] == [8, 16, 40]  # with more rows, kernel by kernel
+
+    def shape_of(counts: list[int], sampled: list[int], num_layers: int = 2, num_patterns: int = 0) -> Any:
+        spans = [Span([5] * count, 0, [1, 2], num_layers) for count in counts]
+        assert graphs is not None
+        packing = graphs.packing(Batch(spans, 16, DEVICE), (), num_patterns, sampled)
+        return packing and (packing.shape.rows, packing.shape.long > 0)
+
+    assert shape_of([1, 1, 1], [0, 1, 2]) == (4, False)
+    assert shape_of([1, 1, 1], [0, 2]) == (8, True)  # as the last token of a prompt whose logits nobody wants
+    assert shape_of([1, 7], [0]) == (8, True)
+    assert shape_of([9], []) == (16, True)
+    assert shape_of([2, 2, 2], [1, 3, 5]) == (40, True)  # the graphs of few rows have too few tiles
+    assert shape_of([20, 21], [19, 40]) is None
+    assert shape_of([1, 7], [0], num_layers=1) is None
+    assert shape_of([1, 7], [0], num_patterns=len(graphs.patterns) + 1) is None
+
+
+@pytest.mark.parametrize("most", [1, 24, 64, 100, 2048, 8192])
+def test_graphs_of_mixed_steps_are_few_and_hardly_larger_than_a_step(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    sizes = cuda_graphs.mixed_sizes(most)
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) <= 16
+    assert sizes[-1] == min(most, 2048)
+    assert all(after - before <= max(64, 0.25 * before) for before, after in pairwise(sizes))
+
+
+def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a piece of a prompt alone, which chooses no token."""
+    options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 3, "max_num_batched_tokens": 14}
+    folder = tiny.make("llama", tmp_path / "llama")
+    model = load(folder, device=DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
+    crowd = [
+        request(uid, [2 + uid] * length, generate(3, ignore_eos=True, seed=uid, temperature=0.7 * uid, logprobs=1))
+        for uid, length in enumerate((16, 3, 9))
+    ]
+    expected = run(build(model, cuda_graphs="off", **options), crowd)
+    engine = build(model, **options)
+    ways = _ways(engine, monkeypatch)
+    assert run(engine, crowd) == expected
+    assert ways["kernels"] == ways["neither"] == 0
+    assert ways["mixed"] > 1
 
 
 def test_plain_torch_and_our_cpu_kernels_have_no_use_for_it(tmp_path: Path) -> None:

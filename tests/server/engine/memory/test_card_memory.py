@@ -121,10 +121,12 @@ def test_a_step_that_finds_no_memory_is_refused_with_the_settings_that_bound_it(
 def test_graphs_keep_what_the_largest_leaves_and_the_drivers_part_of_each() -> None:
     config = read_config(PACKAGED)
     row = 4 * config.vocab_size + 2 * config.hidden_size
-    few, many = (kept_bytes(config, torch.bfloat16, rows) for rows in (8, 16))
+    few, many = (kept_bytes(config, torch.bfloat16, rows, 8) for rows in (8, 16))
     parts = many - few - 8 * row  # those of one more number of rows
     assert 0 < parts < few
-    assert kept_bytes(config, torch.bfloat16, 256) == few + (256 - 8) * row + 31 * parts  # 16, 24 ... 256
+    assert kept_bytes(config, torch.bfloat16, 256, 8) == few + (256 - 8) * row + 31 * parts  # 16, 24 ... 256
+    longer = kept_bytes(config, torch.bfloat16, 8, 128) - few - 120 * 2 * config.hidden_size
+    assert 0 < longer < parts  # 64 and 128 instead of 8, without heads
 
 
 # ---- blocks
@@ -219,9 +221,11 @@ def test_the_largest_steps_run_in_a_cache_of_two_blocks(
     assert use.graphs == CAPTURE_BYTES, "a CPU has no graphs"
 
 
-def test_decoding_has_every_sequence_at_the_end_of_its_context(
-    watch: Callable[[str], tuple[Transformer, Steps]],
+@pytest.mark.parametrize(("most_tokens", "piece"), [(32, 30), (3, None), (2100, 40)])
+def test_steps_in_graphs_have_every_sequence_at_the_end_of_its_context(
+    most_tokens: int, piece: int | None, watch: Callable[[str], tuple[Transformer, Steps]]
 ) -> None:
     model, steps = watch("llama")
-    ProfileRun(model=model, max_model_len=40, max_num_seqs=3, max_num_batched_tokens=32, block_size=8).decode()
-    assert steps == [([1, 1, 1], 40)]
+    sizes = {"max_model_len": 40, "max_num_seqs": 3, "max_num_batched_tokens": most_tokens}
+    ProfileRun(model=model, **sizes, block_size=8).graphs()
+    assert steps == [([1, 1, 1], 40)] + [([each, 1, 1], 40) for each in (piece,) if each]

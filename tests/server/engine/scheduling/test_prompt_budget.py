@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU, PromptBudget, PromptLimits
 
 PLAIN = 0.020
 """Seconds of a step of the streams alone."""
@@ -12,9 +12,9 @@ Cost = Callable[[int, int], float]
 """Seconds of some tokens from a position on."""
 
 
-def settled(cost: Cost) -> PromptBudget:
+def settled(cost: Cost, limits: PromptLimits = ON_A_CPU) -> PromptBudget:
     """Return the budget after a prompt that ran alone, and steps of the streams."""
-    budget = PromptBudget()
+    budget = PromptBudget(limits)
     budget.note(cost(0, 128), 0, 128)
     for _ in range(20):
         budget.note(PLAIN, 8, 0)
@@ -44,6 +44,21 @@ def test_a_prompt_makes_a_step_of_the_streams_about_twice_as_long(seconds_per_to
     steps = read(settled(cost), 900, cost)
     assert max(steps) < 2.05 * PLAIN
     assert len(steps) <= 1 + 1.1 * 900 * seconds_per_token / PLAIN
+
+
+def test_a_cost_that_every_step_with_a_prompt_has_does_not_starve_prompts() -> None:
+    def cost(position: int, n: int) -> float:
+        return 10 * PLAIN + 1e-6 * n
+
+    assert len(read(settled(cost, ON_A_CARD), 12_800, cost)) <= 100
+
+
+def test_on_a_card_noise_does_not_bring_a_step_with_a_prompt_over_twice_the_step_without() -> None:
+    def cost(position: int, n: int) -> float:
+        return 3e-5 * n + 0.1 * PLAIN * (position % 2)
+
+    steps = read(settled(cost, ON_A_CARD), 9_001, cost)
+    assert 1.5 * PLAIN < max(steps) < 2 * PLAIN
 
 
 def test_tokens_that_cost_more_further_into_the_text_come_in_smaller_pieces() -> None:
