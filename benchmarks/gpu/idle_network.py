@@ -26,7 +26,7 @@ from model.network.triton_step import TritonStep
 from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
@@ -102,7 +102,7 @@ def _idle() -> Iterator[None]:
     def logits(model: Transformer, hidden: Tensor, *, widen: bool = True) -> Tensor:
         return torch.zeros(len(hidden), _VOCAB_SIZE, dtype=torch.bfloat16)
 
-    def run_graph(graphs: DecodeGraphs, packed: Tensor, shape: BatchShape, num_sampled: int, kind: Kind) -> Tensor:
+    def run_graph(graphs: StepGraphs, packed: Tensor, shape: BatchShape, num_sampled: int, kind: Kind) -> Tensor:
         graphs._numbers[: len(packed)] = packed
         graphs._chosen[:num_sampled, 0] = _TOKEN
         return graphs._chosen[:num_sampled]
@@ -110,7 +110,7 @@ def _idle() -> Iterator[None]:
     with (
         mock.patch.object(TritonStep, "run", run),
         mock.patch.object(Transformer, "logits", logits),
-        mock.patch.object(DecodeGraphs, "prepare", return_value=None),
-        mock.patch.object(DecodeGraphs, "run", run_graph),
+        mock.patch.object(StepGraphs, "prepare", return_value=None),
+        mock.patch.object(StepGraphs, "run", run_graph),
     ):
         yield

@@ -217,7 +217,10 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
             {"CHUNKS": attention_shapes.num_chunks(group), "PATTERN_KEYS": paged_attention.PATTERN_KEYS},
         ),
         (paged_attention.attend_tiles_kernel, {}),
-        (paged_attention.write_patterns_kernel, {"KEYS": paged_attention.PATTERN_KEYS}),
+        (
+            paged_attention.write_patterns_kernel,
+            {"ROWS": attention_shapes.TILE_ROWS, "KEYS": paged_attention.PATTERN_KEYS},
+        ),
     ]
     for kernel, more in own if has["patterns"] else own[:2]:
         attends = "KEYS" not in more

@@ -23,7 +23,7 @@ from model.network.transformer import Transformer
 from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.outputs import RequestOutput
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
@@ -56,7 +56,7 @@ def make_cache(model: Transformer, plan: Plan, num_blocks: int) -> KVCache:
     )
 
 
-def graphs_of(engine: Engine) -> DecodeGraphs | None:
+def graphs_of(engine: Engine) -> StepGraphs | None:
     """Return the graphs that an engine really uses."""
     runner = engine._runner._on_device
     return None if runner is None else runner._executor.graphs

@@ -182,13 +182,13 @@ def test_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results
 
 
 def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
-    draw = cuda_graphs.DecodeGraphs._draw
+    draw = cuda_graphs.StepGraphs._draw
 
     def off(self: Any, rows: int, kind: Any) -> None:
         self.logits[:rows, 7] += 100
         draw(self, rows, kind)
 
-    monkeypatch.setattr(cuda_graphs.DecodeGraphs, "_draw", off)
+    monkeypatch.setattr(cuda_graphs.StepGraphs, "_draw", off)
     checks.check_answers(PLAN, CPU, results)
     assert met(results) == {"logits": True, "graphs": False, "kernels": True}
 

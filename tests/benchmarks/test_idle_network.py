@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
 from benchmarks.gpu import idle_network
-from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.execution.run_ahead import RunAhead
 
 
@@ -16,9 +16,9 @@ def test_every_measured_step_is_a_graph_that_was_started_ahead(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed, ahead = [], []
-    pack, go_on = DecodeGraphs.packing, RunAhead.go_on
+    pack, go_on = StepGraphs.packing, RunAhead.go_on
 
-    def count_packing(graphs: DecodeGraphs, *arguments: Any) -> Any:
+    def count_packing(graphs: StepGraphs, *arguments: Any) -> Any:
         found = pack(graphs, *arguments)
         packed.append(found is not None)
         return found
@@ -27,7 +27,7 @@ def test_every_measured_step_is_a_graph_that_was_started_ahead(
         ahead.append(steps.is_running)
         go_on(steps, result)
 
-    monkeypatch.setattr(DecodeGraphs, "packing", count_packing)
+    monkeypatch.setattr(StepGraphs, "packing", count_packing)
     monkeypatch.setattr(RunAhead, "go_on", count_ahead)
     times = idle_network.step_seconds(3, options, num_keys=40)
     assert times == sorted(times)

@@ -196,13 +196,16 @@ def attend_tiles_kernel(
 @triton.jit
 def write_patterns_kernel(
     all_m, all_l, lengths, positions, tiles, window, slots, row_slots, pattern_starts, pattern_strides, patterns,
-    H: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    H: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Write the patterns of a tile's rows and one head, from scores and the sums that `attend_tiles_kernel` left."""
     tile, head = tl.program_id(0), tl.program_id(1)
-    first_row = tl.load(tiles + 3 * tile + 1)
+    first_row, num_rows = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
+    place = tl.arange(0, ROWS)
+    if tl.max(tl.load(row_slots + first_row + place, mask=place < num_rows, other=-1), 0) < 0:
+        return  # graphs launch this for all tiles, of which few are looked at
     length = tl.load(lengths + tl.load(tiles + 3 * tile))
-    for i in range(0, tl.load(tiles + 3 * tile + 2)):
+    for i in range(0, num_rows):
         row = first_row + i + tl.arange(0, 1)
         begin, end = seen_by(tl.load(positions + first_row + i), length, window, CAUSAL, HAS_WINDOW)
         pattern = pattern_of(row, head, row >= 0, slots, row_slots, pattern_starts, pattern_strides)
@@ -268,7 +271,7 @@ def paged_attention(
         )  # fmt: skip
         if has_patterns:
             write_patterns_kernel[(len(tiles), num_heads)](
-                parts.m, parts.l, *rows, *written, H=num_heads, KEYS=PATTERN_KEYS, **rule, **OPTIONS
+                parts.m, parts.l, *rows, *written, H=num_heads, ROWS=TILE_ROWS, KEYS=PATTERN_KEYS, **rule, **OPTIONS
             )
         return
     chunks, most = num_chunks(group), parts.m.shape[2]

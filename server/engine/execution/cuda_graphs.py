@@ -52,7 +52,7 @@ _MORE_TILES = 32
 """Tiles of several rows that a mixed step may have beside those that its rows fill: its pieces of prompts, mostly."""
 
 
-class DecodeGraphs:
+class StepGraphs:
     """The graphs of one network and one cache."""
 
     def __init__(

@@ -21,7 +21,7 @@ from model.sampling.device_edits import EditCapacity, edited
 from model.sampling.device_rows import Kind
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sharding.group import Group
-from server.engine.execution.cuda_graphs import DecodeGraphs, row_words, sampling_words
+from server.engine.execution.cuda_graphs import StepGraphs, row_words, sampling_words
 
 
 class Choice(NamedTuple):
@@ -96,9 +96,9 @@ class DeviceExecutor:
         self._sampler = DeviceSampler(model.config.vocab_size)
         # The tokens that a step chooses, with which the next one may begin before the host has heard of them.
         self._last_tokens = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=model.device)
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: StepGraphs | None = None
         if has_graphs:
-            self.graphs = DecodeGraphs(
+            self.graphs = StepGraphs(
                 model,
                 self._step,
                 cache,
