@@ -196,7 +196,7 @@ def _gate(float_type: str, activation: str) -> Variant:
 
 def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
     """Yield the kernels of a layer's attention, without those that write patterns if there are none."""
-    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim)
+    shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, has_bias="bias" in what)
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
     types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
     constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
@@ -230,7 +230,7 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
             types={name: kind for name, kind in types.items() if name in kernel.arg_names},
             constants={name: value for name, value in (constants | more).items() if name in kernel.arg_names},
             num_warps=shape.num_warps if attends else 4,
-            sums_like=f"attention {float_type} D {dim}, B {block_size}" if attends else "",
+            sums_like=f"attention {float_type} D {dim}, B {block_size}, bias {has['bias']}" if attends else "",
             num_stages=shape.num_stages,
             max_registers=attention_shapes.MAX_REGISTERS if attends else None,
             multiples_of_16=frozenset({"stride_q"} if attends else ()),

@@ -1,7 +1,7 @@
 """Says in what shape a card's programs compute attention: how many pairs and keys at a time, by how many warps.
 
 Two kernels compute attention, for tiles of one row and of several, and a row's bits are the same by either: so a shape
-depends on the dtype and the head dimension only. Then the sums over keys and the products have one
+depends on what all layers of a network share. Then the sums over keys and the products have one
 layout over threads, and one order, in both. Nothing is contracted to fused multiply-adds, which a compiler might do in
 one kernel and not in the other. `python -m benchmarks.gpu.compile_ahead` checks all of that.
 """
@@ -57,16 +57,21 @@ def width_of(dim: int) -> int:
     return max(16, 1 << (dim - 1).bit_length())
 
 
-def shape_of(dtype: torch.dtype, dim: int) -> Shape:
-    """Return the shape for heads of a dimension and numbers of a dtype."""
+def shape_of(dtype: torch.dtype, dim: int, *, has_bias: bool) -> Shape:
+    """Return the shape for heads of a dimension and numbers of a dtype.
+
+    has_bias: whether scores get a bias by position, which takes registers.
+    """
     width = width_of(dim)
     row = width * dtype.itemsize
     # The sums of values and the products of queries are split over warps by dimension: a thread's share is constant.
     # Products in float32, without tensor cores, take more registers than the row's width says.
-    num_warps = max(4 if dtype.itemsize == 2 else 8, row // 64)
+    # Narrow rows are few numbers for each of many warps, which wait for each other at every step.
+    is_narrow = dtype.itemsize == 2 and row <= 128 and not has_bias
+    num_warps = max(2 if is_narrow else 4 if dtype.itemsize == 2 else 8, row // 64)
     # One stage loads a block's number, the next its keys. With five, two steps are on their way; those of wide rows do
-    # not fit the shared memory of every card, nor those of float32 the registers.
-    num_stages = 5 if dtype.itemsize == 2 and row <= 512 else 3
-    # As many as registers hold: a step in float32 takes more of them for each key, and so do wide rows.
-    keys = 16 if dtype.itemsize == 4 else 64 if row <= 128 else 32
+    # not fit the shared memory of every card, nor those of float32 or of few warps the registers.
+    num_stages = 5 if dtype.itemsize == 2 and row <= 512 and not is_narrow else 3
+    # A step in float32 has fewer keys, since it takes more registers for each.
+    keys = 32 if dtype.itemsize == 2 else 16
     return Shape(width, keys, num_warps, num_stages)

@@ -61,9 +61,10 @@ def attend_single_kernel(
     is_pair = pair < G
     heads, rows = key_head * G + pair % G, row + pair * 0
     x = queries_of(q, rows, heads, stride_q, is_pair, D, WIDTH, WIDEN)
-    pattern = pair
+    pattern = pair * 0 - 1
     if HAS_PATTERNS:
-        pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
+        if tl.load(row_slots + row) >= 0:  # else nothing waits for what would be loaded one after the other
+            pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
     begin, end = seen_by(position, length, window, CAUSAL, HAS_WINDOW)
     # A row that sees nothing has no piece, and one program that writes its zeros.
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
@@ -98,8 +99,8 @@ def attend_single_kernel(
         is_out = is_pair[:, None] & (dim < D)[None, :]
         tl.store(out + at[:, None] * D + dim[None, :], z.to(out.dtype.element_ty), mask=is_out)
         if HAS_PATTERNS:
-            pattern = pattern_of(row + pair * 0, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
-            if tl.max(pattern, 0) >= 0:
+            if tl.load(row_slots + row) >= 0:
+                pattern = pattern_of(row + pair * 0, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
                 length = tl.load(lengths + span)
                 begin, end = seen_by(tl.load(positions + row), length, window, CAUSAL, HAS_WINDOW)
                 write_patterns(patterns, pattern, begin, end, length, m, l, PATTERN_KEYS)
@@ -250,7 +251,7 @@ def paged_attention(
         bias: [H, 2 * reach - 1] float32, or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]
-    shape, has_patterns = shape_of(q.dtype, dim), patterns is not None
+    shape, has_patterns = shape_of(q.dtype, dim, has_bias=bias is not None), patterns is not None
     of_pieces = {"BASE": PIECE, "PER_LEVEL": pieces.PER_LEVEL, "LEVELS": pieces.LEVELS}
     rule = {"CAUSAL": seen.causal, "HAS_WINDOW": seen.window is not None}
     window = seen.window or 0
