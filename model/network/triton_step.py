@@ -150,7 +150,10 @@ class TritonStep:
             if normed is None:
                 normed = self._normed(block.attention, x)
             if not inputs.needs_output_of(block.index):
-                self._queries(block, normed[:rows], step)
+                if patterns is None:
+                    self._queries(block, normed[:rows], step)
+                else:  # attention writes them
+                    self._values(block, normed[:rows], step)
                 return x[:0]
             last = self._final_norm if following is None else self._weights(following.attention.before)
             x, normed = self._block(block, x, normed[:rows], last, step)
@@ -209,14 +212,17 @@ class TritonStep:
 
     def _attend(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return what attention adds to the stream [T, d]."""
+        return block.attention.f.heads.out(self._values(block, normed, step).flatten(1))
+
+    def _values(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
+        """Return the heads' sums of values [T, H, D], and write the patterns that are asked for."""
         own = block.attention.f
         q = self._queries(block, normed, step)
         keys = step.inputs.keys(causal=own.causal, window=own.window)
         patterns = step.pattern_rows(block.index, own.num_heads)
-        z = attend(
+        return attend(
             q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, self._arrivals, patterns
         )
-        return own.heads.out(z.flatten(1))
 
     def _attend_across(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return what cross attention adds to the stream [T, d]."""

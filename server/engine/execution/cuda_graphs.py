@@ -11,10 +11,12 @@ number of rows and of tokens to choose: the network is a graph of so many rows, 
 It knows networks and batches, but no sequences and no requests.
 """
 
+import gc
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -183,9 +185,21 @@ class StepGraphs:
         run()  # at the first call libraries set themselves up and kernels are compiled, which cannot be captured
         torch.cuda.synchronize(self._model.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
         return graph.replay
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: to destroy a graph that is garbage would end the capture of this one."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def has_graphs(model: Transformer, config: EngineConfig) -> bool:

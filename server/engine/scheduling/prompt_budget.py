@@ -26,6 +26,8 @@ _SEVERAL = 1.75
 _NEARLY_AS_MANY = 0.75
 """Prompts per stream from which prompts go first: continuing with few streams meanwhile costs a percent or two."""
 _REMEMBERED = 9
+_FEW_MORE = 1.25
+"""How many times as many streams are a few more."""
 
 
 class PromptLimits(NamedTuple):
@@ -99,4 +101,7 @@ class PromptBudget:
         if not self._decodes:
             return None
         nearest = min(self._decodes, key=lambda known: abs(known - num_decodes))
-        return median(self._decodes[nearest]) * (1 + num_decodes / nearest) / 2
+        own = median(self._decodes[nearest]) * (1 + num_decodes / nearest) / 2
+        # A number that streams hardly ever have may be known from one slow step; a few more take no less time.
+        more = [steps for known, steps in self._decodes.items() if num_decodes < known <= _FEW_MORE * num_decodes]
+        return min([own, *map(median, more)])
