@@ -100,11 +100,11 @@ def test_every_family_does_so_on_a_gpu_when_asked(name: str, tmp_path: Path) -> 
 def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, **config_of_all: Any) -> None:
     crowd = crowd or _crowd_of(model)
     expected = alone(model, crowd, **config_of_all)
-    config = model.config
+    config, longest = model.config, max(len(each.prompt_token_ids) for each in crowd)
     tight = build(
         model,
         num_blocks=34 if config.kind == "decoder" else 90,
-        max_num_batched_tokens=random.choice(SMALL_STEPS),
+        max_num_batched_tokens=random.choice([size for size in SMALL_STEPS if size < longest]),
         **{"max_num_seqs": random.randrange(3, 9)} | config_of_all,
     )
     step_sizes = _watch_step_sizes(tight)
@@ -112,7 +112,6 @@ def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, 
     order = random.sample(crowd, len(crowd))
     assert_same(run(tight, order, arrivals=arrivals), expected)
     if config.kind != "encoder":  # which reads an input whole
-        longest = max(len(each.prompt_token_ids) for each in crowd)
         assert 1 < max(step_sizes) < longest, "no prompt was read in pieces"
     again = [replace(each, uid=each.uid + 100) for each in order]
     found = run(tight, again)
