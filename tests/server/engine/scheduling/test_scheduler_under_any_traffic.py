@@ -128,10 +128,9 @@ class AnyTraffic(RuleBasedStateMachine):
             self.step()
 
     def step(self) -> None:
-        decodes = [
-            seq for seq in self.scheduler.sequences if seq.status.value == "running" and seq.num_uncomputed_tokens == 1
-        ]
-        first = next((seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING), None)
+        running = [seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING]
+        first = next(iter(running), None)
+        need_one = [seq for seq in running if seq.num_uncomputed_tokens == 1]
         schedule = self.scheduler.schedule()
         chunked = [chunk.sequence for chunk in schedule.chunks]
         scheduled = schedule.sequences
@@ -141,12 +140,30 @@ class AnyTraffic(RuleBasedStateMachine):
         self.check_budget(schedule)
         assert len(scheduled) <= self.scheduler.config.max_num_seqs
         assert all(chunk.num_tokens > 0 for chunk in schedule.chunks)
-        assert all(seq in scheduled or seq.status is SequenceStatus.WAITING for seq in decodes), "a stream was stalled"
+        self.check_last_tokens(need_one, schedule)
         assert first is None or first.status is SequenceStatus.RUNNING, "the first in rank was preempted"
         self.check_shares(schedule)
         for seq in self.scheduler.commit(schedule, self.runner.run(schedule)):
             self.check_answer(seq)
             self.ended.add(seq.uid)
+
+    def check_last_tokens(self, need_one: list[Sequence], schedule: Schedule) -> None:
+        """Check that of those that needed only one more token, every stream has it in this step, unless it was
+        preempted.
+
+        The last token of a prompt is no stream's, since nothing was written yet. It may wait, but only in a full step
+        whose other prompts all rank before its own, or if it is an inspection's and text is being generated.
+        """
+        streams = [seq for seq in need_one if generated(seq)]
+        prompts = [seq for seq in schedule.sequences if seq not in streams]
+        is_full = schedule.num_tokens >= self.scheduler.config.max_num_batched_tokens
+        for seq in need_one:
+            if seq in schedule.sequences or seq.status is SequenceStatus.WAITING:
+                continue
+            assert seq not in streams, "a stream was stalled"
+            if not (seq.only_captures and schedule.has_text):
+                assert is_full, "a prompt's last token was left out of a step that had room for it"
+                assert all(other.rank < seq.rank for other in prompts), "a prompt's last token was left for a later one"
 
     def check_budget(self, schedule: Schedule) -> None:
         """Check that a step holds no more tokens than its budget, unless one sequence that cannot be split is
