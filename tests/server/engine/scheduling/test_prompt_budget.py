@@ -129,3 +129,18 @@ def test_a_step_of_few_streams_is_not_taken_for_one_of_many() -> None:
     for _ in range(20):
         budget.note(4 * PLAIN, 32, 0)
     assert (budget.tokens(8, 1), budget.tokens(32, 1)) == (200, 800)
+
+
+def test_one_slow_step_of_a_number_of_streams_that_hardly_comes_does_not_make_prompts_free() -> None:
+    """Each prompt joins 8 streams, so that steps without a prompt have 9: but for one, which something held up."""
+    budget = settled(lambda position, n: 1e-4 * n)
+    for _ in range(9):
+        budget.note(PLAIN, 9, 0)
+    for _ in range(9):
+        budget.note(3 * PLAIN, 8, 0)
+    for _ in range(20):
+        budget.note(PLAIN + 1e-4 * 200, 8, 200)
+        budget.note(PLAIN, 9, 0)
+    most = budget.tokens(8, 1)
+    assert most is not None
+    assert 150 < most < 250
