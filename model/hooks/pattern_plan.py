@@ -40,9 +40,11 @@ class PatternPlan:
             return None
         if any(tap.kind != "pattern" or tap.cross for tap in hooks.attention):
             return None
+        by_span: dict[int, list[AttentionTap]] = {}
+        for tap in hooks.attention:
+            by_span.setdefault(tap.span, []).append(tap)
         rooms, taps, size = [], [], 0
-        for span in dict.fromkeys(tap.span for tap in hooks.attention):
-            asking = [tap for tap in hooks.attention if tap.span == span]
+        for span, asking in by_span.items():
             slots = _slots(asking, num_layers, num_heads)
             rows = sorted({row for tap in asking for row in tap.rows})
             room = PatternRoom(rows, slots, size, batch.spans[span].num_keys)
