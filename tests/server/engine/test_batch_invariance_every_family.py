@@ -87,14 +87,18 @@ def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_family_does_so_on_a_gpu_when_asked(name: str, tmp_path: Path) -> None:
-    """Test what the card's kernels serve: captures of other numbers than patterns go block by block, and all beside
-    them too.
-    """
+    """Test what the card's kernels serve: where any other number than a pattern is read, all go block by block."""
     folder = tiny.make_variant(name, tmp_path)
     model = load(folder, _in_turn(DTYPES_OF_A_GPU, name), torch.device("cuda"), batch_invariant=True)
-    block_by_block = (TraceTask, LensTask, HeadScoresTask)
-    crowd = [each for each in _crowd_of(model) if not isinstance(each.task, block_by_block)]
+    crowd = [each for each in _crowd_of(model) if not _reads_streams(each.task)]
     _answer_alike(model, crowd, block_size=16, max_num_seqs=random.randrange(3, 9))
+
+
+def _reads_streams(task: Task) -> bool:
+    """Return whether a task reads numbers between two blocks, or scores."""
+    return isinstance(task, TraceTask | LensTask | HeadScoresTask) or (
+        isinstance(task, EmbedTask) and task.layer is not None
+    )
 
 
 def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, **config_of_all: Any) -> None:
