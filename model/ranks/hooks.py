@@ -30,7 +30,10 @@ class HookRequests:
         return cls(
             [replace(each, deliver=_nothing) for each in hooks.reads],
             [replace(each, apply=_same) for each in hooks.changes],
-            [replace(each, heads=dict(each.heads), deliver=_nothing, room=None) for each in hooks.attention],
+            [
+                replace(each, heads=dict(each.heads), deliver=_nothing, room=None, at_once=None)
+                for each in hooks.attention
+            ],
             [replace(each, apply=_same) for each in hooks.attention_changes],
         )
 
