@@ -115,8 +115,13 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from model.kernels.cuda.dependent_launch import CAPABILITY
+
     names = variant.kernel.arg_names
     constants = dict.fromkeys(names) | dict(variant.constants)
+    is_dependent = "DEPENDENT" in names and capability >= 10 * CAPABILITY
+    if is_dependent:
+        constants["DEPENDENT"] = True
     multiples = {name for name in names if variant.types.get(name, "").startswith("*")} | variant.multiples_of_16
     compiled = triton.compile(
         ASTSource(
@@ -131,6 +136,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
             "num_stages": variant.num_stages,
             "enable_fp_fusion": variant.fuses_multiply_add,
             "maxnreg": variant.max_registers,
+            "launch_pdl": is_dependent,
         },
     )
     taken = _resources(compiled.asm["cubin"])

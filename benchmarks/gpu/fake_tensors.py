@@ -172,6 +172,10 @@ _WHOLE = ("scaled_dot_product_attention", "rms_norm", "layer_norm", "native_laye
 """Operators of which a card's version is one launch, whatever they are made of here."""
 
 
+_CAPABILITY = (9, 0)
+"""The compute capability of the faked card: that of an H100."""
+
+
 def _devices(tree: object) -> set[str]:
     leaves = torch.utils._pytree.tree_leaves(tree)
     return {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
@@ -183,7 +187,8 @@ def fake_card() -> Iterator[None]:
     torch._C._set_only_lift_cpu_tensors(True)
     try:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with mode, torch.inference_mode(), Indexing(), mock.patch.object(JITFunction, "run"):
+        capability = mock.patch("torch.cuda.get_device_capability", return_value=_CAPABILITY)
+        with mode, torch.inference_mode(), Indexing(), mock.patch.object(JITFunction, "run"), capability:
             yield
     finally:
         torch._C._set_only_lift_cpu_tensors(False)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
 from model.kernels.cuda.norms import NormWeights, normed_row
 from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
@@ -27,8 +28,10 @@ def add_norm_kernel(
     after_weight, after_bias, of_sum_weight, of_sum_bias, before_weight, before_bias,
     x_distance, first_distance, second_distance, after_eps, of_sum_eps, before_eps,
     D: tl.constexpr, BLOCK: tl.constexpr, AFTER: tl.constexpr, OF_SUM: tl.constexpr, BEFORE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Compute one row: grid (R,). AFTER, OF_SUM and BEFORE are steps of norms."""
+    wait_for_kernels_ahead(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     within = column < D
@@ -117,4 +120,5 @@ def _launch(
            for name, norm in zip(("AFTER", "OF_SUM", "BEFORE"), norms, strict=True)},
         num_warps=num_warps(width),
         enable_fp_fusion=False,
+        **launch_options(x.device),
     )  # fmt: skip

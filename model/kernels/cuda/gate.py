@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from model.config import Activation
+from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
 from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, check_tensor
 
@@ -41,9 +42,10 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def gated_kernel(
-    gate_up, out, distance, ff, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr
+    gate_up, out, distance, ff, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):  # fmt: skip
     """Compute BLOCK numbers of a row: grid (R, blocks)."""
+    wait_for_kernels_ahead(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     dtype: tl.constexpr = gate_up.dtype.element_ty
@@ -74,6 +76,6 @@ def gated(gate_up: Tensor, activation: Activation) -> Tensor:
     if out.numel():
         gated_kernel[(num_rows, triton.cdiv(ff, BLOCK))](
             gate_up, out, gate_up.stride(0), ff, ACTIVATION=activation, BLOCK=BLOCK, num_warps=NUM_WARPS,
-            enable_fp_fusion=False,
+            enable_fp_fusion=False, **launch_options(gate_up.device),
         )  # fmt: skip
     return out

@@ -27,6 +27,7 @@ from model.kernels.cuda.attention_pieces import (
     write_patterns,
 )
 from model.kernels.cuda.attention_shapes import OPTIONS, TILE_ROWS, num_chunks, shape_of
+from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 
@@ -48,9 +49,10 @@ def attend_single_kernel(
     K: tl.constexpr, G: tl.constexpr, D: tl.constexpr, B: tl.constexpr, CHUNKS: tl.constexpr, PAIRS: tl.constexpr,
     WIDTH: tl.constexpr, KEYS: tl.constexpr, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr,
     PATTERN_KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr, WIDEN: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Attend with one row and some heads of one key head to a share of its pieces; the last share joins all."""
+    wait_for_kernels_ahead(DEPENDENT)
     tile, key_head, chunk = tl.program_id(0), tl.program_id(1) // CHUNKS, tl.program_id(1) % CHUNKS
     span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
     if tl.load(tiles + 3 * tile + 2) == 0:
@@ -280,4 +282,5 @@ def paged_attention(
     attend_single_kernel[(len(tiles), num_key_heads * chunks, shares)](
         *inputs, *written, out, parts.z, parts.m, parts.l, parts.arrivals, *numbers, most,
         CHUNKS=chunks, PATTERN_KEYS=PATTERN_KEYS, **sizes, **of_pieces, **rule, **kinds, **shape.launch,
+        **launch_options(q.device),
     )  # fmt: skip

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.kernels.cuda.dependent_launch import launch_options, wait_for_kernels_ahead
 from model.kernels.cuda.norms import NormWeights, inverse_root, rms_weighted
 from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, aligned, check_tensor
@@ -80,9 +81,10 @@ def rotate_and_store_kernel(
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     Q_NORM_AXIS: tl.constexpr, K_NORM_AXIS: tl.constexpr,
-    Q_ROUNDS_ONCE: tl.constexpr, K_ROUNDS_ONCE: tl.constexpr,
+    Q_ROUNDS_ONCE: tl.constexpr, K_ROUNDS_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Compute HEADS heads of one row: grid (T, parts). The first parts are queries, then come keys, then values."""
+    wait_for_kernels_ahead(DEPENDENT)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     head, dim = tl.arange(0, HEADS), tl.arange(0, WIDTH)
     heads = qkv + row * ((H + 2 * K) * D)
@@ -242,4 +244,5 @@ def _launch(
         K_ROUNDS_ONCE=k_norm is not None and k_norm.rounds_once,
         num_warps=num_warps(heads, dim),
         enable_fp_fusion=False,
+        **launch_options(qkv.device),
     )  # fmt: skip
