@@ -40,7 +40,7 @@ class PromptLimits(NamedTuple):
 
 
 ON_A_CPU = PromptLimits(least_tokens=16, stretch=1.0)
-ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.8)
+ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.7)
 """There a hundred rows take about as long as one, and steps are so short that noise is a part of them: a step with a
 prompt is to stay under twice the step without.
 """
