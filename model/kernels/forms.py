@@ -3,16 +3,24 @@
 import torch
 from torch import Tensor
 
+from model.kernels.grouped import GroupedWeight, why_not_grouped
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.int8_rows import Int8Rows, Quantization
 from model.kernels.products import Arithmetic, BlockedWeight
 from model.kernels.weight import LaidWeight
+from model.quantized import QuantizedMatrix
 
 
 def lay_weight(
-    weight: Tensor, quantize: Quantization = "none", *, arithmetic: Arithmetic, keep_dtype: bool = False
+    weight: Tensor | QuantizedMatrix,
+    quantize: Quantization = "none",
+    *,
+    arithmetic: Arithmetic,
+    keep_dtype: bool = False,
 ) -> LaidWeight:
     """Copy a weight [N, K], float32 or bfloat16, into the layout that our kernels read.
+
+    A weight that is stored quantised stays so, unless it is to be quantised otherwise or its groups do not fit.
 
     A float32 weight whose numbers bfloat16 holds, such as one of a checkpoint saved in it, is kept in bfloat16, in half
     the memory and with the same bits of every product; unless keep_dtype says not to. Products of a weight kept in
@@ -20,6 +28,10 @@ def lay_weight(
 
     Raises ValueError when a weight to be quantised has a number that is not finite, and for fp8, which is for cards.
     """
+    if isinstance(weight, QuantizedMatrix):
+        if quantize == "none" and why_not_grouped(weight) is None:
+            return GroupedWeight(weight, arithmetic)
+        weight = weight.to_dense()
     weight = weight.contiguous()
     if quantize == "fp8":
         raise ValueError("our kernels have no form of fp8; int8 and none are accepted")

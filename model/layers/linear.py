@@ -19,6 +19,7 @@ from model.kernels.int8_rows import Quantization
 from model.kernels.weight import Weight
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import Fp8Weight
+from model.quantized import QuantizedMatrix
 
 
 class Linear:
@@ -26,7 +27,7 @@ class Linear:
 
     def __init__(
         self,
-        weight: torch.Tensor,
+        weight: torch.Tensor | QuantizedMatrix,
         bias: torch.Tensor | None = None,
         *,
         kernels: KernelConfig = AUTO,
@@ -39,7 +40,8 @@ class Linear:
 
         batch_invariant: whether the bits of a product's row may depend on that row alone; with our kernels they do in
         any case. keep_dtype: the same as in `lay_weight`. With our kernels, int8 or fp8 the weight is copied; drop the
-        original, `to_dense` returns it: bit for bit unless it is quantised.
+        original, `to_dense` returns it: bit for bit unless it is quantised here. A weight that is stored quantised
+        needs our kernels.
 
         Raises ValueError when a weight to be quantised has a number that is not finite, or our kernels are to compute
         with fp8.
@@ -52,7 +54,9 @@ class Linear:
         self.weight: Weight
         if self.native:
             self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
-        elif quantize == "fp8":
+            return
+        assert isinstance(weight, torch.Tensor)
+        if quantize == "fp8":
             uses_triton = kernels.uses_triton(weight.dtype, weight.device)
             self.weight = Fp8Weight(weight, batch_invariant=batch_invariant, uses_triton=uses_triton)
         elif batch_invariant and quantize == "none" and kernels.uses_triton(weight.dtype, weight.device):

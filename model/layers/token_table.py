@@ -9,8 +9,11 @@ Axes: T ids, e width.
 
 import torch
 
-from model.kernels.products import BlockedWeight
+from model.kernels.forms import lay_weight
+from model.kernels.grouped import GroupedWeight
+from model.kernels.products import WIDEN, BlockedWeight
 from model.layers.linear import Linear
+from model.quantized import QuantizedMatrix
 
 _LARGE = 16 << 20
 """Bytes from which memory matters more than the time to gather."""
@@ -19,14 +22,18 @@ _LARGE = 16 << 20
 class TokenTable:
     """The token table, [vocab, e]."""
 
-    def __init__(self, weight: torch.Tensor, tied: Linear | None = None) -> None:
+    def __init__(self, weight: torch.Tensor | QuantizedMatrix, tied: Linear | None = None) -> None:
         """Keep the table. `tied`: a product with the same weight, if there is one; drop the weight afterwards, it may
         not be needed.
         """
         self.dtype, self.device = weight.dtype, weight.device
-        self._rows: torch.Tensor | BlockedWeight = weight
-        if tied is not None and isinstance(tied.weight, BlockedWeight) and weight.nbytes >= _LARGE:
+        self._rows: torch.Tensor | BlockedWeight | GroupedWeight
+        if isinstance(weight, QuantizedMatrix):
+            self._rows = _quantized_rows(weight, tied)
+        elif tied is not None and isinstance(tied.weight, BlockedWeight) and weight.nbytes >= _LARGE:
             self._rows = tied.weight
+        else:
+            self._rows = weight
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows [T, e] of ids [T] int64, each under vocab."""
@@ -44,3 +51,10 @@ class TokenTable:
     def new_zeros(self, *shape: int) -> torch.Tensor:
         """Return zeros of the table's dtype, on its device."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+
+def _quantized_rows(weight: QuantizedMatrix, tied: Linear | None) -> BlockedWeight | GroupedWeight:
+    """Return what rows of a table that is stored quantised are gathered from."""
+    laid = lay_weight(weight, arithmetic=WIDEN) if tied is None else tied.weight
+    assert isinstance(laid, BlockedWeight | GroupedWeight)  # it was not quantised further
+    return laid

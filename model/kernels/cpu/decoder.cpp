@@ -2,6 +2,7 @@
 // the kernels of the single steps; only the caller differs.
 #include "decoder.h"
 
+#include "products/grouped.h"
 #include "products/int8.h"
 #include "rows.h"
 #include "threads/work_queue.h"
@@ -55,11 +56,12 @@ struct Decoder {
   // use(form) with the form of a product that is not INT8.
   template <class F>
   static auto with_form(const Product& p, F use) {
-    if (p.form == FLOAT32) return use(Float{});
     if constexpr (sizeof(T) < sizeof(float))
-      if (p.form == DOT) return use(Dot{});
+      if (p.form == DOT || (p.form == GROUPED_DOT && HAS_DOT)) return use(Dot{});
+    if (p.form == FLOAT32 || is_grouped(p)) return use(Float{});
     return use(Widened{});
   }
+  static bool is_grouped(const Product& p) { return p.form == GROUPED || p.form == GROUPED_DOT; }
 
   static bool takes_rows(const Product& p) {
     return p.form != INT8 && with_form(p, []<class Form>(Form) { return TAKES_ROWS<Form, T>; });
@@ -130,10 +132,12 @@ struct Decoder {
   Share columns_of(const Product& p, long piece) const {
     return piece_of(blocks_of(p), num_threads, piece / row_parts_of(p));
   }
-  long block_bytes(const Product& p) const {
-    return p.form == INT8      ? int8::block_bytes(p.num_inputs)
-           : p.form == FLOAT32 ? p.num_inputs * BLOCK * long(sizeof(float))
-                               : (p.num_inputs + 1) / 2 * BLOCK * long(sizeof(Word));
+  const char* block_at(const Product& p, long block) const {
+    if (is_grouped(p)) return reinterpret_cast<const char*>(grouped::block_at(p.weight, block));
+    const long num_bytes = p.form == INT8      ? int8::block_bytes(p.num_inputs)
+                           : p.form == FLOAT32 ? p.num_inputs * BLOCK * long(sizeof(float))
+                                               : (p.num_inputs + 1) / 2 * BLOCK * long(sizeof(Word));
+    return static_cast<const char*>(p.weight) + block * num_bytes;
   }
 
   template <class Form>
@@ -146,11 +150,18 @@ struct Decoder {
     const InUse<Form> in_use;
     for (long block = blocks.begin; block < blocks.end; ++block) {
       const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
-      const Word* w = static_cast<const Word*>(p.weight) + block * (block_bytes(p) / long(sizeof(Word)));
-      sum_block<Form>(from + rows.begin * stride, stride, count, w, K, sums, [&](long r, long some) {
+      const char* w = block_at(p, block);
+      const auto finish = [&](long r, long some) {
         store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
                     y + (rows.begin + r) * N + column, N);
-      });
+      };
+      if constexpr (!__is_same(Form, Widened))
+        if (is_grouped(p)) {
+          const auto* block_bytes = reinterpret_cast<const uint8_t*>(w);
+          grouped::sum_grouped<Form>(from + rows.begin * stride, stride, count, block_bytes, K, sums, finish);
+          continue;
+        }
+      sum_block<Form>(from + rows.begin * stride, stride, count, reinterpret_cast<const Word*>(w), K, sums, finish);
     }
   }
 
@@ -198,7 +209,7 @@ struct Decoder {
   void fetch(long number, long piece) const {
     if (number / NUM_PHASES == num_layers) return;
     const Product* p = product_of(layers[number / NUM_PHASES], number % NUM_PHASES);
-    if (p) prefetch(static_cast<const char*>(p->weight) + columns_of(*p, piece).begin * block_bytes(*p), FETCHED);
+    if (p && columns_of(*p, piece).begin < blocks_of(*p)) prefetch(block_at(*p, columns_of(*p, piece).begin), FETCHED);
   }
 
   void run(long number, long piece) const {

@@ -8,8 +8,9 @@
 
 namespace LEVEL {
 
-// How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, and int8.h.
-enum Form : long { FLOAT32, WIDENED, DOT, INT8 };
+// How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, int8.h, and grouped.h for
+// weights that are written out for `Float` or `Dot`.
+enum Form : long { FLOAT32, WIDENED, DOT, INT8, GROUPED, GROUPED_DOT };
 
 struct Product {
   const void* weight;  // [outputs, inputs], as its form lays it

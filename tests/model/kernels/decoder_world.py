@@ -14,8 +14,11 @@ from torch import Tensor
 from model.kernels import attention, rows
 from model.kernels.attention import AttentionItems, VisibleKeys
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.grouped import GroupedWeight
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
+from model.quantized import QuantizedMatrix
+from tests.model.kernels.draw_grouped import draw_grouped
 
 Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
 
@@ -56,7 +59,11 @@ class World:
         weight = torch.randn(outputs, inputs) / inputs**0.5
         bias = torch.randn(outputs).to(self.dtype) if self.rng.random() < 0.5 else None
         kinds = ["bfloat16", "dot", "int8"] if self.dtype == torch.bfloat16 else ["float32", "narrow", "int8"]
+        kinds += ["grouped"] if inputs % 16 == 0 else []
         kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
+        if kind == "grouped":
+            matrix = QuantizedMatrix([draw_grouped(outputs, inputs, self.rng)], self.dtype)
+            return Product(GroupedWeight(matrix, self.rng.choice([DOT, WIDEN])), bias)
         if kind.startswith("int8"):
             scales = weight.abs().amax(1) / 127
             values = (weight / scales[:, None]).round().to(torch.int8)
@@ -226,7 +233,7 @@ def _multiply(product: Product, x: Tensor) -> Tensor:
 
 
 def _exactly(product: Product, x: Tensor) -> Tensor:
-    if isinstance(product.weight, BlockedWeight):
+    if isinstance(product.weight, BlockedWeight | GroupedWeight):
         weight = product.weight.to_dense().double()
     else:
         assert isinstance(product.weight, Int8BlockedWeight)

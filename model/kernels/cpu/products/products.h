@@ -125,6 +125,8 @@ using Dot = Paired;
 using Dot = Widened;
 #endif
 
+constexpr bool HAS_DOT = !__is_same(Dot, Widened);
+
 // Whether a form multiplies rows of T in place; if not, `lay_row` has to lay them for it, `laid_stride` numbers
 // apart, and memory is read up to `lanes_up` of them.
 template <class Form, class T>
@@ -190,18 +192,19 @@ void add_chains(long rows, const typename Form::Number* x, long stride, const Wo
 }
 
 // Goes on with the chains of sums [num_rows][64], or begins them, over `inputs` of rows x, `stride` apart, times
-// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the lines from `next` on, so
-// that memory is at work all the while. finish(first, count) as `sum_block` says, called where `is_last`.
+// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the first `lines` of each step
+// from `next` on, so that memory is at work all the while. finish(first, count) as `sum_block` says, called where
+// `is_last`.
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
-                             const Word* next, bool begins, bool is_last, float* sums, F finish) {
+                             const Word* next, long lines, bool begins, bool is_last, float* sums, F finish) {
   const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
   long asked = 0;
   for (long group = 0; group < groups; ++group) {
     const long r = group * num_rows / groups, rows = (group + 1) * num_rows / groups - r;
     const long columns = vectors_together(rows) * LANES, passes = groups * (BLOCK / columns);
     for (long column = 0; column < BLOCK; column += columns) {
-      const long left = LINES - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
+      const long left = lines - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
       const long fetched = share < left ? share : left;
       add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched,
                        next + asked * LANES * (IN_ORDER ? inputs / Form::INPUTS : 1), begins, sums + r * BLOCK + column);
@@ -236,11 +239,11 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
           store(to + BLOCK, odd_numbers(pairs));
         }
         const Word* words = reinterpret_cast<const Word*>(wide);
-        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, first == 0, is_last, sums, finish);
+        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, LINES, first == 0, is_last, sums, finish);
         continue;
       }
     }
-    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, first == 0, is_last, sums, finish);
+    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, LINES, first == 0, is_last, sums, finish);
   }
 }
 

@@ -1,0 +1,150 @@
+"""Multiplies rows with a weight whose inputs share scales in groups, as `cpu/products/grouped.h` stores it.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.config import Activation
+from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_numbers, check_tensor
+from model.kernels.library import kernels
+from model.kernels.products import BLOCK, DOT, Arithmetic
+from model.quantized import GroupedRows, QuantizedMatrix
+
+_LINE = 64
+"""Bytes that a block's grouping takes."""
+_FORM, _DOT_FORM = 4, 5
+"""`Form` of `cpu/decoder.h`."""
+MOST_INPUTS_TOGETHER = 128
+"""`FEW_INPUTS` of `grouped.h`, of which a weight's inputs are written out at once: spans and groups divide it, or it
+divides them.
+"""
+
+
+class _Grouping(ctypes.Structure):
+    """`Grouping` of `grouped.h`."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("bits", "group", "span", "has_least", "is_nested")),
+        ("values", ctypes.c_int8 * 16),
+    )
+
+
+def why_not_grouped(weight: QuantizedMatrix) -> str | None:
+    """Return why the kernels have no form of a weight, or None if they have one."""
+    *before, _ = weight.parts
+    if any(part.shape[0] % BLOCK for part in before):
+        return f"its parts have {[part.shape[0] for part in weight.parts]} outputs, which are no multiples of {BLOCK}"
+    for part in weight.parts:
+        group = part.group
+        if group % 2 or MOST_INPUTS_TOGETHER % group:
+            return f"groups of {group} inputs do not divide {MOST_INPUTS_TOGETHER}"
+    return None
+
+
+class GroupedWeight:
+    """A weight [N, K] as `QuantizedMatrix` has it, in the layout that the kernels read."""
+
+    def __init__(self, weight: QuantizedMatrix, arithmetic: Arithmetic) -> None:
+        """Copy a weight, float32 or bfloat16. arithmetic: of bfloat16 rows.
+
+        Raises ValueError if there is a reason in `why_not_grouped`.
+        """
+        reason = why_not_grouped(weight)
+        if reason is not None or weight.dtype not in SUFFIXES:
+            raise ValueError(reason or f"the weight is {weight.dtype}; float32 or bfloat16 is accepted")
+        self.row_dtype, self._arithmetic = weight.dtype, arithmetic
+        self.num_outputs, self.num_inputs = weight.shape
+        groupings = [_grouping(part) for part in weight.parts]
+        counts = [-(-part.shape[0] // BLOCK) for part in weight.parts]
+        sizes = [_block_bytes(grouping, self.num_inputs) for grouping in groupings]
+        begin = -(-sum(counts) * 8 // _LINE) * _LINE
+        num_bytes = begin + sum(count * size for count, size in zip(counts, sizes, strict=True))
+        room = torch.empty(num_bytes + _LINE, dtype=torch.uint8)
+        self.packed = room[-room.data_ptr() % _LINE :][:num_bytes]
+        """The memory, bytes."""
+        block = 0
+        for part, grouping, count, size in zip(weight.parts, groupings, counts, sizes, strict=True):
+            self._pack(part, grouping, block, begin)
+            block, begin = block + count, begin + count * size
+
+    def _pack(self, part: GroupedRows, grouping: _Grouping, block: int, begin: int) -> None:
+        arrays = [part.codes, part.scales, part.leasts, part.scale_factors, part.least_factors]
+        kept = [None if each is None else each.contiguous() for each in arrays]
+        kernels().call(
+            "pack_grouped",
+            "pppppppllll",
+            *(None if each is None else each.data_ptr() for each in kept),
+            *(ctypes.addressof(grouping), self.packed.data_ptr(), block, begin, self.num_inputs, part.shape[0]),
+        )
+
+    @property
+    def form(self) -> int:
+        """Return the weight's form, one of `Form` in decoder.h."""
+        return _DOT_FORM if self._arithmetic == DOT and self.row_dtype == torch.bfloat16 else _FORM
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows `ids` [T] int64 of the weight, rounded to the dtype of the rows it multiplies: [T, K].
+
+        Raises ValueError for an index that there is not.
+        """
+        ids = ids.contiguous()
+        check_indices("ids", ids, self.num_outputs)
+        found = torch.empty(len(ids), self.num_inputs, dtype=self.row_dtype)
+        addresses = self.packed.data_ptr(), ids.data_ptr(), len(ids), self.num_inputs, found.data_ptr()
+        kernels().call(f"gather_grouped_{SUFFIXES[self.row_dtype]}", "ppllp", *addresses)
+        return found
+
+    def to_dense(self) -> Tensor:
+        """Return the numbers of the weight [N, K], in the dtype of its rows."""
+        return self.rows(torch.from_numpy(np.arange(self.num_outputs)))
+
+    def find_largest(self, x: Tensor) -> None:
+        """Return None: there is no such search; search what `multiply` returns."""
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
+        """Return activation(x W^T + bias), rounded once: x [R, K], contiguous -> [R, N] of the dtype of x.
+
+        bias [N] is of the dtype of x. With dot products of bfloat16, the weight's numbers are rounded to bfloat16
+        first; else they are what they are in float32.
+        """
+        kind = check_numbers("x", x, 2)
+        if x.shape[1] != self.num_inputs:
+            raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
+        if bias is not None:
+            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        out = x.new_empty(len(x), self.num_outputs)
+        extra = (self._arithmetic,) if x.dtype == torch.bfloat16 else ()
+        kernels().call(
+            f"product_grouped_{kind}",
+            "ppppllll" + "l" * len(extra),
+            *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
+            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], *extra),
+        )
+        return out
+
+
+def _grouping(part: GroupedRows) -> _Grouping:
+    """Return how a part's inputs are grouped, as the kernels read it."""
+    return _Grouping(
+        bits=8 if part.values is None else 4,
+        group=part.group,
+        span=part.span,
+        has_least=part.leasts is not None,
+        is_nested=part.scale_factors is not None,
+        values=(ctypes.c_int8 * 16)(*(part.values or ())),
+    )
+
+
+def _block_bytes(grouping: _Grouping, num_inputs: int) -> int:
+    """Return the bytes of a block of 64 outputs."""
+    numbers = 2 if grouping.has_least else 1
+    group = (numbers * BLOCK if grouping.is_nested else 0) + grouping.group * BLOCK * grouping.bits // 8
+    span = 2 * numbers * BLOCK + grouping.span // grouping.group * group
+    return int(_LINE + num_inputs // grouping.span * span)

@@ -1,0 +1,92 @@
+"""Holds weights as the files of other projects quantise them: whole numbers, and scales that some inputs share.
+
+It knows neither files nor kernels: files are read into it, and kernels and plain torch compute from it.
+
+Axes: N outputs, K inputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows [N, K] of a weight whose inputs share scales: a number is scale * value + least, rounded once to float32.
+
+    The scale of an input is that of its span of inputs, times the factor of its group within the span if there are
+    factors; so is the least. Both products are exact in float32.
+    """
+
+    codes: Tensor
+    """[N, K]: int8, which are the values, or uint8 from 0 to 15, which choose among `values`."""
+    scales: Tensor
+    """[N, K / span] float16."""
+    leasts: Tensor | None = None
+    """[N, K / span] float16, or None if all are 0."""
+    scale_factors: Tensor | None = None
+    """[N, K / group] int8, or None if a span is one group."""
+    least_factors: Tensor | None = None
+    """[N, K / group] uint8, where there are scale factors and leasts."""
+    values: tuple[int, ...] | None = None
+    """The 16 values that codes of 4 bits choose among, each an int8, or None where codes are the values."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (N, K)."""
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def span(self) -> int:
+        """Return the number of inputs that share a scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Return the number of inputs that share a factor."""
+        return self.span if self.scale_factors is None else self.codes.shape[1] // self.scale_factors.shape[1]
+
+    def to_dense(self) -> Tensor:
+        """Return the numbers [N, K], float32."""
+        values = self.codes.float()
+        if self.values is not None:
+            values = torch.tensor(self.values, dtype=torch.float32, device=self.codes.device)[self.codes.int()]
+        scales = self._per_input(self.scales, self.scale_factors)
+        if self.leasts is None:
+            return scales * values
+        # The product is exact in float64, and so the sum is rounded once.
+        sums = scales.double() * values.double() + self._per_input(self.leasts, self.least_factors).double()
+        return sums.float()
+
+    def select(self, rows: Tensor) -> "GroupedRows":
+        """Return the rows [n] int64 of these."""
+        parts = {name: getattr(self, name) for name in ("codes", "scales", "leasts", "scale_factors", "least_factors")}
+        return replace(self, **{name: None if part is None else part[rows] for name, part in parts.items()})
+
+    def _per_input(self, per_span: Tensor, factors: Tensor | None) -> Tensor:
+        """Return the number of each input [N, K], float32."""
+        numbers, width = per_span.float(), self.codes.shape[1]
+        if factors is not None:
+            numbers = numbers.repeat_interleave(factors.shape[1] // numbers.shape[1], 1) * factors.float()
+        return numbers.repeat_interleave(width // numbers.shape[1], 1)
+
+
+class QuantizedMatrix:
+    """A weight [N, K] that is stored quantised: rows of one or several kinds, one under the other."""
+
+    def __init__(self, parts: Sequence[GroupedRows], dtype: torch.dtype) -> None:
+        """Keep the parts. dtype: of the network that the weight is part of, to which `to_dense` rounds.
+
+        Raises ValueError for no part, or parts of several widths.
+        """
+        if len({part.shape[1] for part in parts}) != 1:
+            raise ValueError(f"parts have shapes {[part.shape for part in parts]}; one width is accepted")
+        self.parts, self.dtype = tuple(parts), dtype
+        self.shape = torch.Size((sum(part.shape[0] for part in parts), parts[0].shape[1]))
+        self.device = parts[0].codes.device
+
+    def to_dense(self) -> Tensor:
+        """Return the numbers [N, K], rounded to the dtype."""
+        return torch.cat([part.to_dense().to(self.dtype) for part in self.parts])

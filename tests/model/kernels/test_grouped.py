@@ -1,0 +1,86 @@
+"""Products with weights whose inputs share scales in groups: the numbers of the weight by hand, and the bits of
+products with the same weight written out.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import random
+import secrets
+
+import pytest
+import torch
+
+from model.kernels import library
+from model.kernels.grouped import GroupedWeight, why_not_grouped
+from model.kernels.products import DOT, WIDEN, BlockedWeight
+from model.quantized import GroupedRows, QuantizedMatrix
+from tests.model.kernels.draw_grouped import draw_grouped
+from tests.model.kernels.levels import at_level
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def draw(dtype: torch.dtype) -> tuple[random.Random, QuantizedMatrix]:
+    """Draw a weight of one to three kinds of rows, of which only the last may end within a block."""
+    seed = secrets.randbits(32)
+    print(seed)  # shown when it fails
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    inputs = 16 * rng.choice([1, 2, 3, 8, 16, 32, 40, 80])
+    counts = [64 * rng.randint(1, 3) for _ in range(rng.randrange(3))] + [rng.randint(1, 200)]
+    return rng, QuantizedMatrix([draw_grouped(count, inputs, rng) for count in counts], dtype)
+
+
+def by_hand(part: GroupedRows) -> torch.Tensor:
+    """Return the numbers of some rows, float64, exactly."""
+    inputs = torch.arange(part.shape[1])
+    codes = part.codes.long()
+    values = codes if part.values is None else torch.tensor(part.values)[codes]
+    scales = part.scales.double()[:, inputs // part.span]
+    leasts = torch.zeros(part.shape, dtype=torch.float64)
+    if part.leasts is not None:
+        leasts = part.leasts.double()[:, inputs // part.span]
+    if part.scale_factors is not None:
+        scales = scales * part.scale_factors.double()[:, inputs // part.group]
+    if part.least_factors is not None:
+        leasts = leasts * part.least_factors.double()[:, inputs // part.group]
+    return scales * values.double() + leasts
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("attempt", range(8))
+def test_a_weight_is_what_its_groups_say_and_its_products_are_those_of_that_weight(
+    attempt: int, dtype: torch.dtype
+) -> None:
+    rng, matrix = draw(dtype)
+    exactly = torch.cat([by_hand(part) for part in matrix.parts])
+    dense = matrix.to_dense()
+    assert torch.equal(dense, exactly.float().to(dtype))  # rounded once to float32
+    for level in library.levels():
+        with at_level(level):
+            for arithmetic in (WIDEN, DOT):
+                weight = GroupedWeight(matrix, arithmetic)
+                assert torch.equal(weight.to_dense(), dense)
+                x = torch.randn(rng.choice([1, 2, 5, 9, 30, 150]), matrix.shape[1]).to(dtype)
+                bias = rng.choice([None, torch.randn(matrix.shape[0]).to(dtype)])
+                found = weight.multiply(x, bias, "silu")
+                # In float32 the weight's numbers are not rounded further, and rows are widened.
+                is_rounded = dtype == torch.float32 or (arithmetic == DOT and level not in ("avx2", "avx512", "neon"))
+                if is_rounded:
+                    expected = BlockedWeight(dense, arithmetic).multiply(x, bias, "silu")
+                else:
+                    wide = None if bias is None else bias.float()
+                    expected = BlockedWeight(exactly.float()).multiply(x.float(), wide, "silu").to(dtype)
+                assert torch.equal(found, expected)
+                alone = weight.multiply(x[-1:].contiguous(), bias, "silu")
+                assert torch.equal(alone, found[-1:])
+
+
+def test_what_the_kernels_have_no_form_of_is_named() -> None:
+    rng = random.Random(0)
+    uneven = QuantizedMatrix([draw_grouped(count, 64, rng) for count in (65, 64)], torch.float32)
+    assert "65" in (why_not_grouped(uneven) or "")
+    wide = GroupedRows(torch.zeros(64, 96, dtype=torch.int8), torch.ones(64, 2).half())
+    assert "48" in (why_not_grouped(QuantizedMatrix([wide], torch.float32)) or "")
+    with pytest.raises(ValueError, match="48"):
+        GroupedWeight(QuantizedMatrix([wide], torch.float32), WIDEN)
