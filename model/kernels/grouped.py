@@ -19,10 +19,8 @@ _LINE = 64
 """Bytes that a block's grouping takes."""
 _FORM, _DOT_FORM = 4, 5
 """`Form` of `cpu/decoder.h`."""
-MOST_INPUTS_TOGETHER = 128
-"""`FEW_INPUTS` of `grouped.h`, of which a weight's inputs are written out at once: spans and groups divide it, or it
-divides them.
-"""
+GROUPS = (16, 32, 64, 128)
+"""The numbers of inputs that may share a factor, or a scale where there are none."""
 
 
 class _Grouping(ctypes.Structure):
@@ -40,9 +38,8 @@ def why_not_grouped(weight: QuantizedMatrix) -> str | None:
     if any(part.shape[0] % BLOCK for part in before):
         return f"its parts have {[part.shape[0] for part in weight.parts]} outputs, which are no multiples of {BLOCK}"
     for part in weight.parts:
-        group = part.group
-        if group % 2 or MOST_INPUTS_TOGETHER % group:
-            return f"groups of {group} inputs do not divide {MOST_INPUTS_TOGETHER}"
+        if part.group not in GROUPS:
+            return f"its groups have {part.group} inputs; {', '.join(map(str, GROUPS))} are accepted"
     return None
 
 
@@ -109,8 +106,8 @@ class GroupedWeight:
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous -> [R, N] of the dtype of x.
 
-        bias [N] is of the dtype of x. With dot products of bfloat16, the weight's numbers are rounded to bfloat16
-        first; else they are what they are in float32.
+        bias [N] is of the dtype of x. Only AMX rounds the weight's numbers to bfloat16 first. Dot products of bfloat16
+        multiply the values of its codes, which bfloat16 holds, and everything else its numbers in float32.
         """
         kind = check_numbers("x", x, 2)
         if x.shape[1] != self.num_inputs:

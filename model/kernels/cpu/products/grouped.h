@@ -101,38 +101,42 @@ ALWAYS_INLINE void put_pair(const Vector& even, const Vector& odd, float* to) {
 }
 ALWAYS_INLINE void put_pair(const Vector& even, const Vector& odd, Word* to) {
   for (int i = 0; i < PARTS; ++i) {
-#if defined(__AVX512BF16__)
-    alignas(64) static constexpr uint16_t PAIRED[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                        8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd.part[i], (__m512)even.part[i]);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(PAIRED), both));
-#else
     const Words pair = nearest_bfloat16(even.part[i]) >> 16 | (nearest_bfloat16(odd.part[i]) & 0xFFFF0000);
     memcpy(to + i * WIDTH, &pair, sizeof pair);
-#endif
   }
+}
+
+constexpr int VECTORS = BLOCK / LANES;
+
+// A group of a block: the scales and leasts of its outputs, and its codes.
+struct Group {
+  Vector scales[VECTORS], leasts[VECTORS];
+  const uint8_t* codes;
+};
+ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long number, Group& group) {
+  const long groups_of_span = all.span / all.group;
+  const uint8_t* span = block + HEAD + number / groups_of_span * all.span_bytes();
+  const uint8_t* at = span + all.span_head() + number % groups_of_span * all.group_bytes();
+  unrolled<VECTORS>([&](auto v) {
+    group.scales[v] = load_halves(span + v * 2 * LANES);
+    group.leasts[v] = all.has_least ? load_halves(span + 2 * BLOCK + v * 2 * LANES) : zeros();
+    if (all.is_nested) {
+      group.scales[v] = group.scales[v] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
+      if (all.has_least) group.leasts[v] = group.leasts[v] * load_whole(at + BLOCK + v * LANES);
+    }
+  });
+  group.codes = at + all.group_head();
 }
 
 // Writes groups first <= g < end of a block: out [inputs][64] float, or [inputs / 2][64] pairs of bfloat16.
 template <class Out>
 void write_out(const uint8_t* block, long first, long end, Out* out) {
   const Grouping all = grouping_of(block);
-  const long groups_of_span = all.span / all.group;
-  constexpr int VECTORS = BLOCK / LANES;
   alignas(64) int8_t looked_up[2][BLOCK];
   for (long g = first; g < end; ++g) {
-    const uint8_t* span = block + HEAD + g / groups_of_span * all.span_bytes();
-    const uint8_t* at = span + all.span_head() + g % groups_of_span * all.group_bytes();
-    Vector scales[VECTORS], leasts[VECTORS];
-    unrolled<VECTORS>([&](auto v) {
-      scales[v] = load_halves(span + v * 2 * LANES);
-      leasts[v] = all.has_least ? load_halves(span + 2 * BLOCK + v * 2 * LANES) : zeros();
-      if (all.is_nested) {
-        scales[v] = scales[v] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
-        if (all.has_least) leasts[v] = leasts[v] * load_whole(at + BLOCK + v * LANES);
-      }
-    });
-    at += all.group_head();
+    Group group;
+    read_group(block, all, g, group);
+    const uint8_t* at = group.codes;
     for (long pair = 0; pair < all.group / 2; ++pair, out += __is_same(Out, float) ? 2 * BLOCK : BLOCK) {
       const int8_t *even = reinterpret_cast<const int8_t*>(at), *odd = even + BLOCK;
       __builtin_prefetch(at + AHEAD);
@@ -145,8 +149,8 @@ void write_out(const uint8_t* block, long first, long end, Out* out) {
         at += 2 * BLOCK;
       }
       unrolled<VECTORS>([&](auto v) {
-        put_pair(fma(scales[v], load_whole(even + v * LANES), leasts[v]),
-                 fma(scales[v], load_whole(odd + v * LANES), leasts[v]), out + v * LANES);
+        put_pair(fma(group.scales[v], load_whole(even + v * LANES), group.leasts[v]),
+                 fma(group.scales[v], load_whole(odd + v * LANES), group.leasts[v]), out + v * LANES);
       });
     }
   }
@@ -165,6 +169,87 @@ struct WrittenAs<Float> {
 constexpr long FEW_INPUTS = 128;   // that few rows pass over at once: 16 or 32 KB of what was written out
 constexpr long MANY_INPUTS = 512;  // that many rows pass over at once
 
+#if defined(__AVX512BF16__)
+// The values of a group's codes, which bfloat16 holds: out [inputs / 2][64] pairs.
+ALWAYS_INLINE void write_values(const Grouping& all, const uint8_t* codes, Word* out) {
+  alignas(64) uint16_t values[32] = {};
+  for (int i = 0; i < 16; ++i) store_one(values + i, float(all.values[i]));
+  const __m512i table = _mm512_load_si512(values), low_bits = _mm512_set1_epi32(0x000F000F);
+  for (long pair = 0; pair < all.group / 2; ++pair, out += BLOCK) {
+    __builtin_prefetch(codes + AHEAD);
+    if (all.bits == 4) {
+      unrolled<VECTORS>([&](auto v) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + v);
+        const __m512i both = _mm512_maskz_cvtepu8_epi32(0xFFFF, bytes);
+        const __m512i places = _mm512_and_si512(_mm512_or_si512(both, _mm512_slli_epi32(both, 12)), low_bits);
+        _mm512_store_si512(out + v * LANES, _mm512_permutexvar_epi16(places, table));
+      });
+      codes += BLOCK;
+    } else {
+      __builtin_prefetch(codes + AHEAD + BLOCK);
+      const auto* even = reinterpret_cast<const int8_t*>(codes);
+      unrolled<VECTORS>([&](auto v) {
+        const Words lower = (Words)load_whole(even + v * LANES).part[0];
+        const Words upper = (Words)load_whole(even + BLOCK + v * LANES).part[0];
+        const Words pair = lower >> 16 | upper;
+        _mm512_store_si512(out + v * LANES, (__m512i)pair);
+      });
+      codes += 2 * BLOCK;
+    }
+  }
+}
+
+// The sum of the numbers of a row from x on.
+ALWAYS_INLINE float sum_of_row(const bfloat16* x, long count) {
+  Vector sum = zeros();
+  for (long k = 0; k < count; k += LANES) sum = sum + load(x + k);
+  return sum_of_lanes(sum);
+}
+
+// Goes on with the sums [R][64] of rows x, or begins them, by a group whose values are written out.
+template <int R>
+void add_group(const bfloat16* x, long stride, const Grouping& all, const Group& group, const Word* values, bool begins,
+               float* sums) {
+  Vector t[R][VECTORS];
+  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { t[r][v] = zeros(); }); });
+  for (long k = 0; k < all.group; k += Paired::INPUTS, values += BLOCK) Paired::step(x + k, stride, values, t);
+  unrolled<R>([&](auto r) {
+    float* to = sums + r * BLOCK;
+    const float of_row = all.has_least ? sum_of_row(x + r * stride, all.group) : 0.0f;
+    unrolled<VECTORS>([&](auto v) {
+      Vector sum = begins ? zeros() : load(to + v * LANES);
+      if (all.has_least) sum = fma(group.leasts[v], of_row, sum);
+      store(to + v * LANES, fma(group.scales[v], t[r][v], sum));
+    });
+  });
+}
+template <int R = ROWS_TOGETHER>
+void add_groups(long rows, const bfloat16* x, long stride, const Grouping& all, const Group& group, const Word* values,
+                bool begins, float* sums) {
+  if constexpr (R > 1)
+    if (rows < R) return add_groups<R - 1>(rows, x, stride, all, group, values, begins, sums);
+  add_group<R>(x, stride, all, group, values, begins, sums);
+}
+
+// `sum_grouped` below with values as they are: rows are multiplied with a group's values, and these sums by its scales.
+// So no number of the weight is rounded.
+template <class F>
+void sum_of_groups(const bfloat16* x, long stride, long num_rows, const uint8_t* block, long K, float* sums, F finish) {
+  const Grouping all = grouping_of(block);
+  alignas(64) Word values[FEW_INPUTS / Paired::INPUTS * BLOCK];
+  for (long g = 0; g < K / all.group; ++g) {
+    Group group;
+    read_group(block, all, g, group);
+    write_values(all, group.codes, values);
+    for (long r = 0; r < num_rows; r += ROWS_TOGETHER) {
+      const long rows = num_rows - r < ROWS_TOGETHER ? num_rows - r : ROWS_TOGETHER;
+      add_groups(rows, x + r * stride + g * all.group, stride, all, group, values, g == 0, sums + r * BLOCK);
+    }
+  }
+  finish(0, num_rows);
+}
+#endif
+
 // sums [num_rows][64] = rows x, as the form takes them, `stride` apart, times a block; `finish` as `sum_block` says.
 template <class Form, class F>
 void sum_grouped(const typename Form::Number* x, long stride, long num_rows, const uint8_t* block, long K, float* sums,
@@ -176,6 +261,10 @@ void sum_grouped(const typename Form::Number* x, long stride, long num_rows, con
     Word* written = scratch<Grouping, Word>(K / Form::INPUTS * BLOCK);
     write_out(block, 0, K / all.group, written);
     sum_block<Tiled>(x, stride, num_rows, written, K, sums, finish);
+#endif
+#if defined(__AVX512BF16__)
+  } else if constexpr (__is_same(Form, Paired)) {
+    sum_of_groups(x, stride, num_rows, block, K, sums, finish);
 #endif
   } else {
     const long some = num_rows <= FEW ? FEW_INPUTS : MANY_INPUTS;
