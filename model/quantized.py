@@ -62,8 +62,18 @@ class GroupedRows:
 
     def select(self, rows: Tensor) -> "GroupedRows":
         """Return the rows [n] int64 of these."""
-        parts = {name: getattr(self, name) for name in ("codes", "scales", "leasts", "scale_factors", "least_factors")}
-        return replace(self, **{name: None if part is None else part[rows] for name, part in parts.items()})
+
+        def of(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[rows]
+
+        return replace(
+            self,
+            codes=self.codes[rows],
+            scales=self.scales[rows],
+            leasts=of(self.leasts),
+            scale_factors=of(self.scale_factors),
+            least_factors=of(self.least_factors),
+        )
 
     def _per_input(self, per_span: Tensor, factors: Tensor | None) -> Tensor:
         """Return the number of each input [N, K], float32."""

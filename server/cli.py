@@ -44,6 +44,17 @@ def build_parser() -> argparse.ArgumentParser:
         "configuration alone (docs/sizing.md).",
     )
     add_arguments(size)
+    perplexity = add(
+        "perplexity",
+        help="how well a model predicts a text",
+        description="Measure the perplexity of a text, read in windows of 512 tokens, and how far the model is from "
+        "another one: the KL divergence of its distributions, and how often both have the same likeliest token.",
+    )
+    perplexity.add_argument("model", nargs="?", metavar="MODEL", help="as `lightwell serve` takes it")
+    add_flags(perplexity, ("dtype", "quantize"))
+    perplexity.add_argument("--text", metavar="FILE", required=True, help="the text, in UTF-8")
+    perplexity.add_argument("--against", metavar="MODEL", help="another model of the same vocabulary; never quantised")
+    perplexity.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="most tokens (4096)")
     kernels = add(
         "kernels",
         help="what computes on this machine",
@@ -85,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return health()
     if arguments.command == "kernels":
         return kernels(arguments)
+    if arguments.command == "perplexity":
+        return perplexity(arguments)
     try:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
@@ -153,6 +166,34 @@ def kernels(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_text(json.dumps(kernel_report.as_json(report), indent=2))
     return print_text(kernel_report.as_table(report))
+
+
+def perplexity(arguments: argparse.Namespace) -> int:
+    """Print how well a model predicts a text, and return the exit status."""
+    from pathlib import Path
+
+    from model.checkpoint.folder import ModelLoadError
+    from server import perplexity as measured
+
+    if arguments.max_tokens < measured.LEAST_TOKENS:
+        return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
+    try:
+        settings = Settings.from_sources(vars(arguments), os.environ)
+        found = measured.measure(
+            settings.model,
+            Path(arguments.text),
+            against=arguments.against,
+            dtype=settings.dtype,
+            quantize=settings.quantize,
+            max_tokens=arguments.max_tokens,
+        )
+    except SettingsError as error:
+        return fail(str(error), 2)
+    except (OSError, UnicodeDecodeError) as error:
+        return fail(f"--text {arguments.text!r}: {error}; a file of UTF-8 text is accepted", 1)
+    except ModelLoadError as error:
+        return fail(str(error), 1)
+    return print_text(measured.report(*found))
 
 
 def make_key(name: str, *, is_admin: bool) -> int:

@@ -1,0 +1,150 @@
+"""Measures how well a model predicts a text, and how much it differs from another: `lightwell perplexity`.
+
+It runs networks in this process, and knows no server.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from model.batch import Batch, Span
+from model.checkpoint.folder import ModelLoadError, resolve
+from model.checkpoint.registry import read_config
+from model.kv_cache import KVCache
+from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
+from model.tokenization.tokenizer import Tokenizer, TokenizerError
+
+WINDOW = 512
+"""Most tokens that are read together; each but the last is asked for the one after it."""
+LEAST_TOKENS = 2
+"""Least tokens of a text: one, and the one that it is asked for."""
+_BLOCK_SIZE = 32
+
+
+@dataclass
+class Score:
+    """How well one model predicted a text, summed up over its tokens."""
+
+    loss: float = 0.0
+    """Negative log-likelihood, in nats."""
+    num_tokens: int = 0
+
+    def add(self, logprobs: Tensor, following: Tensor) -> None:
+        """Add log-probabilities [tokens, vocab] float64 and the tokens [tokens] int64 that followed."""
+        self.loss -= float(logprobs.gather(1, following[:, None]).sum())
+        self.num_tokens += len(following)
+
+    @property
+    def perplexity(self) -> float:
+        """Return e to the mean negative log-likelihood of a token."""
+        return math.exp(self.loss / self.num_tokens)
+
+
+@dataclass
+class Comparison:
+    """How far a model's distributions are from another's, over the tokens of a text."""
+
+    divergences: list[float] = field(default_factory=list)
+    """KL(other || model) of each token, in nats (Kullback & Leibler 1951)."""
+    num_agreeing: int = 0
+    """Tokens at which both have the same likeliest token."""
+
+    def add(self, logprobs: Tensor, others: Tensor) -> None:
+        """Add log-probabilities [tokens, vocab] float64 of the model, and the other's."""
+        self.divergences += (others.exp() * (others - logprobs)).sum(1).tolist()
+        self.num_agreeing += int((logprobs.argmax(1) == others.argmax(1)).sum())
+
+    def divergence(self, share: float) -> float:
+        """Return the divergence that this share of the tokens does not exceed, in nats."""
+        return sorted(self.divergences)[min(len(self.divergences) - 1, int(share * len(self.divergences)))]
+
+
+class Scorer:
+    """A model that predicts texts."""
+
+    def __init__(self, name: str | None, dtype: str, quantize: str) -> None:
+        """Load a model as `lightwell serve` with these flags does. Raises ModelLoadError if it cannot, or if it does
+        not predict text.
+        """
+        folder = resolve(name)
+        config = read_config(folder)
+        if config.kind != "decoder":
+            raise ModelLoadError(f"{folder} is an {config.kind}; perplexity is of decoders")
+        device = resolve_device("auto")
+        own = resolve_dtype(dtype, config, device)
+        self.model = load_model(folder, config, own, device, quantize=resolve_quantization(quantize, own, device))
+        try:
+            self.tokenizer = Tokenizer.from_folder(folder)
+        except TokenizerError as error:
+            raise ModelLoadError(str(error)) from error
+        self.window = min(WINDOW, config.max_model_len)
+        self._cache = KVCache(
+            self.model.cache_config,
+            1 + -(-self.window // _BLOCK_SIZE),
+            _BLOCK_SIZE,
+            own,
+            device,
+            keys_in_rows=self.model.keys_in_rows,
+        )
+
+    @torch.inference_mode()
+    def logprobs(self, ids: list[int]) -> Tensor:
+        """Return the log-probabilities [tokens, vocab] float64 of the token after each of `ids`, `window` at most."""
+        blocks = range(1, 1 + -(-len(ids) // _BLOCK_SIZE))
+        span = Span(ids, 0, blocks, self.model.config.num_layers)
+        hidden = self.model.forward(Batch([span], _BLOCK_SIZE, self.model.device), self._cache)
+        return self.model.logits(hidden[: len(ids)]).double().log_softmax(-1).cpu()
+
+
+def measure(
+    model: str | None, text: Path, *, against: str | None, dtype: str, quantize: str, max_tokens: int
+) -> tuple[Score, Score | None, Comparison]:
+    """Return the score of a model over the first tokens of a text, the other's, and how they compare.
+
+    Raises ModelLoadError for models that cannot be loaded or do not share a vocabulary, and for a text of fewer than
+    two tokens; OSError or UnicodeDecodeError for a file that cannot be read.
+    """
+    written = text.read_text(encoding="utf-8")
+    scorer, other = Scorer(model, dtype, quantize), None if against is None else Scorer(against, dtype, "none")
+    ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
+    if len(ids) < LEAST_TOKENS:
+        raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")
+    if other is not None and other.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens] != ids:
+        raise ModelLoadError(f"{against} makes other tokens of {text}; a model of the same vocabulary is accepted")
+    window = scorer.window if other is None else min(scorer.window, other.window)
+    score, others_score, comparison = Score(), None if other is None else Score(), Comparison()
+    for part in _windows(ids, window):
+        following = torch.tensor(part[1:])
+        logprobs = scorer.logprobs(part)[:-1]
+        score.add(logprobs, following)
+        if other is not None and others_score is not None:
+            theirs = other.logprobs(part)[:-1]
+            others_score.add(theirs, following)
+            comparison.add(logprobs[:, : theirs.shape[1]], theirs[:, : logprobs.shape[1]])
+    return score, others_score, comparison
+
+
+def report(score: Score, others_score: Score | None, comparison: Comparison) -> str:
+    """Return what was measured, for people: a line each."""
+    lines = [f"tokens                {score.num_tokens:>12,}", f"perplexity            {score.perplexity:>12.4f}"]
+    if others_score is not None:
+        mean = sum(comparison.divergences) / len(comparison.divergences)
+        lines += [
+            f"perplexity of other   {others_score.perplexity:>12.4f}",
+            f"KL from other, mean   {mean:>12.6f}",
+            f"KL from other, 99 %   {comparison.divergence(0.99):>12.6f}",
+            f"same likeliest token  {comparison.num_agreeing / score.num_tokens:>12.2%}",
+        ]
+    return "\n".join(lines)
+
+
+def _windows(ids: list[int], window: int) -> Iterator[list[int]]:
+    """Yield the tokens in pieces of a window at most. Pieces share a token, so that each token but the first is
+    predicted once.
+    """
+    for first in range(0, len(ids) - 1, window - 1):
+        yield ids[first : first + window]
