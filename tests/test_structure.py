@@ -20,7 +20,8 @@ from tests.source_tree import (
 MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
-                  "server.lifecycle server.observability server.version",
+                  "server.lifecycle server.observability server.perplexity server.version",
+    "server.perplexity": "model.batch model.checkpoint model.kv_cache model.loading model.tokenization",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
                   "server.dispatch server.http server.lifecycle server.observability server.routes server.version "
                   "server.worker",
@@ -43,19 +44,21 @@ MAY_IMPORT = {
                      "model.sharding",
     "model.ranks": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                    "model.layers model.loading model.network model.sampling model.sharding",
-    "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.sharding",
+    "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.quantized "
+                     "model.sharding",
     "model.analysis": "model.checkpoint model.config model.hooks model.kernels model.layers model.network",
     "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kernels model.layers model.network",
     "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                      "model.layers model.sampling",
     "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",
     "model.sampling": "model.kernels model.layers",
-    "model.layers": "model.batch model.config model.kernels model.kv_cache",
+    "model.layers": "model.batch model.config model.kernels model.kv_cache model.quantized",
     "model.batch": "model.kernels",
     "model.kv_cache": "model.checkpoint model.config",
     "model.tokenization": "model.checkpoint",
-    "model.checkpoint": "model.config",
-    "model.kernels": "model.config",
+    "model.checkpoint": "model.config model.quantized",
+    "model.kernels": "model.config model.quantized",
+    "model.quantized": "",
     "model.config": "",
 }  # fmt: skip
 MOST_ENTRIES = {"server": 16, "model": 16}

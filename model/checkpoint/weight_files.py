@@ -5,8 +5,8 @@ the file. Tensors are copied one by one into their final place and dtype: peak m
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,36 +16,25 @@ from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
 from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.stored_tensor import StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
+from model.quantized import QuantizedMatrix
 
 Progress = Callable[[int, int], None]
 """A callback that gets the bytes done and the bytes in all, counted as they are stored in the files."""
 Part = Callable[[str, torch.Tensor], torch.Tensor]
 """Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
 
+_LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight")
+"""Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""
 _ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One tensor of the files, not yet read."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    """The dtype, by safetensors' name."""
-    read: Callable[[], torch.Tensor]
-    """Reads the whole tensor."""
-
-    @property
-    def num_bytes(self) -> int:
-        return torch.Size(self.shape).numel() * _ITEM_SIZES[self.dtype]
-
-
-def _safetensors_entries(path: Path) -> dict[str, _Entry]:
+def _safetensors_entries(path: Path) -> dict[str, StoredTensor]:
     def unreadable(error: Exception) -> ModelLoadError:
         return ModelLoadError(f"{path}: not a complete safetensors file ({error})")
 
@@ -61,12 +50,14 @@ def _safetensors_entries(path: Path) -> dict[str, _Entry]:
     except (SafetensorError, OSError) as error:
         raise unreadable(error) from error
     views = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
-    return {
-        name: _Entry(tuple(view.get_shape()), view.get_dtype(), partial(read, name)) for name, view in views.items()
-    }
+    return {name: _stored(view.get_shape(), view.get_dtype(), partial(read, name)) for name, view in views.items()}
 
 
-def _torch_entries(path: Path) -> dict[str, _Entry]:
+def _stored(shape: Sequence[int], dtype: str, read: Callable[[], torch.Tensor]) -> StoredTensor:
+    return StoredTensor(tuple(shape), dtype, math.prod(shape) * _ITEM_SIZES.get(dtype, 0), read)
+
+
+def _torch_entries(path: Path) -> dict[str, StoredTensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     # torch reports a damaged or hostile file by whatever its parts happen to raise.
@@ -76,7 +67,7 @@ def _torch_entries(path: Path) -> dict[str, _Entry]:
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
     return {
-        name: _Entry(tuple(x.shape), _TORCH_DTYPES.get(x.dtype, str(x.dtype)), partial(state.__getitem__, name))
+        name: _stored(x.shape, _TORCH_DTYPES.get(x.dtype, str(x.dtype)), partial(state.__getitem__, name))
         for name, x in state.items()
     }
 
@@ -87,7 +78,7 @@ def _is_zip(path: Path) -> bool:
         return file.read(2) == b"PK"
 
 
-_FORMATS: tuple[tuple[str, Callable[[Path], dict[str, _Entry]]], ...] = (
+_FORMATS: tuple[tuple[str, Callable[[Path], dict[str, StoredTensor]]], ...] = (
     ("model.safetensors", _safetensors_entries),
     ("pytorch_model.bin", _torch_entries),
 )
@@ -98,8 +89,10 @@ class WeightFiles:
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         """Open the files. Raises ModelLoadError, as `load_weights` does, for files that do not fit `config`."""
-        self._entries, self._table = _open(folder), table_of(config)
+        self._table = table_of(config)
         self.weights = {weight.name: weight for weight in weights_of(config)}
+        self._entries = _open(folder)
+        self._accepted: Collection[str] = _ITEM_SIZES
         self._names = {self._table.short(name): name for name in self._entries}
         self._check(folder, config)
 
@@ -118,6 +111,14 @@ class WeightFiles:
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)
         return target
+
+    def read_quantized(self, name: str, dtype: torch.dtype) -> QuantizedMatrix | None:
+        """Return a matrix as it is stored quantised, for a network of a dtype, or None if it is not."""
+        if name in _LOOKED_UP:
+            return None
+        entries = [self._entries[self._find(source)] for source in self.weights[name].sources]
+        parts = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
+        return QuantizedMatrix([read() for read in parts], dtype) if len(parts) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
         """Raise for a head that config.json ties to the token table and that differs from it; `embed` is the table's
@@ -155,14 +156,14 @@ class WeightFiles:
             for source, name in present
             if entries[name].shape != source.shape
         ]
-        strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
+        strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in self._accepted]
         problems = [
             f"{len(listed)} {kind}: {_some(listed)}"
             for kind, listed in (
                 ("missing", missing),
                 ("unexpected", unexpected),
                 ("misshaped", misshaped),
-                (f"not of {', '.join(_ITEM_SIZES)}", strange),
+                (f"not of {', '.join(self._accepted)}", strange),
             )
             if listed
         ]
@@ -177,9 +178,12 @@ def load_weights(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     part: Part | None = None,
+    quantized: dict[str, QuantizedMatrix] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Read every weight that `config` needs: by our names (see weight_maps), in `dtype`, contiguous, on `device`. With
     `part` only the part that is wanted is kept of each: peak memory is then all parts and one whole weight.
+    quantized: takes the matrices that are stored quantised, which are then not returned; without it they are
+    dequantised.
 
     Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
     tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when there
@@ -189,13 +193,17 @@ def load_weights(
     total = sum(map(files.num_bytes, files.weights))
     done, loaded = 0, {}
     for name in files.weights:
-        loaded[name] = (
-            files.read(name, dtype, device) if part is None else _own(files.read(name, dtype), part, name, device)
-        )
+        matrix = None if quantized is None else files.read_quantized(name, dtype)
+        if quantized is not None and matrix is not None:
+            quantized[name] = matrix
+        elif part is None:
+            loaded[name] = files.read(name, dtype, device)
+        else:
+            loaded[name] = _own(files.read(name, dtype), part, name, device)
         done += files.num_bytes(name)
         if progress is not None:
             progress(done, total)
-    if config.has_head and config.tie_word_embeddings:
+    if config.has_head and config.tie_word_embeddings and "embed.weight" in loaded:
         files.check_tied(loaded["embed.weight"], part or (lambda name, whole: whole))
     return loaded
 
@@ -218,7 +226,7 @@ def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     return tensor
 
 
-def _open(folder: Path) -> dict[str, _Entry]:
+def _open(folder: Path) -> dict[str, StoredTensor]:
     """Return the tensors of every weight file of the first format found."""
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"

@@ -18,6 +18,7 @@ from model.layers.token_table import TokenTable
 from model.loading.stack_builder import StackBuilder
 from model.network.stack import Stack
 from model.network.transformer import Transformer
+from model.quantized import QuantizedMatrix
 from model.sharding.group import Group
 from model.sharding.parts import GatheredLinear, SplitTokenTable
 from model.sharding.shares import Shares, shares_of, weight_parts
@@ -127,7 +128,10 @@ def load_model(
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
     shares = None if group is None else shares_of(config, group)
-    weights = load_weights(folder, config, dtype, device, progress, None if shares is None else weight_parts(shares))
+    parts = None if shares is None else weight_parts(shares)
+    keeps = parts is None and quantize == "none" and kernels.why_not_native(dtype, device) is None
+    quantized = dict[str, QuantizedMatrix]()
+    weights = load_weights(folder, config, dtype, device, progress, parts, quantized if keeps else None)
     context = max_model_len or config.max_model_len
     return build_model(
         config,
@@ -137,6 +141,7 @@ def load_model(
         batch_invariant=batch_invariant,
         quantize=quantize,
         shares=shares,
+        quantized=quantized,
     )
 
 
@@ -149,32 +154,45 @@ def build_model(
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
+    quantized: dict[str, QuantizedMatrix] | None = None,
 ) -> Transformer:
     """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
     `context` is the longest sequence that will be run, `kernels`, `batch_invariant` and `quantize` are the
-    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part.
+    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part;
+    `quantized`: matrices that are stored so, which `weights` lack, for our kernels.
 
     Raises KeyError when a weight is missing.
     """
-    table = weights.pop("embed.weight")
+    matrices = quantized or {}
+
+    def matrix(name: str) -> torch.Tensor | QuantizedMatrix:
+        return matrices.pop(name) if name in matrices else weights.pop(name)
+
+    table = matrix("embed.weight")
     invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device, kernels)
-    is_tied = "head.weight" not in weights
+    is_tied = "head.weight" not in weights and "head.weight" not in matrices
     head = project_out = None
     if config.has_head:
-        weight, bias = weights.pop("head.weight", table), weights.pop("head.bias", None)
+        weight, bias = table if is_tied else matrix("head.weight"), weights.pop("head.bias", None)
         if shares is None:
             head = Linear(weight, bias, kernels=kernels, batch_invariant=invariant, quantize=quantize)
         else:
+            assert isinstance(weight, torch.Tensor)
             head = GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=invariant)
         del weight
-        if "embed_out.weight" in weights:
-            project_out = Linear(weights.pop("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
+        if "embed_out.weight" in weights or "embed_out.weight" in matrices:
+            project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
     tied = head if is_tied else None
-    tokens = TokenTable(table, tied) if shares is None else SplitTokenTable(table, shares[""].words, tied)
+    if shares is None:
+        tokens = TokenTable(table, tied)
+    else:
+        assert isinstance(table, torch.Tensor)
+        tokens = SplitTokenTable(table, shares[""].words, tied)
     del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
+        kept = {name.removeprefix(prefix): matrices.pop(name) for name in list(matrices) if name.startswith(prefix)}
         share = None if shares is None else shares[prefix]
         builder = StackBuilder(
             own if share is None else share.own_config,
@@ -185,6 +203,7 @@ def build_model(
             batch_invariant=invariant,
             quantize=quantize,
             shares=share,
+            quantized=kept,
         )
         return builder.stack()
 

@@ -27,6 +27,7 @@ from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.stack import Stack
 from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
+from model.quantized import QuantizedMatrix
 from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.sharding.shares import Share, Shares
 
@@ -48,23 +49,25 @@ class StackBuilder:
         batch_invariant: bool,
         quantize: Quantization = "none",
         shares: Shares | None = None,
+        quantized: dict[str, QuantizedMatrix] | None = None,
     ) -> None:
         """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
         longest sequence that will be run.
 
         `kernels`: what computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone;
         `quantize`: the blocks' matrices; `shares`: of the stack whose part `config` and `weights` are, if several ranks
-        hold one together.
+        hold one together; `quantized`: matrices that are stored so, which `weights` lack.
         """
         self.config = config
         self.shares = shares
-        self.weights = weights
+        self.weights, self.quantized = weights, quantized or {}
         self.tokens = tokens
         self.context = context
         self.kernels = kernels
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
-        self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels) is None
+        why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
+        self.is_whole = shares is None and not self.quantized and why_not is None
         """Whether an `EncodeStep` can run the whole stack."""
         self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
         if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
@@ -92,7 +95,8 @@ class StackBuilder:
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=self._triton_step(embedding, blocks, final_norm, rope, local_rope),
         )
-        assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
+        left = sorted((*self.weights, *self.quantized))
+        assert not left, f"weights that no part took: {left}"
         return stack
 
     def _triton_step(
@@ -123,8 +127,10 @@ class StackBuilder:
         types = weights.pop("token_type_embed.weight", None)
         token_type = None if types is None else types[0].clone()
         project = None
-        if "embed_in.weight" in weights:
-            project = Linear(weights.pop("embed_in.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant)
+        if "embed_in.weight" in weights or "embed_in.weight" in self.quantized:
+            project = Linear(
+                self._matrix("embed_in.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
+            )
         norm = self._norm("embed_norm") if config.embedding_norm else None
         is_plain = scale is None and project is None
         return Embedding(
@@ -159,9 +165,12 @@ class StackBuilder:
         weight, offset = self.weights.pop(f"{name}.weight"), self.config.norm_weight_offset
         return RmsNorm(weight, self.config.norm_eps, weight_offset=offset, kernels=self.kernels)
 
+    def _matrix(self, name: str) -> torch.Tensor | QuantizedMatrix:
+        return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
+
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
         return Linear(
-            self.weights.pop(f"{name}.weight"),
+            self._matrix(f"{name}.weight"),
             self.weights.pop(f"{name}.bias", None),
             kernels=self.kernels,
             batch_invariant=self.batch_invariant,
