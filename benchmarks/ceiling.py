@@ -13,8 +13,7 @@ import torch
 
 from model.config import ModelConfig
 from model.kernels.choice import AUTO
-from model.kernels.forms import lay_weight
-from model.kernels.weight import Weight
+from model.kernels.forms import Weight, lay_weight
 
 _LARGE = 2048
 _READ_BYTES = 1 << 29

@@ -35,7 +35,7 @@ from server.observability.access_log import RequestLog
 from server.observability.logs import configure_logging
 from server.observability.metrics import Metrics
 from server.observability.otel import Tracing, is_wanted
-from server.version import lightwell_version
+from server.observability.version import lightwell_version
 from server.worker.engine_worker import ENGINE_FACTORY
 from server.worker.model_fingerprint import Fingerprint, fingerprint
 

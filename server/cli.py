@@ -16,7 +16,7 @@ from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
 from server.config.command_line import add_arguments, add_flags, deprecations, from_arguments, unknown_variables
 from server.config.settings import ENV_PREFIX, Settings, SettingsError
-from server.version import lightwell_version
+from server.observability.version import lightwell_version
 
 
 def build_parser() -> argparse.ArgumentParser:

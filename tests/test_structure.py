@@ -20,25 +20,24 @@ from tests.source_tree import (
 MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
-                  "server.lifecycle server.observability server.perplexity server.version",
+                  "server.lifecycle server.observability server.perplexity",
     "server.perplexity": "model.batch model.checkpoint model.kv_cache model.loading model.tokenization",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
-                  "server.dispatch server.http server.lifecycle server.observability server.routes server.version "
+                  "server.dispatch server.http server.lifecycle server.observability server.routes "
                   "server.worker",
     "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
     "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                      "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
-                     "server.http server.ipc server.observability server.schemas server.version",
+                     "server.http server.ipc server.observability server.schemas",
     "server.worker": "server.config server.dispatch server.engine server.ipc server.observability",
     "server.dispatch": "server.auth server.config server.engine server.http server.ipc server.observability",
     "server.schemas": "server.auth server.engine server.http",
     "server.http": "server.engine server.observability",
-    "server.observability": "server.auth server.config server.engine server.version",
+    "server.observability": "server.auth server.config server.engine",
     "server.config": "model.analysis model.checkpoint model.config model.kernels model.sharding server.auth "
                      "server.engine",
     "server.ipc": "model.hooks server.engine",
     "server.auth": "",
-    "server.version": "",
     "server.engine": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels "
                      "model.kv_cache model.layers model.loading model.network model.ranks model.sampling "
                      "model.sharding",

@@ -14,9 +14,8 @@ import torch
 
 from model.config import Activation
 from model.kernels.choice import AUTO, KernelConfig
-from model.kernels.forms import lay_weight
+from model.kernels.forms import Weight, lay_weight
 from model.kernels.int8_rows import Quantization
-from model.kernels.weight import Weight
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import Fp8Weight
 from model.quantized import QuantizedMatrix

@@ -11,9 +11,9 @@ import torch
 
 from model.kernels import library
 from model.kernels.cpus import DOT_LEVELS, CpuRow
+from model.kernels.forms import Weight
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import BLOCK, DOT, WIDEN, BlockedWeight
-from model.kernels.weight import Weight
 
 _MANY_ROWS = 256
 _INPUTS = 4096

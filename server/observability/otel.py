@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from server.config.settings import SettingsError
 from server.engine.outputs import Timing
 from server.observability.access_log import HttpExchange
-from server.version import lightwell_version
+from server.observability.version import lightwell_version
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from server.observability.metrics import CONTENT_TYPE
+from server.observability.version import lightwell_version
 from server.routes.context import AppContext
-from server.version import lightwell_version
 
 _RETRY_AFTER = "1"
 
