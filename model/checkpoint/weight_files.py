@@ -16,6 +16,8 @@ from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
 from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
+from model.checkpoint.gguf.weights import gguf_tensors
 from model.checkpoint.stored_tensor import StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
@@ -26,6 +28,8 @@ Progress = Callable[[int, int], None]
 Part = Callable[[str, torch.Tensor], torch.Tensor]
 """Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
 
+GGUF_NAME = "model.gguf"
+"""The weight file of a folder that a GGUF file was turned into (`model.checkpoint.gguf.folder`)."""
 _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight")
 """Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
 _SHOWN = 8
@@ -91,8 +95,11 @@ class WeightFiles:
         """Open the files. Raises ModelLoadError, as `load_weights` does, for files that do not fit `config`."""
         self._table = table_of(config)
         self.weights = {weight.name: weight for weight in weights_of(config)}
-        self._entries = _open(folder)
-        self._accepted: Collection[str] = _ITEM_SIZES
+        if (folder / GGUF_NAME).is_file():
+            self._entries = gguf_tensors(folder / GGUF_NAME, config, self.weights.values())
+            self._accepted: Collection[str] = GGUF_TYPES
+        else:
+            self._entries, self._accepted = _open(folder), _ITEM_SIZES
         self._names = {self._table.short(name): name for name in self._entries}
         self._check(folder, config)
 

@@ -1,0 +1,160 @@
+"""Reads the numbers of a GGUF tensor as rows of whole numbers and scales, in the block formats of ggml.
+
+A row is cut into blocks, whose bytes are described at each format; what a format is called, and how many bytes its
+blocks have, is in the `gguf` package.
+
+Axes: N rows, B blocks of a row.
+"""
+
+from collections.abc import Callable
+
+import gguf
+import torch
+from gguf import GGMLQuantizationType as Type
+from torch import Tensor
+
+from model.quantized import GroupedRows
+
+_NIBBLES = tuple(range(16))
+_IQ4_NL_VALUES = tuple(int(value) for value in gguf.quants.IQ4_NL.kvalues)
+_PLAIN = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
+
+
+def grouped_rows(data: Tensor, kind: Type, num_inputs: int) -> GroupedRows:
+    """Return the rows of a quantised tensor. data: its bytes [N, bytes of a row] uint8.
+
+    Raises KeyError for a format that is not in `GROUPED_TYPES`.
+    """
+    block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    return _FORMATS[kind](data.reshape(len(data), num_inputs // block_size, block_bytes))
+
+
+def plain_rows(data: Tensor, kind: Type) -> Tensor:
+    """Return the numbers of a tensor that is not quantised. data: its bytes [N, bytes of a row] uint8.
+
+    Raises KeyError for a format that is not in `PLAIN_TYPES`.
+    """
+    return data.contiguous().view(_PLAIN[kind])
+
+
+def _halves(blocks: Tensor, place: int) -> Tensor:
+    """Return the float16 number at a byte of each block [N, B]."""
+    return blocks[:, :, place : place + 2].contiguous().view(torch.float16)[:, :, 0].contiguous()
+
+
+def _cut(data: Tensor, count: int) -> Tensor:
+    """Return the last axis cut into so many equal parts: [..., n] -> [..., count, n / count]."""
+    return data.reshape(*data.shape[:-1], count, -1)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """Return the lower halves of some bytes, then the upper ones: [..., n] uint8 -> [..., 2 n]."""
+    return torch.cat([packed & 15, packed >> 4], -1)
+
+
+def _bits(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
+    """Return `mask` of each byte shifted right by each number, one after the other: [..., n] -> [..., shifts n]."""
+    return torch.cat([packed >> shift & mask for shift in shifts], -1)
+
+
+def _whole(codes: Tensor) -> Tensor:
+    """Return the codes of all blocks of a row: [N, B, n] -> [N, B n]."""
+    return codes.flatten(1)
+
+
+def _q4_0(blocks: Tensor) -> GroupedRows:
+    """Bytes: scale, 16 bytes of two numbers, the first 16 of them in the lower halves. A number is scale * (q - 8)."""
+    codes = _whole(_nibbles(blocks[:, :, 2:]))
+    return GroupedRows(codes, _halves(blocks, 0), values=tuple(range(-8, 8)))
+
+
+def _q4_1(blocks: Tensor) -> GroupedRows:
+    """Bytes: scale, least, 16 bytes as in Q4_0. A number is scale * q + least."""
+    codes = _whole(_nibbles(blocks[:, :, 4:]))
+    return GroupedRows(codes, _halves(blocks, 0), _halves(blocks, 2), values=_NIBBLES)
+
+
+def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
+    """Return the fifth bit of each of 32 numbers, times 16: bit i of the four bytes there is that of number i."""
+    spread = blocks[:, :, place : place + 4].repeat_interleave(8, -1)
+    return (spread >> torch.arange(8, dtype=torch.uint8).repeat(4) & 1) << 4
+
+
+def _q5_0(blocks: Tensor) -> GroupedRows:
+    """Bytes: scale, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * (q - 16)."""
+    codes = (_nibbles(blocks[:, :, 6:]) | _fifth_bits(blocks, 2)).to(torch.int8) - 16
+    return GroupedRows(_whole(codes), _halves(blocks, 0))
+
+
+def _q5_1(blocks: Tensor) -> GroupedRows:
+    """Bytes: scale, least, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + least."""
+    codes = (_nibbles(blocks[:, :, 8:]) | _fifth_bits(blocks, 4)).to(torch.int8)
+    return GroupedRows(_whole(codes), _halves(blocks, 0), _halves(blocks, 2))
+
+
+def _q8_0(blocks: Tensor) -> GroupedRows:
+    """Bytes: scale, 32 numbers with a sign. A number is scale * q."""
+    return GroupedRows(_whole(blocks[:, :, 2:].contiguous().view(torch.int8)), _halves(blocks, 0))
+
+
+def _iq4_nl(blocks: Tensor) -> GroupedRows:
+    """Bytes as in Q4_0; the four bits choose among 16 values. A number is scale * value."""
+    return GroupedRows(_whole(_nibbles(blocks[:, :, 2:])), _halves(blocks, 0), values=_IQ4_NL_VALUES)
+
+
+def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of 8 groups of scales [N, 8 B] int8 and of leasts uint8, of 6 bits each, from 12 bytes at the
+    fourth: of the first four groups in the lower 6 bits, of the others' the upper 2 bits above those, and the lower 4
+    in the last four bytes.
+    """
+    scales, leasts, rest = (blocks[:, :, first : first + 4] for first in (4, 8, 12))
+    scales = torch.cat([scales & 63, rest & 15 | scales >> 6 << 4], -1)
+    leasts = torch.cat([leasts & 63, rest >> 4 | leasts >> 6 << 4], -1)
+    return scales.to(torch.int8).flatten(1), leasts.flatten(1)
+
+
+def _nested(codes: Tensor, blocks: Tensor, values: tuple[int, ...] | None) -> GroupedRows:
+    """Return rows of 256 numbers a block, in 8 groups. Bytes: scale, least, 12 bytes of factors, and the codes. A
+    number is scale * factor * q - least * factor.
+    """
+    return GroupedRows(_whole(codes), _halves(blocks, 0), -_halves(blocks, 2), *_factors(blocks), values)
+
+
+def _q4_k(blocks: Tensor) -> GroupedRows:
+    """The codes are 128 bytes: of each 32, the lower halves are a group and the upper ones the next."""
+    codes = _nibbles(_cut(blocks[:, :, 16:], 4))
+    return _nested(codes.flatten(2), blocks, _NIBBLES)
+
+
+def _q5_k(blocks: Tensor) -> GroupedRows:
+    """The codes are 32 bytes of fifth bits, bit g of byte i that of number i of group g, and 128 bytes as in Q4_K."""
+    high = _bits(blocks[:, :, 16:48], tuple(range(8)), 1) << 4
+    codes = _nibbles(_cut(blocks[:, :, 48:], 4)).flatten(2) | high
+    return _nested(codes.to(torch.int8), blocks, None)
+
+
+def _q6_k(blocks: Tensor) -> GroupedRows:
+    """Bytes, of 256 numbers in 16 groups: 128 of lower four bits, 64 of upper two, 16 factors with a sign, scale. Of
+    each half of the numbers, 64 bytes are the lower halves and then the upper ones, and 32 bytes the two bits of four
+    times 32 numbers. A number is scale * factor * (q - 32).
+    """
+    low = _nibbles(_cut(blocks[:, :, :128], 2))
+    high = _bits(_cut(blocks[:, :, 128:192], 2), (0, 2, 4, 6), 3)
+    codes = (low | high << 4).to(torch.int8) - 32
+    factors = blocks[:, :, 192:208].contiguous().view(torch.int8).flatten(1)
+    return GroupedRows(_whole(codes.flatten(2)), _halves(blocks, 208), scale_factors=factors)
+
+
+_FORMATS: dict[Type, Callable[[Tensor], GroupedRows]] = {
+    Type.Q4_0: _q4_0,
+    Type.Q4_1: _q4_1,
+    Type.Q5_0: _q5_0,
+    Type.Q5_1: _q5_1,
+    Type.Q8_0: _q8_0,
+    Type.Q4_K: _q4_k,
+    Type.Q5_K: _q5_k,
+    Type.Q6_K: _q6_k,
+    Type.IQ4_NL: _iq4_nl,
+}
+GROUPED_TYPES, PLAIN_TYPES = tuple(_FORMATS), tuple(_PLAIN)
+"""The formats of `grouped_rows` and of `plain_rows`."""

@@ -1,0 +1,109 @@
+"""Reads the tensors of a GGUF file under the names and in the shapes that `transformers` gives them.
+
+Names are translated by the `gguf` package's own table. What llama.cpp's converter changes is undone: the rows of
+Llama's queries and keys are in the order of `transformers` again, Gemma's norms are less the 1 that its files contain,
+and GPT-2's matrices are transposed, as its checkpoints have them.
+"""
+
+import mmap
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.checkpoint.gguf.blocks import GROUPED_TYPES, PLAIN_TYPES, grouped_rows, plain_rows
+from model.checkpoint.gguf.header import TensorEntry, read_header
+from model.checkpoint.stored_tensor import StoredTensor
+from model.checkpoint.weight_maps import MappedWeight
+from model.config import ModelConfig
+from model.quantized import GroupedRows
+
+ACCEPTED = tuple(kind.name for kind in (*PLAIN_TYPES, *GROUPED_TYPES))
+"""The formats of tensors that can be read."""
+_WITHOUT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that config.json stands for (`model.checkpoint.gguf.config`)."""
+_ENDINGS = (".weight", ".bias")
+
+Rows = Callable[[GroupedRows], GroupedRows]
+
+
+def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight]) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, by the names that `weights` have in checkpoints of `transformers`; those that none
+    of them needs keep the file's names.
+
+    Raises ModelLoadError for a file that is none, or not whole.
+    """
+    header = read_header(path)
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == header.metadata["general.architecture"])
+    names = gguf.get_tensor_name_map(arch, config.num_layers)
+    with path.open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    bytes_of_file = np.frombuffer(memory, np.uint8)  # keeps the mapping
+    left = {name: entry for name, entry in header.tensors.items() if name not in _WITHOUT_WEIGHTS}
+    found: dict[str, StoredTensor] = {}
+    for weight in weights:
+        for source in weight.sources:
+            for theirs in source.names:
+                entry = left.pop(_name_in_file(names, theirs), None)
+                if entry is not None:
+                    order = _order_of_rows(theirs, config) if arch == gguf.MODEL_ARCH.LLAMA else None
+                    is_transposed = weight.arrange == "transpose"
+                    offset = config.norm_weight_offset if theirs.endswith("norm.weight") else 0.0
+                    found[theirs] = _stored(bytes_of_file, entry, order, offset, is_transposed=is_transposed)
+                    break
+    return found | {name: _stored(bytes_of_file, entry, None, 0.0, is_transposed=False) for name, entry in left.items()}
+
+
+def _name_in_file(names: gguf.TensorNameMap, theirs: str) -> str:
+    """Return what the file calls a tensor of a checkpoint of `transformers`, or "" if the table has no name for it."""
+    for name in (theirs, theirs.partition(".")[2]):  # some checkpoints have their base model's name in front
+        found = names.get_name(name, try_suffixes=_ENDINGS)
+        if found is not None:
+            return found
+    return ""
+
+
+def _order_of_rows(theirs: str, config: ModelConfig) -> Tensor | None:
+    """Return the row of the file of each row of a checkpoint's queries or keys, or None if they are the same.
+
+    llama.cpp rotates neighbouring rows of a head, and `transformers` those half a head apart.
+    """
+    for projection, heads in (("q_proj.", config.num_heads), ("k_proj.", config.num_kv_heads)):
+        if projection in theirs:
+            return torch.arange(heads * config.head_dim).view(heads, -1, 2).transpose(1, 2).flatten()
+    return None
+
+
+def _stored(
+    bytes_of_file: np.ndarray, entry: TensorEntry, order: Tensor | None, offset: float, *, is_transposed: bool
+) -> StoredTensor:
+    """Return a tensor of the file as a checkpoint of `transformers` has it.
+
+    order: the rows to take; offset: what its numbers are too large by.
+    """
+    num_rows, width = int(np.prod(entry.shape[:-1])), entry.shape[-1]
+
+    def rows() -> Tensor:
+        data = bytes_of_file[entry.offset : entry.offset + entry.num_bytes]
+        return torch.from_numpy(data.copy()).view(num_rows, -1)
+
+    def grouped() -> GroupedRows:
+        found = grouped_rows(rows(), entry.type, width)
+        return found if order is None else found.select(order)
+
+    def read() -> Tensor:
+        if entry.type in GROUPED_TYPES:
+            found = grouped().to_dense()
+        else:
+            found = plain_rows(rows(), entry.type)
+            found = found if order is None else found[order]
+        found = (found - offset if offset else found).view(entry.shape)
+        return found.T if is_transposed else found
+
+    shape = entry.shape[::-1] if is_transposed else entry.shape
+    is_matrix = entry.type in GROUPED_TYPES and len(entry.shape) == 2
+    return StoredTensor(shape, entry.type.name, entry.num_bytes, read, partial(grouped) if is_matrix else None)
