@@ -5,8 +5,9 @@ It knows neither files nor kernels: files are read into it, and kernels and plai
 Axes: N outputs, K inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -83,20 +84,38 @@ class GroupedRows:
         return numbers.repeat_interleave(width // numbers.shape[1], 1)
 
 
+@dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
-    """A weight [N, K] that is stored quantised: rows of one or several kinds, one under the other."""
+    """A weight [N, K] that is stored quantised, on the CPU: rows of one or several kinds, one under the other.
 
-    def __init__(self, parts: Sequence[GroupedRows], dtype: torch.dtype) -> None:
-        """Keep the parts. dtype: of the network that the weight is part of, to which `to_dense` rounds.
+    It is read when it is used, once: so only one matrix at a time is in memory as it is here, a byte a number.
+    """
 
-        Raises ValueError for no part, or parts of several widths.
-        """
-        if len({part.shape[1] for part in parts}) != 1:
-            raise ValueError(f"parts have shapes {[part.shape for part in parts]}; one width is accepted")
-        self.parts, self.dtype = tuple(parts), dtype
-        self.shape = torch.Size((sum(part.shape[0] for part in parts), parts[0].shape[1]))
-        self.device = parts[0].codes.device
+    shape: torch.Size
+    dtype: torch.dtype
+    """Of the network that the weight is part of, to which `to_dense` rounds."""
+    readers: Sequence[Callable[[], GroupedRows]]
+    """Each reads the next rows."""
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of what is read."""
+        return torch.device("cpu")
+
+    @classmethod
+    def of(cls, parts: Sequence[GroupedRows], dtype: torch.dtype) -> "QuantizedMatrix":
+        """Return the matrix of rows that are in memory."""
+        shape = torch.Size((sum(part.shape[0] for part in parts), parts[0].shape[1]))
+        return cls(shape, dtype, [partial(_same, part) for part in parts])
+
+    def read(self) -> list[GroupedRows]:
+        """Read the rows."""
+        return [reader() for reader in self.readers]
 
     def to_dense(self) -> Tensor:
         """Return the numbers [N, K], rounded to the dtype."""
-        return torch.cat([part.to_dense().to(self.dtype) for part in self.parts])
+        return torch.cat([reader().to_dense().to(self.dtype) for reader in self.readers])
+
+
+def _same(part: GroupedRows) -> GroupedRows:
+    return part

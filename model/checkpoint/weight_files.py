@@ -123,9 +123,10 @@ class WeightFiles:
         """Return a matrix as it is stored quantised, for a network of a dtype, or None if it is not."""
         if name in _LOOKED_UP:
             return None
-        entries = [self._entries[self._find(source)] for source in self.weights[name].sources]
-        parts = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
-        return QuantizedMatrix([read() for read in parts], dtype) if len(parts) == len(entries) else None
+        weight = self.weights[name]
+        entries = [self._entries[self._find(source)] for source in weight.sources]
+        readers = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
+        return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
         """Raise for a head that config.json ties to the token table and that differs from it; `embed` is the table's

@@ -69,9 +69,10 @@ def lay_weight(
     Raises ValueError when a weight to be quantised has a number that is not finite, and for fp8, which is for cards.
     """
     if isinstance(weight, QuantizedMatrix):
-        if quantize == "none" and why_not_grouped(weight) is None:
-            return GroupedWeight(weight, arithmetic)
-        weight = weight.to_dense()
+        parts = weight.read()
+        if quantize == "none" and why_not_grouped(parts) is None:
+            return GroupedWeight(parts, weight.dtype, arithmetic)
+        weight = QuantizedMatrix.of(parts, weight.dtype).to_dense()
     weight = weight.contiguous()
     if quantize == "fp8":
         raise ValueError("our kernels have no form of fp8; int8 and none are accepted")

@@ -4,6 +4,7 @@ Axes: R rows, K inputs, N outputs.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from model.config import Activation
 from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_numbers, check_tensor
 from model.kernels.library import kernels
 from model.kernels.products import BLOCK, DOT, Arithmetic
-from model.quantized import GroupedRows, QuantizedMatrix
+from model.quantized import GroupedRows
 
 _LINE = 64
 """Bytes that a block's grouping takes."""
@@ -32,32 +33,32 @@ class _Grouping(ctypes.Structure):
     )
 
 
-def why_not_grouped(weight: QuantizedMatrix) -> str | None:
-    """Return why the kernels have no form of a weight, or None if they have one."""
-    *before, _ = weight.parts
-    if any(part.shape[0] % BLOCK for part in before):
-        return f"its parts have {[part.shape[0] for part in weight.parts]} outputs, which are no multiples of {BLOCK}"
-    for part in weight.parts:
+def why_not_grouped(parts: Sequence[GroupedRows]) -> str | None:
+    """Return why the kernels have no form of a weight of some rows, or None if they have one."""
+    if any(part.shape[0] % BLOCK for part in parts[:-1]):
+        return f"its parts have {[part.shape[0] for part in parts]} outputs, which are no multiples of {BLOCK}"
+    for part in parts:
         if part.group not in GROUPS:
             return f"its groups have {part.group} inputs; {', '.join(map(str, GROUPS))} are accepted"
     return None
 
 
 class GroupedWeight:
-    """A weight [N, K] as `QuantizedMatrix` has it, in the layout that the kernels read."""
+    """A weight [N, K] of rows of one or several kinds, in the layout that the kernels read."""
 
-    def __init__(self, weight: QuantizedMatrix, arithmetic: Arithmetic) -> None:
-        """Copy a weight, float32 or bfloat16. arithmetic: of bfloat16 rows.
+    def __init__(self, parts: Sequence[GroupedRows], row_dtype: torch.dtype, arithmetic: Arithmetic) -> None:
+        """Copy the rows. row_dtype: float32 or bfloat16, of the rows that the weight is to multiply. arithmetic: of
+        bfloat16 rows.
 
         Raises ValueError if there is a reason in `why_not_grouped`.
         """
-        reason = why_not_grouped(weight)
-        if reason is not None or weight.dtype not in SUFFIXES:
-            raise ValueError(reason or f"the weight is {weight.dtype}; float32 or bfloat16 is accepted")
-        self.row_dtype, self._arithmetic = weight.dtype, arithmetic
-        self.num_outputs, self.num_inputs = weight.shape
-        groupings = [_grouping(part) for part in weight.parts]
-        counts = [-(-part.shape[0] // BLOCK) for part in weight.parts]
+        reason = why_not_grouped(parts)
+        if reason is not None or row_dtype not in SUFFIXES:
+            raise ValueError(reason or f"row_dtype is {row_dtype}; float32 or bfloat16 is accepted")
+        self.row_dtype, self._arithmetic = row_dtype, arithmetic
+        self.num_outputs, self.num_inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
+        groupings = [_grouping(part) for part in parts]
+        counts = [-(-part.shape[0] // BLOCK) for part in parts]
         sizes = [_block_bytes(grouping, self.num_inputs) for grouping in groupings]
         begin = -(-sum(counts) * 8 // _LINE) * _LINE
         num_bytes = begin + sum(count * size for count, size in zip(counts, sizes, strict=True))
@@ -65,7 +66,7 @@ class GroupedWeight:
         self.packed = room[-room.data_ptr() % _LINE :][:num_bytes]
         """The memory, bytes."""
         block = 0
-        for part, grouping, count, size in zip(weight.parts, groupings, counts, sizes, strict=True):
+        for part, grouping, count, size in zip(parts, groupings, counts, sizes, strict=True):
             self._pack(part, grouping, block, begin)
             block, begin = block + count, begin + count * size
 

@@ -17,7 +17,6 @@ from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCache
 from model.kernels.grouped import GroupedWeight
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
-from model.quantized import QuantizedMatrix
 from tests.model.kernels.draw_grouped import draw_grouped
 
 Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
@@ -62,8 +61,8 @@ class World:
         kinds += ["grouped"] if inputs % 16 == 0 else []
         kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
         if kind == "grouped":
-            matrix = QuantizedMatrix([draw_grouped(outputs, inputs, self.rng)], self.dtype)
-            return Product(GroupedWeight(matrix, self.rng.choice([DOT, WIDEN])), bias)
+            grouped = draw_grouped(outputs, inputs, self.rng)
+            return Product(GroupedWeight([grouped], self.dtype, self.rng.choice([DOT, WIDEN])), bias)
         if kind.startswith("int8"):
             scales = weight.abs().amax(1) / 127
             values = (weight / scales[:, None]).round().to(torch.int8)

@@ -20,7 +20,7 @@ from tests.model.kernels.levels import at_level
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def draw(dtype: torch.dtype) -> tuple[random.Random, QuantizedMatrix]:
+def draw() -> tuple[random.Random, list[GroupedRows]]:
     """Draw a weight of one to three kinds of rows, of which only the last may end within a block."""
     seed = secrets.randbits(32)
     print(seed)  # shown when it fails
@@ -28,7 +28,7 @@ def draw(dtype: torch.dtype) -> tuple[random.Random, QuantizedMatrix]:
     torch.manual_seed(seed)
     inputs = 16 * rng.choice([1, 2, 3, 8, 16, 32, 40, 80])
     counts = [64 * rng.randint(1, 3) for _ in range(rng.randrange(3))] + [rng.randint(1, 200)]
-    return rng, QuantizedMatrix([draw_grouped(count, inputs, rng) for count in counts], dtype)
+    return rng, [draw_grouped(count, inputs, rng) for count in counts]
 
 
 def by_hand(part: GroupedRows) -> torch.Tensor:
@@ -52,17 +52,17 @@ def by_hand(part: GroupedRows) -> torch.Tensor:
 def test_a_weight_is_what_its_groups_say_and_its_products_are_those_of_that_weight(
     attempt: int, dtype: torch.dtype
 ) -> None:
-    rng, matrix = draw(dtype)
-    exactly = torch.cat([by_hand(part) for part in matrix.parts])
-    dense = matrix.to_dense()
+    rng, parts = draw()
+    exactly = torch.cat([by_hand(part) for part in parts])
+    dense = QuantizedMatrix.of(parts, dtype).to_dense()
     assert torch.equal(dense, exactly.float().to(dtype))  # rounded once to float32
     for level in library.levels():
         with at_level(level):
             for arithmetic in (WIDEN, DOT):
-                weight = GroupedWeight(matrix, arithmetic)
+                weight = GroupedWeight(parts, dtype, arithmetic)
                 assert torch.equal(weight.to_dense(), dense)
-                x = torch.randn(rng.choice([1, 2, 5, 9, 30, 150]), matrix.shape[1]).to(dtype)
-                bias = rng.choice([None, torch.randn(matrix.shape[0]).to(dtype)])
+                x = torch.randn(rng.choice([1, 2, 5, 9, 30, 150]), dense.shape[1]).to(dtype)
+                bias = rng.choice([None, torch.randn(dense.shape[0]).to(dtype)])
                 found = weight.multiply(x, bias, "silu")
                 has_dot = dtype == torch.bfloat16 and arithmetic == DOT
                 if has_dot and level == "amx":
@@ -81,9 +81,8 @@ def test_a_weight_is_what_its_groups_say_and_its_products_are_those_of_that_weig
 
 def test_what_the_kernels_have_no_form_of_is_named() -> None:
     rng = random.Random(0)
-    uneven = QuantizedMatrix([draw_grouped(count, 64, rng) for count in (65, 64)], torch.float32)
-    assert "65" in (why_not_grouped(uneven) or "")
+    assert "65" in (why_not_grouped([draw_grouped(count, 64, rng) for count in (65, 64)]) or "")
     wide = GroupedRows(torch.zeros(64, 96, dtype=torch.int8), torch.ones(64, 2).half())
-    assert "48" in (why_not_grouped(QuantizedMatrix([wide], torch.float32)) or "")
+    assert "48" in (why_not_grouped([wide]) or "")
     with pytest.raises(ValueError, match="48"):
-        GroupedWeight(QuantizedMatrix([wide], torch.float32), WIDEN)
+        GroupedWeight([wide], torch.float32, WIDEN)
