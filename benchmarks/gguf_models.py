@@ -14,7 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from model.checkpoint.gguf.header import read_header
-from model.checkpoint.gguf.smollm2 import installed_file
+from model.checkpoint.resolve import smollm2_file
 
 _LARGE = {
     "block_count": 22,
@@ -33,7 +33,7 @@ def smollm2_q8_0(cache: Path) -> Path:
     """Return SmolLM2's file with its matrices in Q8_0, made in a folder unless it is there."""
     path = cache / "smollm2-135m-q8_0.gguf"
     if not path.exists():
-        source = installed_file()
+        source = smollm2_file()
         header, content = read_header(source), np.memmap(source, np.uint8, "r")
         writer = _writer(path, header.metadata, {})
         for name, entry in header.tensors.items():
@@ -53,7 +53,7 @@ def random_q4_k(cache: Path) -> Path:
     """
     path = cache / "random-1.1b-q4_k.gguf"
     if not path.exists():
-        metadata = read_header(installed_file()).metadata
+        metadata = read_header(smollm2_file()).metadata
         writer, rng = _writer(path, metadata, _LARGE), np.random.default_rng(0)
         width, inside, vocabulary = _LARGE["embedding_length"], _LARGE["feed_forward_length"], 49152
         keys = 64 * _LARGE["attention.head_count_kv"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from model.checkpoint import folder as model_folder
+from model.checkpoint import resolve as checkpoint
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
 from model.checkpoint.registry import read_config
@@ -68,7 +68,7 @@ class ModelFiles:
 
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find the model's folder and read all but the weights. Raises ValueErrors of one line."""
-    folder = model_folder.resolve(settings.model)
+    folder = checkpoint.resolve(settings.model, settings.gguf_file)
     before = fingerprint(folder)
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
@@ -88,13 +88,8 @@ def load_model_files(settings: Settings) -> ModelFiles:
         sampling_defaults=SamplingDefaults()
         if settings.generation_config == "vllm"
         else read_sampling_defaults(folder),
-        model_id=settings.served_model_name or default_model_id(settings.model, folder),
+        model_id=settings.served_model_name or checkpoint.name_of(settings.model, folder),
     )
-
-
-def default_model_id(model: str | None, folder: Path) -> str:
-    """Return a hub id as it is, or the last part of a folder's path."""
-    return model if model is not None and not Path(model).expanduser().exists() else folder.resolve().name
 
 
 def create_app(
@@ -134,7 +129,7 @@ def create_app(
         engine=client,
         metrics=metrics,
         model_id=files.model_id,
-        model_root=settings.model or str(files.folder),
+        model_root=settings.model or str(checkpoint.root_of(files.folder)),
         max_model_len=settings.max_model_len or files.config.max_model_len,
     )
     install_error_handlers(app)

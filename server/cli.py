@@ -126,11 +126,12 @@ def census(name: str, *, as_json: bool) -> int:
     """Print the census of a configuration, and return the exit status."""
     from model.analysis import census_report
     from model.analysis.census import take_census
-    from model.checkpoint import folder, registry
+    from model.checkpoint import registry, resolve
+    from model.checkpoint.folder import ModelLoadError
 
     try:
-        config = registry.read_config(folder.resolve_config(name))
-    except folder.ModelLoadError as error:
+        config = registry.read_config(resolve.resolve_config(name))
+    except ModelLoadError as error:
         return fail(str(error), 1)
     counted = take_census(config)
     if as_json:
@@ -141,13 +142,15 @@ def census(name: str, *, as_json: bool) -> int:
 
 def size(settings: Settings) -> int:
     """Print what a server takes, and return the exit status."""
-    from model.checkpoint import folder, registry
+    from model.checkpoint import registry, resolve
+    from model.checkpoint.folder import ModelLoadError
     from server.config import memory_estimate
 
     try:
-        config = registry.read_config(folder.resolve_config(settings.model or str(folder.PACKAGED)))
+        name = settings.model or resolve.default_name()
+        config = registry.read_config(resolve.resolve_config(name, settings.gguf_file))
         found = memory_estimate.sizes(config, settings)
-    except folder.ModelLoadError as error:
+    except ModelLoadError as error:
         return fail(str(error), 1)
     except SettingsError as error:
         return fail(str(error), 2)

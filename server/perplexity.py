@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from model.batch import Batch, Span
-from model.checkpoint.folder import ModelLoadError, resolve
+from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
+from model.checkpoint.resolve import resolve
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.tokenization.tokenizer import Tokenizer, TokenizerError

@@ -15,6 +15,8 @@ hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Servers without a model's name serve the small one, as where the model that answers is not installed.
+os.environ.setdefault("LIGHTWELL_MODEL", "fables")
 # Set before a kernel of a card is defined: without a card Triton interprets them.
 if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")

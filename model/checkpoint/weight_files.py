@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
-from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
 from model.checkpoint.stored_tensor import StoredTensor
@@ -28,8 +28,6 @@ Progress = Callable[[int, int], None]
 Part = Callable[[str, torch.Tensor], torch.Tensor]
 """Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
 
-GGUF_NAME = "model.gguf"
-"""The weight file of a folder that a GGUF file was turned into (`model.checkpoint.gguf.folder`)."""
 _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight")
 """Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
 _SHOWN = 8

@@ -4,6 +4,7 @@ for.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +24,7 @@ from model.sharding.group import Group
 from model.sharding.parts import GatheredLinear, SplitTokenTable
 from model.sharding.shares import Shares, shares_of, weight_parts
 
+Weight = TypeVar("Weight", torch.Tensor, QuantizedMatrix)
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -174,36 +176,29 @@ def build_model(
     head = project_out = None
     if config.has_head:
         weight, bias = table if is_tied else matrix("head.weight"), weights.pop("head.bias", None)
-        if shares is None:
-            head = Linear(weight, bias, kernels=kernels, batch_invariant=invariant, quantize=quantize)
-        else:
-            assert isinstance(weight, torch.Tensor)
-            head = GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=invariant)
+        head = _head(weight, bias, shares, kernels, invariant, quantize)
         del weight
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
     tied = head if is_tied else None
-    if shares is None:
-        tokens = TokenTable(table, tied)
+    if isinstance(table, torch.Tensor) and shares is not None:
+        tokens: TokenTable = SplitTokenTable(table, shares[""].words, tied)
     else:
-        assert isinstance(table, torch.Tensor)
-        tokens = SplitTokenTable(table, shares[""].words, tied)
+        tokens = TokenTable(table, tied)
     del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
-        taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        kept = {name.removeprefix(prefix): matrices.pop(name) for name in list(matrices) if name.startswith(prefix)}
         share = None if shares is None else shares[prefix]
         builder = StackBuilder(
             own if share is None else share.own_config,
-            taken,
+            _taken(weights, prefix),
             tokens,
             longest,
             kernels=kernels,
             batch_invariant=invariant,
             quantize=quantize,
             shares=share,
-            quantized=kept,
+            quantized=_taken(matrices, prefix),
         )
         return builder.stack()
 
@@ -223,3 +218,22 @@ def build_model(
         kernels=kernels,
         batch_invariant=invariant,
     )
+
+
+def _head(
+    weight: torch.Tensor | QuantizedMatrix,
+    bias: torch.Tensor | None,
+    shares: Mapping[str, Shares] | None,
+    kernels: KernelConfig,
+    batch_invariant: bool,
+    quantize: Quantization,
+) -> Linear:
+    """Return the product that makes logits, of which a rank has its share."""
+    if isinstance(weight, torch.Tensor) and shares is not None:
+        return GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=batch_invariant)
+    return Linear(weight, bias, kernels=kernels, batch_invariant=batch_invariant, quantize=quantize)
+
+
+def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:
+    """Take the weights whose names begin with a prefix, by their names without it."""
+    return {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}

@@ -39,7 +39,10 @@ class Settings:
         None,
         types.text("MODEL"),
         "Model folder, or a hub id such as org/name.",
-        shown_default="the model that ships with Lightwell",
+        shown_default="smollm2, or fables if that is not installed",
+    )
+    gguf_file: str | None = _setting(
+        None, types.text("NAME"), "GGUF file of MODEL, if it holds several.", shown_default="the only one"
     )
     served_model_name: str | None = _setting(
         None, types.text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"

@@ -22,6 +22,8 @@ _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 """Bytes to which tensors are aligned where `general.alignment` does not say otherwise."""
 _MOST_DIMENSIONS = 4
+_SMALL = 1 << 16
+"""Most bytes of a tensor that belongs to the configuration."""
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
     GGUFValueType.INT8: "<i1",
@@ -59,9 +61,19 @@ class TensorEntry:
 class Header:
     """What a file says of itself."""
 
+    path: Path
     metadata: dict[str, Any]
     """Numbers, strings and booleans, lists of strings, and numpy arrays of numbers."""
     tensors: dict[str, TensorEntry]
+
+    def floats(self, name: str) -> np.ndarray:
+        """Read a small tensor of float32. Raises ModelLoadError if it has another format, or is not small."""
+        entry = self.tensors[name]
+        if entry.type != GGMLQuantizationType.F32 or entry.num_bytes > _SMALL:
+            raise ModelLoadError(
+                f"{self.path}: tensor {name!r} is {entry.type.name} of {entry.num_bytes} bytes; F32 is expected"
+            )
+        return np.fromfile(self.path, np.float32, entry.num_bytes // 4, offset=entry.offset)
 
 
 def read_header(path: Path) -> Header:
@@ -102,7 +114,7 @@ class _Reader:
                 raise self._fault(f"has the field {key!r} twice")
             metadata[key] = self._value(self._value_type(key), key)
         described = [self._entry() for _ in range(num_tensors)]
-        return Header(metadata, self._placed(described, metadata.get("general.alignment", _ALIGNMENT)))
+        return Header(self._path, metadata, self._placed(described, metadata.get("general.alignment", _ALIGNMENT)))
 
     def _value_type(self, key: str) -> GGUFValueType:
         number = self._number("<I")

@@ -99,9 +99,9 @@ def _stored(
         if entry.type in GROUPED_TYPES:
             found = grouped().to_dense()
         else:
-            found = plain_rows(rows(), entry.type)
+            found = plain_rows(rows(), entry.type).view(entry.shape)
             found = found if order is None else found[order]
-        found = (found - offset if offset else found).view(entry.shape)
+        found = found - offset if offset else found
         return found.T if is_transposed else found
 
     shape = entry.shape[::-1] if is_transposed else entry.shape

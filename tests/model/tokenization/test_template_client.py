@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.folder import resolve
+from model.checkpoint.folder import PACKAGED
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from model.tokenization.template_client import TemplateClient
 from model.tokenization.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_folder(resolve(None))
+    return Tokenizer.from_folder(PACKAGED)
 
 
 def chat(text: str) -> list[dict[str, Any]]:

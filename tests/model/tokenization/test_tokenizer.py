@@ -12,7 +12,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.checkpoint.folder import ModelLoadError, resolve
+from model.checkpoint.folder import PACKAGED, ModelLoadError
 from model.tokenization.tokenizer import Tokenizer, TokenizerError
 from tests.model.tokenization import tokenizer_folders as folders
 
@@ -39,7 +39,7 @@ Pair = tuple[Tokenizer, Any]
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     """Our tokenizer and transformers' for each kind of folder."""
     made = folders.build_all(tmp_path_factory.mktemp("tokenizers"))
-    made["the packaged model"] = resolve(None)
+    made["the packaged model"] = PACKAGED
     return {
         name: (Tokenizer.from_folder(path), transformers.AutoTokenizer.from_pretrained(path, local_files_only=True))
         for name, path in made.items()

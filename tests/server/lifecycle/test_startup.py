@@ -16,8 +16,9 @@ import pytest
 
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.generation_defaults import SamplingDefaults
+from model.checkpoint.resolve import name_of
 from model.kernels import library
-from server.app import default_model_id, load_model_files
+from server.app import load_model_files
 from server.config.settings import Settings
 from tests.server.running import ROOT, RunningServer, running_server
 
@@ -144,8 +145,23 @@ def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and
 
 
 @pytest.mark.slow
-def test_the_packaged_model_is_served_without_any_argument() -> None:
-    with running_server(module=MODULE) as server:
+def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_heads() -> None:
+    """SmolLM2-135M-Instruct, from the GGUF file in its package: `make install` installs it."""
+    with running_server("smollm2", module=MODULE) as server:
+        server.wait_ready()
+        question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
+        answer = server.post("/v1/chat/completions", question | {"max_tokens": 20}).json()
+        assert answer["model"] == "smollm2"
+        assert "Paris" in answer["choices"][0]["message"]["content"]
+        asked = {"input": "The capital of France is", "layers": "all", "heads": "all", "dtype": "float16"}
+        patterns = server.post("/v1/attention", asked | {"encoding_format": "base64"}).json()["data"][0]
+        assert patterns["shape"][:2] == [30, 9]
+        lens = {"input": "The capital of France is", "layers": [-1], "positions": [-1], "top_k": 1}
+        assert server.post("/v1/lens", lens).json()["data"][0]["top_tokens"] == [[[" Paris"]]]
+
+
+def test_the_built_in_model_is_served_by_name() -> None:
+    with running_server("fables", module=MODULE) as server:
         server.wait_ready()
         answer = server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0})
         assert answer.status_code == 200
@@ -160,8 +176,8 @@ def test_the_api_process_reads_a_model_without_torch() -> None:
 
 
 def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
-    assert default_model_id("org/name", folder) == "org/name"
-    assert default_model_id(str(folder), folder) == "model"
+    assert name_of("org/name", folder) == "org/name"
+    assert name_of(str(folder), folder) == "model"
     assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
 
 

@@ -1,0 +1,221 @@
+"""Says what config.json would say of a GGUF file: its metadata in the words of `transformers`.
+
+What the metadata leaves out, since llama.cpp knows it of an architecture, is added here: Gemma's alternating windows,
+say. Names of fields are those of github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.gguf.header import Header
+
+_LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""What Llama 3.1 to 3.3 have in common, which stretch low frequencies by a factor."""
+_LLAMA3_FACTORS = (8.0, 32.0)
+
+
+class _Fields:
+    """The metadata of an architecture."""
+
+    def __init__(self, header: Header) -> None:
+        self.header, self.metadata, self.tensors = header, header.metadata, header.tensors
+        self.architecture = str(header.metadata.get("general.architecture"))
+        """llama.cpp's name of the architecture."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field of the architecture."""
+        return self.metadata.get(f"{self.architecture}.{name}", default)
+
+    def need(self, name: str) -> Any:
+        """Return a field that must be there. Raises ModelLoadError if it is not."""
+        value = self.get(name)
+        if value is None or isinstance(value, str | list | np.ndarray):
+            raise ModelLoadError(f"GGUF metadata: {self.architecture}.{name} is {value!r}; a number is expected")
+        return value
+
+    @property
+    def head_dim(self) -> int:
+        """Return the dimensions of a head."""
+        return int(
+            self.get("attention.key_length") or self.need("embedding_length") // self.need("attention.head_count")
+        )
+
+
+def config_of(header: Header) -> dict[str, Any]:
+    """Return the object that config.json would hold.
+
+    Raises ModelLoadError for an architecture that is not served, or metadata that lack something.
+    """
+    fields = _Fields(header)
+    if fields.architecture not in _ARCHITECTURES:
+        accepted = ", ".join(_ARCHITECTURES)
+        raise ModelLoadError(f"GGUF metadata: general.architecture is {fields.architecture!r}; served are {accepted}")
+    name, model_type, own = _ARCHITECTURES[fields.architecture]
+    if "token_embd.weight" not in fields.tensors:
+        raise ModelLoadError("the GGUF file has no tensor token_embd.weight")
+    shared = {
+        "architectures": [name],
+        "model_type": model_type,
+        "vocab_size": fields.tensors["token_embd.weight"].shape[0],
+        "tie_word_embeddings": "output.weight" not in fields.tensors,
+        # Numbers that are quantised, or mixed, are computed with in the type that most models are trained in.
+        "dtype": {"F32": "float32", "F16": "float16"}.get(_only_format(header) or "", "bfloat16"),
+    }
+    for theirs, ours in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
+        token_id = fields.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
+        if token_id is not None:
+            shared[f"{ours}_token_id"] = token_id
+    return shared | own(fields)
+
+
+def _only_format(header: Header) -> str | None:
+    """Return the format of all matrices, or None if they have several."""
+    formats = {entry.type.name for entry in header.tensors.values() if len(entry.shape) > 1}
+    return formats.pop() if len(formats) == 1 else None
+
+
+def _like_llama(fields: _Fields) -> dict[str, Any]:
+    """Return the fields of Llama and of networks built on it."""
+    return {
+        "hidden_size": fields.need("embedding_length"),
+        "intermediate_size": fields.need("feed_forward_length"),
+        "num_hidden_layers": fields.need("block_count"),
+        "num_attention_heads": fields.need("attention.head_count"),
+        "num_key_value_heads": fields.get("attention.head_count_kv") or fields.need("attention.head_count"),
+        "head_dim": fields.head_dim,
+        "max_position_embeddings": fields.need("context_length"),
+        "rms_norm_eps": fields.need("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": _rope(fields),
+    }
+
+
+def _rope(fields: _Fields) -> dict[str, Any]:
+    """Return the rotary embedding. Raises ModelLoadError for a scaling that is not served."""
+    found = {"rope_theta": fields.get("rope.freq_base", 10_000.0), "rope_type": "default"}
+    kind = fields.get("rope.scaling.type", "none")
+    if "rope_freqs.weight" in fields.tensors:
+        return found | _LLAMA3 | {"factor": _llama3_factor(fields, found["rope_theta"])}
+    if kind == "none":
+        return found
+    scaling = {"rope_type": kind, "factor": fields.need("rope.scaling.factor")}
+    if kind == "yarn":
+        scaling["original_max_position_embeddings"] = fields.need("rope.scaling.original_context_length")
+    elif kind != "linear":
+        accepted = "none, linear and yarn"
+        raise ModelLoadError(
+            f"GGUF metadata: {fields.architecture}.rope.scaling.type is {kind!r}; {accepted} are served"
+        )
+    return found | scaling
+
+
+def _llama3_factor(fields: _Fields, theta: float) -> float:
+    """Return the factor by which Llama 3 stretches, of which files have each frequency's divisor alone.
+
+    The formula is that of `transformers`' modeling_rope_utils. Raises ModelLoadError if no factor gives these divisors.
+    """
+    found = fields.header.floats("rope_freqs.weight")
+    dims = fields.need("rope.dimension_count")
+    lengths = 2 * np.pi * theta ** (np.arange(0, dims, 2) / dims)
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    share = np.clip((_LLAMA3["original_max_position_embeddings"] / lengths - low) / (high - low), 0, 1)
+    for factor in _LLAMA3_FACTORS:
+        if len(found) == len(share) and np.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
+            return factor
+    raise ModelLoadError(
+        "the GGUF file stretches positions by a rope_freqs.weight that is not Llama 3's; that is not served"
+    )
+
+
+def _llama(fields: _Fields) -> dict[str, Any]:
+    has_bias = "blk.0.attn_q.bias" in fields.tensors
+    return _like_llama(fields) | {"hidden_act": "silu", "attention_bias": has_bias}
+
+
+def _qwen(fields: _Fields) -> dict[str, Any]:
+    return _like_llama(fields) | {"hidden_act": "silu"}
+
+
+def _phi3(fields: _Fields) -> dict[str, Any]:
+    if "rope_factors_long.weight" in fields.tensors:
+        raise ModelLoadError("the GGUF file stretches positions by rope_factors_long.weight, which is not served")
+    window = fields.get("attention.sliding_window") or None
+    return _like_llama(fields) | {"hidden_act": "silu", "sliding_window": window}
+
+
+def _gemma2(fields: _Fields) -> dict[str, Any]:
+    width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
+    is_27b = fields.need("block_count") == 46  # the only one whose queries have another scale
+    return _like_llama(fields) | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": fields.get("attention.sliding_window", 4096),
+        "attn_logit_softcapping": fields.get("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": fields.get("final_logit_softcapping", 30.0),
+        "query_pre_attn_scalar": width // heads if is_27b else fields.head_dim,
+    }
+
+
+def _gemma3(fields: _Fields) -> dict[str, Any]:
+    width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
+    is_27b = fields.need("block_count") == 62
+    found = _like_llama(fields)
+    whole = found.pop("rope_parameters")
+    if fields.get("rope.freq_base") is None:
+        whole["rope_theta"] = 1_000_000.0
+    return found | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": fields.get("attention.sliding_window", 1024),
+        "sliding_window_pattern": 6,
+        "query_pre_attn_scalar": width // heads if is_27b else fields.head_dim,
+        "rope_parameters": {
+            "full_attention": whole,
+            "sliding_attention": {"rope_theta": fields.get("rope.freq_base_swa", 10_000.0), "rope_type": "default"},
+        },
+    }
+
+
+def _gpt2(fields: _Fields) -> dict[str, Any]:
+    return {
+        "n_embd": fields.need("embedding_length"),
+        "n_inner": fields.need("feed_forward_length"),
+        "n_layer": fields.need("block_count"),
+        "n_head": fields.need("attention.head_count"),
+        "n_positions": fields.need("context_length"),
+        "layer_norm_epsilon": fields.need("attention.layer_norm_epsilon"),
+        "activation_function": "gelu_new",
+    }
+
+
+def _bert(fields: _Fields) -> dict[str, Any]:
+    types = fields.tensors.get("token_types.weight")
+    return {
+        "hidden_size": fields.need("embedding_length"),
+        "intermediate_size": fields.need("feed_forward_length"),
+        "num_hidden_layers": fields.need("block_count"),
+        "num_attention_heads": fields.need("attention.head_count"),
+        "max_position_embeddings": fields.need("context_length"),
+        "layer_norm_eps": fields.need("attention.layer_norm_epsilon"),
+        "type_vocab_size": 0 if types is None else types.shape[0],
+        "hidden_act": "gelu",
+        "tie_word_embeddings": True,
+    }
+
+
+_ARCHITECTURES: Mapping[str, tuple[str, str, Callable[[_Fields], dict[str, Any]]]] = {
+    "llama": ("LlamaForCausalLM", "llama", _llama),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2", _qwen),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3", _qwen),
+    "gemma2": ("Gemma2ForCausalLM", "gemma2", _gemma2),
+    "gemma3": ("Gemma3ForCausalLM", "gemma3_text", _gemma3),
+    "phi3": ("Phi3ForCausalLM", "phi3", _phi3),
+    "gpt2": ("GPT2LMHeadModel", "gpt2", _gpt2),
+    "bert": ("BertModel", "bert", _bert),
+}
+"""By llama.cpp's name the class and the type that `transformers` has, and what makes the fields."""

@@ -1,0 +1,101 @@
+"""Turns a GGUF file into a folder that is read like any other checkpoint: config.json, tokenizer.json and so on, made
+of the file's metadata, beside a link to the file.
+
+The folder is made once, where the user's caches are, and found again as long as the file does not change.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint.folder import GGUF_NAME, ModelLoadError
+from model.checkpoint.gguf.config import config_of
+from model.checkpoint.gguf.header import read_header
+from model.checkpoint.gguf.tokenizer import special_tokens_of, tokenizer_of
+
+_FORMAT = 1
+"""Counted up when what is made of a file changes."""
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of a GGUF file, which is made unless it is there.
+
+    Raises ModelLoadError for a file that cannot be read or is not served, or where no folder can be made.
+    """
+    path = path.absolute()
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ModelLoadError(f"model {str(path)!r}: {error.strerror}") from error
+    named = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{_FORMAT}"
+    name = f"{path.stem[:80]}-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+    rooms = _rooms()
+    for room in rooms:
+        if (room / name / "config.json").is_file():
+            return room / name
+    files = _files(path)
+    problem: OSError | None = None
+    for room in rooms:
+        try:
+            return _make(room, name, path, files)
+        except OSError as error:
+            problem = error
+    raise ModelLoadError(
+        f"no folder can be made for {str(path)!r}: {problem}; set XDG_CACHE_HOME or TMPDIR"
+    ) from problem
+
+
+def _rooms() -> list[Path]:
+    """Return the folders that such folders may be in, the best first: the user's caches, else one among temporary files
+    that is our own.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME")
+    try:
+        home = [Path(caches) if caches else Path.home() / ".cache"]
+    except RuntimeError:  # there is no home
+        home = []
+    own = Path(tempfile.gettempdir()) / f"lightwell-{os.getuid()}"
+    return [*(each / "lightwell" / "gguf" for each in home), own / "gguf"]
+
+
+def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
+    """Write a folder whole, so that whoever looks meanwhile finds all of it or nothing. Raises OSError."""
+    room.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    room.mkdir(mode=0o700, exist_ok=True)
+    owner = room.parent.stat()
+    if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
+        raise PermissionError(f"{room.parent} is not ours alone")  # others could put a model of theirs there
+    made = Path(tempfile.mkdtemp(prefix=".making-", dir=room))
+    try:
+        for file, text in files.items():
+            (made / file).write_text(text, encoding="utf-8")
+        (made / GGUF_NAME).symlink_to(path)
+        try:
+            made.rename(room / name)
+        except OSError:
+            if not (room / name / "config.json").is_file():  # else another process was faster
+                raise
+        return room / name
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _files(path: Path) -> dict[str, str]:
+    """Return the texts of the folder's files by their names. Raises ModelLoadError."""
+    header = read_header(path)
+    config, metadata = config_of(header), header.metadata
+    files = {"config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer_of(metadata).to_str()}
+    own: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens_of(metadata)}
+    template = metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        files["chat_template.jinja"] = template
+    files["tokenizer_config.json"] = json.dumps(own)
+    ends = [config.get("eos_token_id"), *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
+    known = [token_id for token_id in dict.fromkeys(ends) if token_id is not None]
+    if known:
+        files["generation_config.json"] = json.dumps({"eos_token_id": known})
+    return files

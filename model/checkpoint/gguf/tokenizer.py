@@ -1,0 +1,212 @@
+"""Makes a tokenizer.json of a GGUF file's vocabulary, with the `tokenizers` library.
+
+llama.cpp cuts text into words by rules of its own for each family, which the file names (`tokenizer.ggml.pre`); here
+they are those of the families' own tokenizers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gguf import TokenType
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from model.checkpoint.folder import ModelLoadError
+
+_PREFIX = "tokenizer.ggml."
+_SPACE = "\u2581"
+"""What stands for a space in SentencePiece's vocabularies."""
+_LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Llama 3's tokenizer cuts text, as its tokenizer.json says; Qwen 2's differs in numbers, digit by digit."""
+_QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+_NAMED = {
+    "bos": "bos",
+    "eos": "eos",
+    "unknown": "unk",
+    "padding": "pad",
+    "seperator": "sep",
+    "cls": "cls",
+    "mask": "mask",
+}
+"""The special tokens: llama.cpp's names, one of them misspelt, and those of `transformers`."""
+_BERT_NAMES = {"bos": "cls", "eos": "sep"}
+
+
+def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer that the metadata describe.
+
+    Raises ModelLoadError for a kind of vocabulary or a rule for words that is not served, or metadata without them.
+    """
+    kind = metadata.get(f"{_PREFIX}model")
+    tokens = metadata.get(f"{_PREFIX}tokens")
+    if kind not in _MAKERS:
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}model is {kind!r}; served are {', '.join(_MAKERS)}")
+    if not isinstance(tokens, list) or len(set(tokens)) != len(tokens):
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}tokens is no list of different tokens")
+    types = metadata.get(f"{_PREFIX}token_type")
+    if types is not None and len(types) != len(tokens):
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
+    tokenizer = _MAKERS[kind](metadata, {token: i for i, token in enumerate(tokens)})
+    kinds = np.asarray(types if types is not None else np.ones(len(tokens), np.int32))
+    special, defined = kinds == TokenType.CONTROL, kinds == TokenType.USER_DEFINED
+    if kind == "bert":
+        special = special | np.isin(np.arange(len(tokens)), [*_ids(metadata).values()])
+    added = [
+        AddedToken(tokens[i], special=bool(special[i]), normalized=False) for i in np.flatnonzero(special | defined)
+    ]
+    tokenizer.add_tokens(added)
+    return tokenizer
+
+
+def special_tokens_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens by the names that tokenizer_config.json has for them."""
+    tokens = metadata[f"{_PREFIX}tokens"]
+    renamed = _BERT_NAMES if metadata.get(f"{_PREFIX}model") == "bert" else {}
+    return {f"{renamed.get(name, name)}_token": tokens[i] for name, i in _ids(metadata).items()}
+
+
+def _ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of special tokens by our names. Raises ModelLoadError for one that there is not."""
+    found = {}
+    for theirs, ours in _NAMED.items():
+        token_id = metadata.get(f"{_PREFIX}{theirs}_token_id")
+        if token_id is None:
+            continue
+        size = len(metadata[f"{_PREFIX}tokens"])
+        if not isinstance(token_id, int) or not 0 <= token_id < size:
+            raise ModelLoadError(
+                f"GGUF metadata: {_PREFIX}{theirs}_token_id is {token_id!r}; 0 to {size - 1} are accepted"
+            )
+        found[ours] = token_id
+    return found
+
+
+def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
+    """Return a tokenizer of GPT-2's kind: pairs of bytes, spelt in printable characters, are merged."""
+    merges = metadata.get(f"{_PREFIX}merges")
+    if not isinstance(merges, list):
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}merges is {merges!r}; a list of pairs is expected")
+    pre = metadata.get(f"{_PREFIX}pre", "default")
+    if pre not in _WORDS:
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}pre is {pre!r}; served are {', '.join(_WORDS)}")
+    pairs = [tuple(pair.split(" ", 1)) for pair in merges]
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre == "llama-bpe"))
+    tokenizer.pre_tokenizer = _WORDS[pre]()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = _ends(metadata) or processors.ByteLevel(trim_offsets=False)
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def _split(words: str) -> pre_tokenizers.PreTokenizer:
+    cut = pre_tokenizers.Split(Regex(words), "isolated")
+    return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _digits() -> pre_tokenizers.PreTokenizer:
+    cut = pre_tokenizers.Digits(individual_digits=True)
+    return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+
+
+_WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "default": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "smollm": _digits,
+    "llama-bpe": lambda: _split(_LLAMA3_WORDS),
+    "qwen2": lambda: _split(_QWEN2_WORDS),
+}
+"""How text is cut into words before pairs are merged, by llama.cpp's names."""
+
+
+def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
+    """Return a tokenizer of SentencePiece's kind: of two neighbouring pieces those are merged that make the piece with
+    the highest score; what is in no piece is spelt in bytes.
+    """
+    scores = metadata.get(f"{_PREFIX}scores")
+    if scores is None or len(scores) != len(vocabulary):
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}scores are missing, or not one for each token")
+    tokens = list(vocabulary)
+    # In the order of scores; among equals the left one of two pairs is the one with the longer left piece first.
+    order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
+    merges = []
+    for i in order:
+        token = tokens[i]
+        if len(token) > 1:
+            cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
+            own = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
+            merges += sorted(own, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+    unknown = _ids(metadata).get("unk")
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocabulary,
+            merges,
+            unk_token=None if unknown is None else tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    has_prefix = metadata.get(f"{_PREFIX}add_space_prefix", True)
+    spaces = [normalizers.Replace(" ", _SPACE)]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), *spaces] if has_prefix else spaces)
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if has_prefix else steps)
+    ends = _ends(metadata)
+    if ends is not None:
+        tokenizer.post_processor = ends
+    return tokenizer
+
+
+def _word_pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
+    """Return a tokenizer of BERT's kind. llama.cpp marks the pieces that begin a word; BERT those that go on."""
+    special = set(_ids(metadata).values())
+    spelt = {_as_bert_spells(token, i in special): i for token, i in vocabulary.items()}
+    named = {name: list(vocabulary)[i] for name, i in _ids(metadata).items()}
+    tokenizer = Tokenizer(models.WordPiece(spelt, unk_token=named.get("unk", "[UNK]")))
+    lower = not any(
+        token.strip(_SPACE).lower() != token.strip(_SPACE) for token, i in vocabulary.items() if i not in special
+    )
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    first, last = named.get("cls", named.get("bos")), named.get("sep", named.get("eos"))
+    if first is None or last is None:
+        raise ModelLoadError("GGUF metadata: a vocabulary of BERT's kind needs the ids of [CLS] and [SEP]")
+    tokenizer.post_processor = processors.BertProcessing((last, vocabulary[last]), (first, vocabulary[first]))
+    return tokenizer
+
+
+def _as_bert_spells(token: str, is_special: bool) -> str:
+    if is_special or token.startswith("["):
+        return token
+    return token.removeprefix(_SPACE) if token.startswith(_SPACE) else f"##{token}"
+
+
+def _ends(metadata: Mapping[str, Any]) -> processors.PostProcessor | None:
+    """Return what adds the tokens at the beginning and the end of a text, or None if none are added."""
+    tokens, ids = metadata[f"{_PREFIX}tokens"], _ids(metadata)
+    is_pieces = metadata.get(f"{_PREFIX}model") == "llama"
+    first = ids.get("bos") if metadata.get(f"{_PREFIX}add_bos_token", is_pieces or _adds_bos(metadata)) else None
+    last = ids.get("eos") if metadata.get(f"{_PREFIX}add_eos_token", False) else None
+    if first is None and last is None:
+        return None
+    before, after = ([] if i is None else [tokens[i]] for i in (first, last))
+    added = [(tokens[i], i) for i in dict.fromkeys((first, last)) if i is not None]
+    pair = [*before, "$A", *after, *(f"{each}:1" for each in before), "$B:1", *(f"{each}:1" for each in after)]
+    return processors.TemplateProcessing(single=[*before, "$A", *after], pair=pair, special_tokens=added)
+
+
+def _adds_bos(metadata: Mapping[str, Any]) -> bool:
+    """Return whether llama.cpp begins a text with a token of its own where the file does not say."""
+    return metadata.get(f"{_PREFIX}pre") == "llama-bpe"
+
+
+_MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "llama": _pieces,
+    "bert": _word_pieces,
+}
+"""The kinds of vocabularies, by llama.cpp's names."""

