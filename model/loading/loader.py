@@ -175,16 +175,12 @@ def build_model(
     is_tied = "head.weight" not in weights and "head.weight" not in matrices
     head = project_out = None
     if config.has_head:
-        weight, bias = table if is_tied else matrix("head.weight"), weights.pop("head.bias", None)
-        head = _head(weight, bias, shares, kernels, invariant, quantize)
-        del weight
+        bias, own = weights.pop("head.bias", None), None if is_tied else matrix("head.weight")
+        head = _head(table if own is None else own, bias, shares, kernels, invariant, quantize)
+        del own
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
-    tied = head if is_tied else None
-    if isinstance(table, torch.Tensor) and shares is not None:
-        tokens: TokenTable = SplitTokenTable(table, shares[""].words, tied)
-    else:
-        tokens = TokenTable(table, tied)
+    tokens = _tokens(table, head if is_tied else None, shares)
     del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
@@ -218,6 +214,15 @@ def build_model(
         kernels=kernels,
         batch_invariant=invariant,
     )
+
+
+def _tokens(
+    table: torch.Tensor | QuantizedMatrix, tied: Linear | None, shares: Mapping[str, Shares] | None
+) -> TokenTable:
+    """Return the token table, of which a rank has its share."""
+    if isinstance(table, torch.Tensor) and shares is not None:
+        return SplitTokenTable(table, shares[""].words, tied)
+    return TokenTable(table, tied)
 
 
 def _head(
