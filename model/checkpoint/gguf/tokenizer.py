@@ -93,6 +93,12 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
     if pre not in _WORDS:
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}pre is {pre!r}; served are {', '.join(_WORDS)}")
     pairs = [tuple(pair.split(" ", 1)) for pair in merges]
+    for pair in pairs:
+        if len(pair) != 2 or not all(part in vocabulary for part in (*pair, pair[0] + pair[1])):
+            found = " ".join(pair)
+            raise ModelLoadError(
+                f"GGUF metadata: {_PREFIX}merges has the entry {found!r}; two tokens that make a third are expected"
+            )
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre == "llama-bpe"))
     tokenizer.pre_tokenizer = _WORDS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
@@ -162,13 +168,17 @@ def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenize
 
 def _word_pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
     """Return a tokenizer of BERT's kind. llama.cpp marks the pieces that begin a word; BERT those that go on."""
-    special = set(_ids(metadata).values())
-    spelt = {_as_bert_spells(token, i in special): i for token, i in vocabulary.items()}
+    types = metadata.get(f"{_PREFIX}token_type")
+    special = set(_ids(metadata).values()) | {
+        i
+        for token, i in vocabulary.items()
+        # Files without types, and older ones, spell all tokens in brackets out; "[" alone is a piece like any other.
+        if (types is not None and types[i] == TokenType.CONTROL) or (token.startswith("[") and token.endswith("]"))
+    }
+    spelt = {token if i in special else _as_bert_spells(token): i for token, i in vocabulary.items()}
     named = {name: list(vocabulary)[i] for name, i in _ids(metadata).items()}
     tokenizer = Tokenizer(models.WordPiece(spelt, unk_token=named.get("unk", "[UNK]")))
-    lower = not any(
-        token.strip(_SPACE).lower() != token.strip(_SPACE) for token, i in vocabulary.items() if i not in special
-    )
+    lower = all(token == token.lower() for token, i in spelt.items() if i not in special)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -179,9 +189,7 @@ def _word_pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tok
     return tokenizer
 
 
-def _as_bert_spells(token: str, is_special: bool) -> str:
-    if is_special or token.startswith("["):
-        return token
+def _as_bert_spells(token: str) -> str:
     return token.removeprefix(_SPACE) if token.startswith(_SPACE) else f"##{token}"
 
 
