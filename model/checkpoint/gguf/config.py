@@ -31,14 +31,21 @@ class _Fields:
         """llama.cpp's name of the architecture."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field of the architecture."""
-        return self.metadata.get(f"{self.architecture}.{name}", default)
+        """Return a field of the architecture. Raises ModelLoadError if it is a list, with a number for each layer."""
+        value = self.metadata.get(f"{self.architecture}.{name}", default)
+        if isinstance(value, list | np.ndarray):
+            raise ModelLoadError(
+                f"GGUF metadata: {self.architecture}.{name} is a list of {len(value)}; one value is expected"
+            )
+        return value
 
     def need(self, name: str) -> Any:
-        """Return a field that must be there. Raises ModelLoadError if it is not."""
+        """Return a number that must be there. Raises ModelLoadError if it is not."""
         value = self.get(name)
-        if value is None or isinstance(value, str | list | np.ndarray):
-            raise ModelLoadError(f"GGUF metadata: {self.architecture}.{name} is {value!r}; a number is expected")
+        if not isinstance(value, int | float) or not value > 0:
+            raise ModelLoadError(
+                f"GGUF metadata: {self.architecture}.{name} is {value!r}; a positive number is expected"
+            )
         return value
 
     @property
@@ -59,6 +66,11 @@ def config_of(header: Header) -> dict[str, Any]:
         accepted = ", ".join(_ARCHITECTURES)
         raise ModelLoadError(f"GGUF metadata: general.architecture is {fields.architecture!r}; served are {accepted}")
     name, model_type, own = _ARCHITECTURES[fields.architecture]
+    if fields.metadata.get("split.count", 1) not in (0, 1):
+        raise ModelLoadError(
+            f"the GGUF file is one of {fields.metadata['split.count']} parts (split.count); whole files are accepted, "
+            "which llama.cpp's `gguf-split --merge` makes of parts"
+        )
     if "token_embd.weight" not in fields.tensors:
         raise ModelLoadError("the GGUF file has no tensor token_embd.weight")
     shared = {
@@ -101,6 +113,11 @@ def _rope(fields: _Fields) -> dict[str, Any]:
     """Return the rotary embedding. Raises ModelLoadError for a scaling that is not served."""
     found = {"rope_theta": fields.get("rope.freq_base", 10_000.0), "rope_type": "default"}
     kind = fields.get("rope.scaling.type", "none")
+    dims = fields.get("rope.dimension_count", fields.head_dim)
+    if dims != fields.head_dim:
+        found["partial_rotary_factor"] = dims / fields.head_dim
+    if "rope_factors_long.weight" in fields.tensors and "rope_factors_short.weight" in fields.tensors:
+        return found | _longrope(fields)
     if "rope_freqs.weight" in fields.tensors:
         return found | _LLAMA3 | {"factor": _llama3_factor(fields, found["rope_theta"])}
     if kind == "none":
@@ -114,6 +131,17 @@ def _rope(fields: _Fields) -> dict[str, Any]:
             f"GGUF metadata: {fields.architecture}.rope.scaling.type is {kind!r}; {accepted} are served"
         )
     return found | scaling
+
+
+def _longrope(fields: _Fields) -> dict[str, Any]:
+    """Return the two lists of divisors by which Phi-3 stretches, and the factor of cosines and sines."""
+    return {
+        "rope_type": "longrope",
+        "long_factor": fields.header.floats("rope_factors_long.weight").tolist(),
+        "short_factor": fields.header.floats("rope_factors_short.weight").tolist(),
+        "attention_factor": fields.get("rope.scaling.attn_factor"),
+        "original_max_position_embeddings": fields.need("rope.scaling.original_context_length"),
+    }
 
 
 def _llama3_factor(fields: _Fields, theta: float) -> float:
@@ -144,10 +172,12 @@ def _qwen(fields: _Fields) -> dict[str, Any]:
 
 
 def _phi3(fields: _Fields) -> dict[str, Any]:
-    if "rope_factors_long.weight" in fields.tensors:
-        raise ModelLoadError("the GGUF file stretches positions by rope_factors_long.weight, which is not served")
-    window = fields.get("attention.sliding_window") or None
-    return _like_llama(fields) | {"hidden_act": "silu", "sliding_window": window}
+    return _like_llama(fields) | {
+        "hidden_act": "silu",
+        "sliding_window": fields.get("attention.sliding_window") or None,
+        "original_max_position_embeddings": fields.get("rope.scaling.original_context_length")
+        or fields.need("context_length"),
+    }
 
 
 def _gemma2(fields: _Fields) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.folder import GGUF_NAME, ModelLoadError
+from model.checkpoint.folder import GGUF_NAME, ModelLoadError, one_line
 from model.checkpoint.gguf.config import config_of
-from model.checkpoint.gguf.header import read_header
+from model.checkpoint.gguf.header import Header, read_header
 from model.checkpoint.gguf.tokenizer import special_tokens_of, tokenizer_of
 
 _FORMAT = 1
@@ -35,7 +35,7 @@ def folder_of(path: Path) -> Path:
     name = f"{path.stem[:80]}-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
     rooms = _rooms()
     for room in rooms:
-        if (room / name / "config.json").is_file():
+        if (room / name / "config.json").is_file() and _is_ours_alone(room):
             return room / name
     files = _files(path)
     problem: OSError | None = None
@@ -66,9 +66,8 @@ def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
     """Write a folder whole, so that whoever looks meanwhile finds all of it or nothing. Raises OSError."""
     room.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     room.mkdir(mode=0o700, exist_ok=True)
-    owner = room.parent.stat()
-    if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
-        raise PermissionError(f"{room.parent} is not ours alone")  # others could put a model of theirs there
+    if not _is_ours_alone(room):
+        raise PermissionError(f"others can write to {room.parent}")
     made = Path(tempfile.mkdtemp(prefix=".making-", dir=room))
     try:
         for file, text in files.items():
@@ -84,9 +83,29 @@ def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def _is_ours_alone(room: Path) -> bool:
+    """Return whether a folder and the one around it are ours, links to them too, and nobody else can write there: who
+    could might leave a model of theirs.
+    """
+    for folder in (room.parent, room):
+        found = folder.stat()
+        if {found.st_uid, folder.lstat().st_uid} != {os.getuid()} or found.st_mode & 0o022:
+            return False
+    return True
+
+
 def _files(path: Path) -> dict[str, str]:
     """Return the texts of the folder's files by their names. Raises ModelLoadError."""
     header = read_header(path)
+    try:
+        return _texts(header)
+    # The metadata may be anything; what no check names still ends in one line. tokenizers raises plain Exceptions.
+    except Exception as error:
+        kind = "" if isinstance(error, ModelLoadError) else f"the metadata make no sense: {type(error).__name__}: "
+        raise ModelLoadError(f"{path}: {kind}{one_line(error)[:500]}") from error
+
+
+def _texts(header: Header) -> dict[str, str]:
     config, metadata = config_of(header), header.metadata
     files = {"config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer_of(metadata).to_str()}
     own: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens_of(metadata)}
