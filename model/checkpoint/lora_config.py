@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 20
 """Most bytes of the file: peft's own have one to two thousand."""
 _WITHOUT_MEANING = frozenset(
     {
-        "alora_invocation_tokens_string", "arrow_config", "auto_mapping", "base_model_name_or_path", "bias",
+        "auto_mapping", "base_model_name_or_path", "bias",
         "corda_config", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights",
         "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "megatron_core",
         "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "alpha_pattern", "revision",
@@ -31,6 +31,10 @@ _WITHOUT_MEANING = frozenset(
     }
 )  # fmt: skip
 """Fields that are read here, or that say how an adapter was trained and not what it computes."""
+_SHOWN = 100
+"""Most characters of a value in an error."""
+_MOST_ALPHA = 1_000_000
+"""The largest scale that is taken for one; adapters have 8 to 256."""
 _OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Beginnings of `init_lora_weights` with which training began from another base than the model's own weights."""
 _CHANGEABLE = re.compile(r"(encoder\.)?layers\.\d+\.(qkv|attn_out|cross_q|cross_kv|cross_out|gate_up|up|down)\.weight")
@@ -70,7 +74,7 @@ def read_lora_config(folder: Path, max_rank: int) -> LoraConfig:
     fields = _read(folder / CONFIG_FILE)
 
     def refuse(name: str, accepted: str) -> ModelLoadError:
-        return ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {fields.get(name)!r}; {accepted}")
+        return ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(fields.get(name))}; {accepted}")
 
     if fields.get("peft_type") != "LORA":
         raise refuse("peft_type", "'LORA' is accepted")
@@ -88,8 +92,8 @@ def read_lora_config(folder: Path, max_rank: int) -> LoraConfig:
             raise refuse(name, f"ranks of 1 to {max_rank} are accepted (--max-lora-rank)")
     alpha = fields.get("lora_alpha")
     for name, number in [("lora_alpha", alpha), *(("alpha_pattern", number) for number in alphas.values())]:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise refuse(name, "a finite number is accepted")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _MOST_ALPHA:
+            raise refuse(name, f"a number from -{_MOST_ALPHA} to {_MOST_ALPHA} is accepted")
     stabilized = fields.get("use_rslora", False)
     if not isinstance(stabilized, bool):
         raise refuse("use_rslora", "true or false is accepted")
@@ -113,17 +117,24 @@ def _read(path: Path) -> dict[str, Any]:
     return fields
 
 
+def _shown(value: object) -> str:
+    """Return a value as an error shows it: on one line, and not all of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _pattern(folder: Path, fields: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a field that gives modules numbers of their own. peft reads its keys as regular expressions: here they are
     plain names, as adapters have them.
     """
     pattern = fields.get(name) or {}
     if not isinstance(pattern, dict):
-        raise ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {pattern!r}; an object of numbers is accepted")
+        raise ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(pattern)}; an object of numbers is accepted")
     for key in pattern:
         if not re.fullmatch(r"[\w.]+", key):
             raise ModelLoadError(
-                f"{folder / CONFIG_FILE}: {name} has the key {key!r}; names of modules, or their ends, are accepted"
+                f"{folder / CONFIG_FILE}: {name} has the key {_shown(key)}; names of modules, or their ends, are "
+                "accepted"
             )
     return pattern
 

@@ -80,7 +80,7 @@ class AdaptedRows:
         overwritten. x: the first rows of the batch.
         """
         for rows, change in self.changes(linear, len(x)):
-            y[rows] += change(x[rows])
+            y[rows].add_(change(x[rows]))
         return y
 
 
