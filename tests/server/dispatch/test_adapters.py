@@ -40,11 +40,18 @@ async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "o
     """Load an adapter on both workers and return its number."""
     loading = asyncio.create_task(client.adapters.load(name, FOLDER))
     for worker in workers:
-        message = await worker.receive()
-        assert isinstance(message, LoadAdapter)
-        assert Path(message.folder) == FOLDER
-        worker.say(AdapterLoaded(message.number, None))
+        worker.say(AdapterLoaded(await told_to_load(worker), None))
     await loading
+    adapter = client.adapters.find(name)
+    assert adapter is not None
+    return adapter.number
+
+
+async def told_to_load(worker: PlayedWorker) -> int:
+    """Return the number of the adapter that a worker is told to load."""
+    message = await worker.receive()
+    assert isinstance(message, LoadAdapter)
+    assert Path(message.folder) == FOLDER
     return message.number
 
 
@@ -72,14 +79,13 @@ async def test_a_worker_that_starts_again_loads_it_and_gets_no_requests_of_it_be
 
 async def test_what_one_worker_cannot_load_is_served_by_none(client: EngineClient, workers: list[PlayedWorker]) -> None:
     loading = asyncio.create_task(client.adapters.load("one", FOLDER))
-    for worker, error in zip(workers, (None, "its rank is too high"), strict=True):
-        message = await worker.receive()
-        assert isinstance(message, LoadAdapter)
-        worker.say(AdapterLoaded(message.number, error))
+    numbers = [await told_to_load(worker) for worker in workers]
+    for worker, number, error in zip(workers, numbers, (None, "its rank is too high"), strict=True):
+        worker.say(AdapterLoaded(number, error))
     with pytest.raises(BadRequest, match="its rank is too high"):
         await loading
     for worker in workers:
-        assert await worker.receive() == DropAdapter(message.number)
+        assert await worker.receive() == DropAdapter(numbers[0])
     assert client.adapters.find("one") is None
 
 
@@ -87,9 +93,7 @@ async def test_a_worker_that_is_lost_meanwhile_does_not_hold_up_the_others(
     client: EngineClient, workers: list[PlayedWorker]
 ) -> None:
     loading = asyncio.create_task(client.adapters.load("one", FOLDER))
-    message = await workers[1].receive()
-    assert isinstance(message, LoadAdapter)
-    workers[1].say(AdapterLoaded(message.number, None))
+    workers[1].say(AdapterLoaded(await told_to_load(workers[1]), None))
     workers[0].link.close()
     await loading
     assert client.adapters.find("one") is not None
