@@ -43,6 +43,8 @@ class Span(NamedTuple):
     """Positions of the encoder."""
     needs_output: bool = True
     """Whether anything after the queries, keys and values of its last layer is needed."""
+    adapter: object | None = None
+    """What changes the products of its rows (`model.layers.lora.Adapter`), or None."""
 
     @property
     def num_rows(self) -> int:
@@ -175,20 +177,27 @@ class Batch:
         num_layers: Sequence[int],
         check: Check = lambda: None,
         needs_output: Sequence[bool] | None = None,
+        adapters: Sequence[object | None] | None = None,
     ) -> "Batch":
         """Make a batch of whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 ..
         num_blocks - 1.
 
-        num_layers, needs_output: what each sequence needs, as in `Span`; None means that all need the output. Raises
-        ValueError when the most layers do not come first.
+        num_layers, needs_output, adapters: what each sequence needs, as in `Span`; None means that all need the output,
+        and that none has an adapter. Raises ValueError when the most layers do not come first.
         """
         spans, num_blocks = [], 0
         outputs = [True] * len(token_ids) if needs_output is None else needs_output
-        for ids, layers, output in zip(token_ids, num_layers, outputs, strict=True):
+        own = [None] * len(token_ids) if adapters is None else adapters
+        for ids, layers, output, adapter in zip(token_ids, num_layers, outputs, own, strict=True):
             table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
-            spans.append(Span(ids, 0, table, layers, needs_output=output))
+            spans.append(Span(ids, 0, table, layers, needs_output=output, adapter=adapter))
             num_blocks = table.stop
         return cls(spans, block_size, device, check)
+
+    @cached_property
+    def is_adapted(self) -> bool:
+        """Return whether any span has an adapter."""
+        return any(span.adapter is not None for span in self.spans)
 
     @property
     def num_blocks(self) -> int:

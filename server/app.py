@@ -78,6 +78,9 @@ def load_model_files(settings: Settings) -> ModelFiles:
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
     if source is None:
         shared_client().stop()
+    model_id = settings.served_model_name or checkpoint.name_of(settings.model, folder)
+    if any(name == model_id for name, _ in settings.lora):
+        raise SettingsError(f"--lora: {model_id!r} is the model's own name; another one is accepted")
     return ModelFiles(
         folder=folder,
         fingerprint=before,
@@ -88,7 +91,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
         sampling_defaults=SamplingDefaults()
         if settings.generation_config == "vllm"
         else read_sampling_defaults(folder),
-        model_id=settings.served_model_name or checkpoint.name_of(settings.model, folder),
+        model_id=model_id,
     )
 
 
@@ -109,6 +112,7 @@ def create_app(
     metrics.watch(client)
     metrics.watch_caches(lambda: [worker.info for worker in client.workers if worker.info is not None])
     metrics.watch_keys(keys)
+    metrics.watch_adapters(client.adapters.num_requests)
     client.on_step = metrics.observe_step
     app = FastAPI(
         title="Lightwell",
@@ -130,6 +134,7 @@ def create_app(
         metrics=metrics,
         model_id=files.model_id,
         model_root=settings.model or str(checkpoint.root_of(files.folder)),
+        adapters=client.adapters,
         max_model_len=settings.max_model_len or files.config.max_model_len,
     )
     install_error_handlers(app)

@@ -15,7 +15,8 @@ from functools import partial
 from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
 from server.config.command_line import add_arguments, add_flags, deprecations, from_arguments, unknown_variables
-from server.config.settings import ENV_PREFIX, Settings, SettingsError
+from server.config.setting_names import ENV_PREFIX
+from server.config.settings import Settings, SettingsError
 from server.observability.version import lightwell_version
 
 

@@ -59,6 +59,7 @@ def metrics_table() -> str:
     metrics = Metrics()
     metrics.watch(Idle())
     metrics.watch_caches(lambda: [EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")])
+    metrics.watch_adapters(lambda: {"": 0})
     lines = ["| metric | type | meaning |", "|---|---|---|"]
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
         if family.name.startswith("lightwell_"):

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from server.config.settings import ENV_PREFIX, setting_names
+from server.config.setting_names import ENV_PREFIX
+from server.config.settings import setting_names
 from server.engine.execution import compile_cache
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -48,8 +48,17 @@ ROUTE = re.compile(
     r"(?:\b(GET|POST|PUT|DELETE|HEAD) |`)(/(?:v1/|health|metrics|version|tokenize|detokenize|admin/\w|docs\b)[\w/{}-]*)"
 )
 CLIENTS_README = ROOT / "clients" / "python" / "README.md"
-NOT_DESCRIBED = {("GET", "/docs"), ("GET", "/admin/keys"), ("POST", "/admin/keys/reload"), ("GET", "/admin/state")}
-"""Routes that the API's description leaves out: its own page, and those that are there for admin keys alone."""
+NOT_DESCRIBED = {
+    ("GET", "/docs"),
+    ("GET", "/admin/keys"),
+    ("POST", "/admin/keys/reload"),
+    ("GET", "/admin/state"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
+}
+"""Routes that the API's description leaves out: its own page, and those that are there for admin keys, or with
+--lora-root, alone.
+"""
 
 
 def test_every_route_that_a_document_names_is_there(server: Server) -> None:

@@ -18,7 +18,8 @@ from ray.serve import Application
 
 from deploy.ray.engine import Engine
 from deploy.ray.ingress import Ingress
-from server.config.settings import ENV_PREFIX, Settings, SettingsError, setting_names
+from server.config.setting_names import ENV_PREFIX
+from server.config.settings import Settings, SettingsError, setting_names
 from server.worker.engine_worker import ENGINE_FACTORY
 
 _SPARE_GRACE = 10.0

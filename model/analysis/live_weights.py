@@ -15,7 +15,6 @@ import torch
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
-from model.network.block import Block
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 
@@ -53,22 +52,12 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
             return _of_norm(sums.get(match[2]), kind)
         if match[2] in ("gate", "up"):
             return _of_up(block.mlp.f.mlp, match[2], kind)
-        return _of_linear(linears_of(block).get(match[2]), kind)
+        return _of_linear(block.linears.get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
     if owner == "position_bias":
         return stack.blocks[0].attention.f.heads.rule.bias
     return stack.embedding.positions if owner == "pos_embed" else None
-
-
-def linears_of(block: Block) -> dict[str, Linear]:
-    """Return a block's matrices by their names; up has the gate, if there is one, above it."""
-    attention, mlp = block.attention.f, block.mlp.f.mlp
-    found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
-    if block.cross is not None:
-        cross = block.cross.f
-        found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
-    return found
 
 
 def _of_up(mlp: Mlp, name: str, kind: str) -> torch.Tensor | None:

@@ -32,11 +32,13 @@ _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weig
 """Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""
-_ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-def _safetensors_entries(path: Path) -> dict[str, StoredTensor]:
+def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, none of them read yet. Raises ModelLoadError for a file that is not complete."""
+
     def unreadable(error: Exception) -> ModelLoadError:
         return ModelLoadError(f"{path}: not a complete safetensors file ({error})")
 
@@ -56,7 +58,7 @@ def _safetensors_entries(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(shape: Sequence[int], dtype: str, read: Callable[[], torch.Tensor]) -> StoredTensor:
-    return StoredTensor(tuple(shape), dtype, math.prod(shape) * _ITEM_SIZES.get(dtype, 0), read)
+    return StoredTensor(tuple(shape), dtype, math.prod(shape) * ITEM_SIZES.get(dtype, 0), read)
 
 
 def _torch_entries(path: Path) -> dict[str, StoredTensor]:
@@ -81,7 +83,7 @@ def _is_zip(path: Path) -> bool:
 
 
 _FORMATS: tuple[tuple[str, Callable[[Path], dict[str, StoredTensor]]], ...] = (
-    ("model.safetensors", _safetensors_entries),
+    ("model.safetensors", safetensors_entries),
     ("pytorch_model.bin", _torch_entries),
 )
 
@@ -97,7 +99,7 @@ class WeightFiles:
             self._entries = gguf_tensors(folder / GGUF_NAME, config, self.weights.values())
             self._accepted: Collection[str] = GGUF_TYPES
         else:
-            self._entries, self._accepted = _open(folder), _ITEM_SIZES
+            self._entries, self._accepted = _open(folder), ITEM_SIZES
         self._names = {self._table.short(name): name for name in self._entries}
         self._check(folder, config)
 
@@ -112,7 +114,7 @@ class WeightFiles:
         row = 0
         for source in weight.sources:
             found = self._entries[self._find(source)].read()
-            tensor = _arranged(found.detach(), weight)  # torch files may hold parameters
+            tensor = arranged(found.detach(), weight)  # torch files may hold parameters
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)
         return target
@@ -164,7 +166,7 @@ class WeightFiles:
         ]
         strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in self._accepted]
         problems = [
-            f"{len(listed)} {kind}: {_some(listed)}"
+            f"{len(listed)} {kind}: {some_of(listed)}"
             for kind, listed in (
                 ("missing", missing),
                 ("unexpected", unexpected),
@@ -220,7 +222,7 @@ def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str)
     return anonymous_memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
 
 
-def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
+def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     """Return the tensor with its axes and rows in our order."""
     if weight.arrange == "transpose":
         return tensor.T
@@ -251,11 +253,11 @@ def _shards(index: Path) -> list[Path]:
     # A name is a file next to the index: a path could reach anywhere.
     missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
     if missing:
-        raise ModelLoadError(f"{index}: names files that are not beside it: {_some(missing)}")
+        raise ModelLoadError(f"{index}: names files that are not beside it: {some_of(missing)}")
     return [index.parent / name for name in files]
 
 
-def _some(names: list[str]) -> str:
+def some_of(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

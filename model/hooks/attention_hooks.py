@@ -21,8 +21,8 @@ from model.kernels.attention import PatternOutput
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRows, AttentionRule, CachedKV, NativeAttention
 
-Projection = Callable[[torch.Tensor], torch.Tensor]
-"""Computes x [rows, H D] -> x W_O^T [rows, d], without the bias."""
+Projection = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+"""Computes x [n, H D] -> x W_O^T [n, d], without the bias, given which row of the batch each is of."""
 TAP_BYTES = 64 << 20
 """Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
 this size."""
@@ -234,12 +234,13 @@ def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: S
     """
     own = z[index_of(rows)]  # [n, H, D]
     size = max(1, TAP_BYTES // (len(heads) * own[0].nbytes))
-    pieces = []
-    for piece in torch.split(own, size):
+    pieces: list[torch.Tensor] = []
+    for start in range(0, len(own), size):
+        piece = own[start : start + size]
         alone = piece.new_zeros(len(piece), len(heads), *piece.shape[1:])  # [m, heads, H, D]
         for region, head in enumerate(heads):
             alone[:, region, head] = piece[:, head]
         alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
-        results = project(alone)
+        results = project(alone, [row for row in rows[start : start + size] for _ in heads])
         pieces.append(results.view(len(piece), len(heads), -1))
     return torch.cat(pieces)

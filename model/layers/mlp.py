@@ -10,6 +10,7 @@ import torch
 from model.config import Activation
 from model.layers.gate import gated
 from model.layers.linear import Linear
+from model.layers.lora import AdaptedRows, multiply
 
 
 class Mlp:
@@ -28,11 +29,24 @@ class Mlp:
         self.gate: Activation | None = gate
         self._batch_invariant = batch_invariant
 
-    def before_activation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
+        """Return the input of `down`, [rows, ff], from x [rows, d] as the rows' adapters change it."""
+        if self.gate is not None or adapted is None:
+            return self.apply_gate(multiply(self.up, x, adapted))
+        hidden = self.up(x)
+        for rows, change in adapted.changes(self.up, len(x)):  # what adapters add comes before the activation
+            hidden[rows] = self.hidden_from(self.up.before_activation(x[rows]) + change(x[rows]), None)
+        return hidden
+
+    def before_activation(
+        self, x: torch.Tensor, adapted: AdaptedRows | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the input of the activation, [rows, ff], from x [rows, d] and, if gated, what its output is multiplied
-        with.
+        with. `adapted`: the adapters of these rows.
         """
         y = self.up.before_activation(x)
+        if adapted is not None:
+            y = adapted.add(self.up, x, y)
         if self.gate is None:
             return y, None
         pre, linear = y.chunk(2, -1)

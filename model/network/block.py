@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import torch
 
 from model.hooks.hooks import LayerHooks
+from model.layers.linear import Linear
 from model.layers.norm import Norm
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, SelfAttention
 
@@ -95,6 +96,16 @@ class Block:
         self.attention.f.write_kv(
             _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
         )
+
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """Return its matrices by their names; up has the gate, if there is one, above it."""
+        attention, mlp = self.attention.f, self.mlp.f.mlp
+        found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
+        if self.cross is not None:
+            cross = self.cross.f
+            found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
+        return found
 
     @property
     def cross_attention(self) -> CrossAttention:

@@ -14,6 +14,7 @@ from model.batch import Batch
 from model.config import ModelConfig
 from model.hooks.hooks import Hooks
 from model.kv_cache import LayerCache
+from model.layers.lora import AdaptedRows
 from model.layers.norm import Norm
 from model.layers.rope import Rope
 from model.network.block import Block
@@ -52,15 +53,16 @@ class Stack:
         output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
-        if self.triton_step is not None:
+        adapted = AdaptedRows.of(batch)  # no step in one call can add what they change
+        if self.triton_step is not None and adapted is None:
             plan = self.triton_step.plan(batch, hooks)
             if plan is not None:
                 return self.triton_step(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
-        if self.decode_step is not None and self.decode_step.can_run(batch, hooks):
+        if self.decode_step is not None and adapted is None and self.decode_step.can_run(batch, hooks):
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks)
-        if self.encode_step is not None and self.encode_step.can_run(batch, hooks):
+        if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
         rotary_tables = None if self.rope is None else self.rope.at(batch.positions)
         local_rotary_tables = rotary_tables if self.local_rope is None else self.local_rope.at(batch.positions)
@@ -69,7 +71,8 @@ class Stack:
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = BlockInputs(batch, cache, local_rotary_tables if block.uses_local_rope else rotary_tables)
+            tables = local_rotary_tables if block.uses_local_rope else rotary_tables
+            step = BlockInputs(batch, cache, tables, adapted)
             x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.write_kv(x, step, layer_hooks)

@@ -6,7 +6,9 @@ a sublayer (but those of queries and keys) and no residuals.
 Axes: T rows that need this layer, H query heads, K key heads, D head dimension, d model width, E rows of the encoder.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +20,7 @@ from model.hooks.hooks import LayerHooks
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.linear import Linear
+from model.layers.lora import AdaptedRows, multiply
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 
@@ -30,6 +33,8 @@ class BlockInputs:
     cache: LayerCache
     rotary_tables: RotaryTables | None
     """cos and sin of this layer's rotary positions."""
+    adapted: AdaptedRows | None = None
+    """The adapters of the batch's rows, or None if no row has one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +69,16 @@ class AttentionHeads:
             return attend_with_hooks(self.attention, attended, step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
-    def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def deliver_results(
+        self, z: torch.Tensor, out: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
+    ) -> torch.Tensor:
         """Hand out what each head adds, and return what is added, `out` [T, d], as hooks leave it."""
-        return deliver_results(f"{self.name}.hook_result", self.out.product, z, out, layer_hooks)
+        return deliver_results(f"{self.name}.hook_result", partial(self._project, step.adapted), z, out, layer_hooks)
+
+    def _project(self, adapted: AdaptedRows | None, z: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        """Return what z [n, H D] of some rows of the batch becomes, without the bias: [n, d]."""
+        y = self.out.product(z)
+        return y if adapted is None else adapted.at(rows).add(self.out, z, y)
 
     def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
         """Return this attention of rotated q [T, H, D], as hooks see it."""
@@ -91,15 +103,15 @@ class SelfAttention:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
-        q = self._write(self.qkv(x), step, layer_hooks)
+        q = self._write(multiply(self.qkv, x, step.adapted), step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
         z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
-        out = self.heads.out(z.flatten(1))
-        return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
+        out = multiply(self.heads.out, z.flatten(1), step.adapted)
+        return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
-        q = self._write(self.qkv(x), step, layer_hooks)
+        q = self._write(multiply(self.qkv, x, step.adapted), step, layer_hooks)
         if layer_hooks is not None and layer_hooks.attention:
             key_range = step.batch.key_range(self.causal, self.window)
             deliver_rows(self.heads.attended(q, step, key_range, cross=False), layer_hooks)
@@ -153,21 +165,26 @@ class CrossAttention:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]."""
-        q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
+        q = multiply(self.q, x, step.adapted).view(len(x), -1, self.head_dim)  # [T, H, D]
         if layer_hooks is not None:
             q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
         z = self.heads.attend(q, step, step.batch.cross_key_range, layer_hooks, cross=True)  # [T, H, D]
-        out = self.heads.out(z.flatten(1))
-        return out if layer_hooks is None else self.heads.deliver_results(z, out, layer_hooks)
+        out = multiply(self.heads.out, z.flatten(1), step.adapted)
+        return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
 
     def write_kv(
-        self, hidden: torch.Tensor, cache: LayerCache, slots: np.ndarray, layer_hooks: LayerHooks | None
+        self,
+        hidden: torch.Tensor,
+        cache: LayerCache,
+        slots: np.ndarray,
+        layer_hooks: LayerHooks | None,
+        adapted: AdaptedRows | None = None,
     ) -> None:
         """Write keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
 
-        `layer_hooks` names rows of the encoder's batch.
+        `layer_hooks` and `adapted` name rows of the encoder's batch.
         """
-        kv = self.kv(hidden).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
+        kv = multiply(self.kv, hidden, adapted).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
         if layer_hooks is not None:
             k, v = kv.chunk(2, 1)
             k, v = layer_hooks("cross_attn.hook_k", k), layer_hooks("cross_attn.hook_v", v)
@@ -184,12 +201,14 @@ class Feedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
-        hidden = self.mlp.apply_gate(self.mlp.up(x))  # [T, ff]
+        hidden = self.mlp.hidden(x, step.adapted)  # [T, ff]
         if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
-            hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, layer_hooks))
-        return self.mlp.down(hidden)
+            hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, step, layer_hooks))
+        return multiply(self.mlp.down, hidden, step.adapted)
 
-    def _hook_before(self, x: torch.Tensor, hidden: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def _hook_before(
+        self, x: torch.Tensor, hidden: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
+    ) -> torch.Tensor:
         """Hand out the points before the activation, which the fused product does not keep: they are computed again for
         the rows asked for.
 
@@ -199,7 +218,8 @@ class Feedforward:
         if region is None:
             return hidden
         rows = torch.tensor(region.rows, device=x.device)
-        pre, linear = self.mlp.before_activation(x[rows])
+        adapted = None if step.adapted is None else step.adapted.at(rows.tolist())
+        pre, linear = self.mlp.before_activation(x[rows], adapted)
         pre = layer_hooks("mlp.hook_pre", pre, region)
         linear = None if linear is None else layer_hooks("mlp.hook_pre_linear", linear, region)
         changes = [*layer_hooks.changes.get("mlp.hook_pre", ()), *layer_hooks.changes.get("mlp.hook_pre_linear", ())]

@@ -13,6 +13,7 @@ from model.hooks.hooks import Hooks
 from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache, LayerCache
 from model.layers.linear import Linear
+from model.layers.lora import AdaptedRows
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
 from model.network.stack import Stack
@@ -117,19 +118,26 @@ class Transformer:
 
     @torch.inference_mode()
     def write_cross_kv(
-        self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, hooks: Hooks | None = None
+        self,
+        hidden: torch.Tensor,
+        cache: KVCache,
+        slots: np.ndarray,
+        hooks: Hooks | None = None,
+        adapted: AdaptedRows | None = None,
     ) -> None:
         """Write the keys and values of every decoder layer's cross attention to `cache`.
 
         hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `hooks` names the decoder's layers and
-        rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k are served here.
+        rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k are served here. `adapted`: those rows'
+        adapters.
 
         Raises ValueError when there is no cross attention.
         """
         if self.decoder is None or not self.config.cross_attention:
             raise ValueError(f"{self.config.architecture} has no cross attention")
         for block, layer in zip(self.decoder.blocks, cache.layers, strict=True):
-            block.cross_attention.write_kv(hidden, layer, slots, None if hooks is None else hooks.at(block.index))
+            layer_hooks = None if hooks is None else hooks.at(block.index)
+            block.cross_attention.write_kv(hidden, layer, slots, layer_hooks, adapted)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:

@@ -17,6 +17,7 @@ from model.config import ModelConfig
 from model.hooks.hooks import Hooks
 from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
+from model.layers.lora import AdaptedRows
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
@@ -89,8 +90,14 @@ class LeadingTransformer(Transformer):
 
     @torch.inference_mode()
     def write_cross_kv(
-        self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, hooks: Hooks | None = None
+        self,
+        hidden: torch.Tensor,
+        cache: KVCache,
+        slots: np.ndarray,
+        hooks: Hooks | None = None,
+        adapted: AdaptedRows | None = None,
     ) -> None:
+        assert adapted is None, "a network that ranks share has no adapters"
         if not self.config.cross_attention:
             super().write_cross_kv(hidden, cache, slots, hooks)
         number = self.number_of(cache)

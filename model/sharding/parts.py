@@ -151,14 +151,16 @@ class SplitHeads(AttentionHeads):
         attention = AttentionOfAll(self.attention, self.shares.heads)
         return Attended(attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
-    def deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def deliver_results(
+        self, z: torch.Tensor, out: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
+    ) -> torch.Tensor:
         point, heads = f"{self.name}.hook_result", self.shares.heads
         if not layer_hooks.wants(point):
             return out
         assert isinstance(self.out, SummedLinear)
         projection = self.out
         return deliver_results(
-            point, lambda x: projection.product_of_whole(x, heads), heads.whole(z, 1), out, layer_hooks
+            point, lambda x, rows: projection.product_of_whole(x, heads), heads.whole(z, 1), out, layer_hooks
         )
 
 

@@ -8,16 +8,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
+from server.config.setting_names import ENV_PREFIX, flag_name, is_service_link, variable_name
 from server.config.setting_types import SettingType, format_bytes
-from server.config.settings import (
-    ENV_PREFIX,
-    Settings,
-    SettingsError,
-    flag_name,
-    is_service_link,
-    setting_names,
-    variable_name,
-)
+from server.config.settings import Settings, SettingsError, setting_names
 
 _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 """Variables that `model.kernels.library` reads, in whatever program computes with it; no setting has these names."""

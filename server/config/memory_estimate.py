@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from model.analysis.census import MATRICES, WeightGroup, take_census
+from model.checkpoint.lora_config import adapter_parameters
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.sharding.split import check_split
@@ -44,13 +45,17 @@ class Sizes:
     """Bytes of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
     processes: int
     """Bytes of the API process and the worker without weights, cache and captures."""
+    adapters: int
+    """Bytes of LoRA adapters, if all have the highest rank and change all that they may: those of `--lora`, or
+    `--max-loras` where they may be loaded at run time.
+    """
     captures: int
     """Bytes while the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on the way."""
 
     @property
     def idle(self) -> int:
-        """Return the bytes of weights, processes and a cache whose pages were all touched."""
-        return self.weights + self.kv_cache + self.processes
+        """Return the bytes of weights, adapters, processes and a cache whose pages were all touched."""
+        return self.weights + self.adapters + self.kv_cache + self.processes
 
     @property
     def most(self) -> int:
@@ -74,6 +79,7 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
     dtype = resolved_dtype(config, settings)
     per_token = kv_bytes_per_token(config, dtype, ranks)
     kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
+    num_adapters = len(settings.lora) if settings.lora_root is None else settings.max_loras
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
     beside = kept if settings.quantize != "none" else ranks * largest_weight_bytes(config, dtype)
     return Sizes(
@@ -82,6 +88,7 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
         kv_per_token=per_token,
         kv_cache=num_workers * kv_cache if per_token else 0,
         processes=API_PROCESS + num_processes * WORKER,
+        adapters=num_workers * num_adapters * adapter_parameters(config, settings.max_lora_rank) * BYTES_OF[dtype],
         captures=2 * settings.max_capture_bytes,
     )
 
@@ -161,6 +168,7 @@ def as_table(found: Sizes, settings: Settings) -> str:
         "weights": found.weights,
         f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
         "API process and worker": found.processes,
+        **({"LoRA adapters, at most": found.adapters} if found.adapters else {}),
         "idle": found.idle,
         "while loading, beside the processes": found.loading,
         f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,

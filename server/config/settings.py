@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from server.config import setting_types as types
 from server.config.devices import as_text
+from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import repeated_name
+from server.config.setting_names import flag_name, is_service_link, variable_name
 from server.config.setting_types import SettingType
 from server.engine.config import EngineConfig
-
-ENV_PREFIX = "LIGHTWELL_"
 
 
 class SettingsError(ValueError):
@@ -38,12 +38,10 @@ class Settings:
     model: str | None = _setting(
         None,
         types.text("MODEL"),
-        "Model folder, or a hub id such as org/name.",
-        shown_default="smollm2, or fables if that is not installed",
+        "Model folder, GGUF file, or a hub id such as org/name.",
+        shown_default="smollm2, or fables without it",
     )
-    gguf_file: str | None = _setting(
-        None, types.text("NAME"), "GGUF file of MODEL, if it holds several.", shown_default="the only one"
-    )
+    gguf_file: str | None = _setting(None, types.text("NAME"), "GGUF file of a MODEL of several.", shown_default="one")
     served_model_name: str | None = _setting(
         None, types.text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
     )
@@ -111,6 +109,21 @@ class Settings:
         "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
         "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
     )
+    lora: tuple[tuple[str, str], ...] = _setting(
+        (),
+        adapters_type(),
+        "LoRA adapter in peft's format, and its name on the wire; repeat the flag for several (variable: commas "
+        "between).",
+        shown_default="none",
+    )
+    lora_root: str | None = _setting(
+        None,
+        types.text("DIR"),
+        "Folder inside which POST /v1/load_lora_adapter finds adapters.",
+        shown_default="none: no adapters are loaded at run time",
+    )
+    max_loras: int = _setting(8, types.integer(1, 1024), "Most LoRA adapters that are loaded at a time.")
+    max_lora_rank: int = _setting(64, types.integer(1, 4096), "Highest rank of a LoRA adapter.")
     max_num_seqs: int = _setting(64, types.integer(1), "Most sequences that run at once.")
     max_num_batched_tokens: int = _setting(2048, types.integer(1), "Most tokens of one engine step.")
     max_capture_tokens: int | None = _setting(
@@ -289,6 +302,8 @@ class Settings:
                 f"--tensor-parallel {self.tensor_parallel} does not go with --quantize {self.quantize}; none is "
                 "accepted with it"
             )
+        if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
+            raise SettingsError(problem)
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
@@ -321,6 +336,8 @@ class Settings:
             kernels=self.engine_kernels,
             kernel_arithmetic=self.kernel_arithmetic,
             threads=self.threads,
+            adapters=adapter_folders(self.lora),
+            max_lora_rank=self.max_lora_rank,
         )
 
 
@@ -328,23 +345,6 @@ def _share(whole: int | None, count: int) -> int | None:
     return None if whole is None else whole // count
 
 
-def is_service_link(value: str) -> bool:
-    """Return whether Kubernetes set this value: LIGHTWELL_PORT=tcp://... in the pods next to a service named
-    lightwell.
-    """
-    return value.startswith("tcp://")
-
-
 def setting_names() -> tuple[str, ...]:
     """Return every setting's name, in the order of the help."""
     return tuple(setting.name for setting in dataclasses.fields(Settings))
-
-
-def flag_name(name: str) -> str:
-    """Return `--max-num-seqs` for `max_num_seqs`."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_name(name: str) -> str:
-    """`max_num_seqs` -> `LIGHTWELL_MAX_NUM_SEQS`."""
-    return ENV_PREFIX + name.upper()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from server.config.settings import Settings
+from server.dispatch.adapters import Adapters
 from server.dispatch.admission import Admission
 from server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
 from server.dispatch.inflight_requests import InflightRequests
@@ -25,6 +26,7 @@ from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
 from server.http.errors import ApiError, Unavailable, WorkerLost
 from server.ipc import messages
+from server.ipc.adapter_messages import AdapterLoaded
 from server.ipc.frames import Buffer
 from server.observability.metrics import ClientCounters, WorkerNumbers
 
@@ -64,6 +66,7 @@ class EngineClient:
         self.socket = self._pool.socket
         self._inflight = InflightRequests(self.workers, self.admission, self.counts.request_failed, self._pool.send)
         self._questions = WorkerQuestions(self._pool.send)
+        self.adapters = Adapters(settings, self.workers, self._pool.send)
 
     # ---- life cycle
 
@@ -144,11 +147,15 @@ class EngineClient:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
         `capture_bytes` is what its tensors will take; `request_context` is of the HTTP request that asks for it, or
-        None if none does. Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413).
+        None if none does. Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and what
+        `Adapters.workers_with` raises for the adapter that it names.
         """
         now = time.monotonic()
         request_context = request_context or RequestContext()
         candidates = self._ready_workers(request_context)
+        adapter = request_context.adapter
+        if adapter is not None:
+            candidates = self.adapters.workers_with(adapter, candidates, task)
         deadline = request_context.deadline
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
@@ -160,7 +167,10 @@ class EngineClient:
         record, client = request_context.record, request_context.client
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=request_context.priority >= 0 and not request_context.has_begun)
-        route = self._route(candidates, task, prompt_token_ids, encoder_token_ids, is_changed=bool(interventions))
+        salt = () if adapter is None else (-adapter.number,)  # what it leaves in a cache is for itself
+        route = self._route(
+            candidates, task, prompt_token_ids, (*salt, *encoder_token_ids), is_changed=bool(interventions)
+        )
         worker = self.workers[route.worker_id]
         handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens)
         try:
@@ -175,6 +185,7 @@ class EngineClient:
                 priority=request_context.priority,
                 client=client,
                 request_id="" if record is None else record.request_id,
+                adapter=0 if adapter is None else adapter.number,
             )
             self._pool.send(worker, *messages.new_request(request))
         except BaseException:
@@ -240,6 +251,8 @@ class EngineClient:
         match message:
             case messages.StepMessage():
                 self._take_step(worker, message, buffers)
+            case AdapterLoaded():
+                self.adapters.take(worker, message)
             case messages.Described():
                 self._questions.take(message)
             case messages.IntegrityFailed(text):
@@ -247,6 +260,7 @@ class EngineClient:
                 logger.error("worker %d ends, as its counts contradict each other: %s", worker.worker_id, text)
 
     def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:
+        self.adapters.begin(worker)
         infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large
         rooms = [each.memory_room for each in infos if each.memory_room is not None]
         self.admission.note_memory(min(rooms, default=None))
@@ -267,6 +281,7 @@ class EngineClient:
 
     def _fail_lost(self, worker: WorkerState) -> None:
         self._router.end(worker.worker_id)
+        self.adapters.end(worker)
         lost = "The worker that ran this request ended; send it again."
         error = WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers))
         self._inflight.fail_all(worker, error)

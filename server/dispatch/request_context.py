@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from server.auth.keys import ApiKey
+from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import DeadlineExceeded, not_in_time
 from server.observability.access_log import RequestRecord
 
@@ -25,6 +26,8 @@ class RequestContext:
     """The API key it came with; None while the server is open to all."""
     priority: int = 0
     """Of the requests that wait, those with lower numbers run first; those below 0 are not refused for a long queue."""
+    adapter: ServedAdapter | None = None
+    """The LoRA adapter that it names as its model; None for the model itself."""
     deadline: float | None = None
     """When it must have ended; without one `--request-timeout` counts."""
     arrival: float = field(init=False)

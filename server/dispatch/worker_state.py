@@ -52,6 +52,8 @@ class WorkerState:
         self.checks_until_idle = 0
         """How many more checks must find a message before beats of an idle worker can be expected of it."""
         self.stats = EngineStats()
+        self.adapters: set[int] = set()
+        """Numbers of the LoRA adapters that it has loaded."""
         self.requests: dict[int, RequestHandle] = {}
         self.num_tokens_left = 0
         """The sum of `RequestHandle.num_tokens_left` over its requests."""

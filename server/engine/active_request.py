@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 
 from model.network.transformer import Transformer
+from server.engine.adapters import Adapters
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_result import StepResult
 from server.engine.info import stacks_of
@@ -80,8 +81,9 @@ class ActiveRequest:
 class ActiveRequests(dict[int, ActiveRequest]):
     """All requests that have begun, by uid. Each is known here and to the scheduler, or to neither."""
 
-    def __init__(self, scheduler: Scheduler, model: Transformer) -> None:
+    def __init__(self, scheduler: Scheduler, model: Transformer, adapters: Adapters) -> None:
         super().__init__()
+        self._adapters = adapters
         self._scheduler = scheduler
         self._model = model
         self._stacks = stacks_of(model.config)
@@ -90,11 +92,11 @@ class ActiveRequests(dict[int, ActiveRequest]):
         """Queue a request, and make room for what it captures.
 
         Raises NoCaptureMemory where there is none, ValueError when it cannot run: too long for the cache, an empty
-        prompt, a token that the network lacks, a uid in use, or an intervention that makes no sense. Nothing has
-        changed then, nor after any other exception.
+        prompt, a token that the network lacks, a uid in use, an adapter that is not loaded, or an intervention that
+        makes no sense. Nothing has changed then, nor after any other exception.
         """
         self._check_tokens(request)
-        seq = Sequence(request, self._stacks)
+        seq = Sequence(request, self._stacks, self._adapters.of(request.adapter))
         self._scheduler.add(seq)
         try:
             captures = RequestCaptures.of(seq, self._model)

@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterFolder:
+    """A LoRA adapter that is loaded with the model."""
+
+    number: int
+    """How requests name it; 1 or more."""
+    folder: Path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything the worker needs to build its engine; "auto" and None are resolved by the engine, once."""
@@ -67,5 +76,8 @@ class EngineConfig:
     """How our kernels multiply bfloat16 numbers: as the CPU does best (auto), widened to float32, or with its own
     dot products (bf16-dot).
     """
+    adapters: tuple[AdapterFolder, ...] = ()
+    max_lora_rank: int = 64
+    """The highest rank of an adapter."""
     threads: int | None = None
     """Compute threads; None means what OMP_NUM_THREADS says, or one per core, at most two for a small model."""

@@ -18,6 +18,7 @@ from model.analysis import weights
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.active_request import ActiveRequests, NoCaptureMemory
+from server.engine.adapters import Adapters
 from server.engine.config import EngineConfig
 from server.engine.execution.fault_isolation import run_isolated
 from server.engine.execution.model_runner import ModelRunner
@@ -76,7 +77,8 @@ class Engine:
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
-        self._active = ActiveRequests(self._scheduler, model)
+        self.adapters = Adapters(model, config.adapters, config.max_lora_rank)
+        self._active = ActiveRequests(self._scheduler, model, self.adapters)
         self._outputs: list[RequestOutput] = []
         """The outputs of the next report; requests may end between steps too."""
         self._counted: dict[str, Any] = {}

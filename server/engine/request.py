@@ -285,6 +285,8 @@ class EngineRequest:
     """The client, by the name of its API key; clients are served round robin."""
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
+    adapter: int = 0
+    """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
     interventions: tuple[Intervention, ...] = ()
     """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
 

@@ -46,6 +46,7 @@ class Sequence:
 
     __slots__ = (
         "_captured_positions",
+        "adapter",
         "block_hashes",
         "block_table",
         "captured_upto",
@@ -78,8 +79,8 @@ class Sequence:
         "uid",
     )
 
-    def __init__(self, request: EngineRequest, stacks: Stacks) -> None:
-        """Start `request` on a model with these stacks.
+    def __init__(self, request: EngineRequest, stacks: Stacks, adapter: object | None = None) -> None:
+        """Start `request` on a model with these stacks; `adapter` is what changes the model for it, or None.
 
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
@@ -94,6 +95,7 @@ class Sequence:
         generation = request.task if isinstance(request.task, GenerateTask) else None
         self.request = request
         self.uid = request.uid
+        self.adapter = adapter
         self.rank = Rank(request.priority, 0, 0)
         """Its place among the other sequences; the scheduler sets it when the sequence is added."""
         self.sampling_params: SamplingParams | None = generation.sampling if generation else None

@@ -20,7 +20,7 @@ _PARTS_PER_CALL = 512  # sendmsg takes at most IOV_MAX (1024) parts
 
 
 class WorkerLink:
-    """The worker's end of the socket. One thread calls `poll`, `peek` and `send`; any may call `wake`. A separate
+    """The worker's end of the socket. One thread calls `poll` and `peek`; any may call `send` and `wake`. A separate
     thread finishes sending large frames.
     """
 

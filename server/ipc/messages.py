@@ -21,6 +21,7 @@ from server.engine.outputs import (
     TokenLogprobs,
 )
 from server.engine.request import EngineRequest, Intervention, Op, Task
+from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.frames import Buffer
 from server.ipc.prompt_logprobs import PromptLogprobs, WireLogprobs, wire_logprobs
 
@@ -67,6 +68,7 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     priority: int = 0
     client: str = ""
     request_id: str = ""
+    adapter: int = 0
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
@@ -160,8 +162,10 @@ class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
     """The tokens of these requests, in the same order."""
 
 
-ToWorker = NewRequest | Abort | Describe
-FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | StepMessage | Described | IntegrityFailed
+ToWorker = NewRequest | Abort | Describe | LoadAdapter | DropAdapter
+FromWorker = (
+    Hello | Loading | Ready | LoadFailed | Heartbeat | StepMessage | Described | AdapterLoaded | IntegrityFailed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
@@ -207,6 +211,7 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
         priority=request.priority,
         client=request.client,
         request_id=request.request_id,
+        adapter=request.adapter,
     )
     return message, buffers
 
@@ -224,6 +229,7 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
         priority=message.priority,
         client=message.client,
         request_id=message.request_id,
+        adapter=message.adapter,
     )
 
 

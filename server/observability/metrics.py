@@ -5,7 +5,7 @@ where clients feel them. It owns its registry, so that several servers can live 
 """
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
@@ -182,6 +182,16 @@ def _of_keys(keys: Keyring) -> Iterable[Metric]:
     )
 
 
+def _of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
+    """Read the LoRA adapters that are loaded now: labels are names that operators gave, at most --max-loras."""
+    names = [(name,) for name in num_requests]
+    yield gauge("lora_adapter_info", "1 for each LoRA adapter that is loaded.", [(n, 1) for n in names], ["lora_name"])
+    counts = [((name,), count) for name, count in num_requests.items()]
+    yield counter(
+        "lora_requests_total", "Requests of the engine with a LoRA adapter since it was loaded.", counts, ["lora_name"]
+    )
+
+
 class Metrics:
     """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
 
@@ -264,6 +274,10 @@ class Metrics:
     def watch_keys(self, keys: Keyring) -> None:
         """Read the use of the API keys at each scrape. Call once."""
         self.registry.register(ReadAtScrape(lambda: _of_keys(keys)))
+
+    def watch_adapters(self, num_requests: Callable[[], Mapping[str, int]]) -> None:
+        """Read how many requests each loaded LoRA adapter had, by its name, at each scrape. Call once."""
+        self.registry.register(ReadAtScrape(lambda: _of_adapters(num_requests())))
 
     def observe_step(self, stats: EngineStats) -> None:
         """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""

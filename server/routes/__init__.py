@@ -27,7 +27,7 @@ from server.routes.inspect import (
     weights,
 )
 from server.routes.openai import chat, completions, embeddings, models, tokenize
-from server.routes.ops import admin, capabilities, health, page
+from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
 from server.schemas.base import ErrorAnswer
 
@@ -95,10 +95,19 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     for part in (health, page):
         part.add_routes(open_to_all, context)
     admin.add_routes(operators, context)
+    # What everybody may do on a server without keys, and admins alone on one with keys.
+    loading = APIRouter(
+        route_class=guarded if keys.is_open else admin_route(keys, max_body_bytes),
+        responses=_ERRORS,
+        dependencies=bearer,
+        include_in_schema=keys.is_open or keys.has_admin,
+    )
+    adapters.add_routes(loading, context)
     return [
         *running.routes,  # first: these have the most to do
         *looking.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *operators.routes,
+        *loading.routes,
     ]

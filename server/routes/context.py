@@ -6,7 +6,7 @@ contract.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from model.checkpoint.generation_defaults import SamplingDefaults
@@ -16,6 +16,7 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import Keyring
 from server.config.settings import Settings
+from server.dispatch.adapters import Adapters
 from server.dispatch.admission import capture_limit
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import EngineInfo, RequestOutput
@@ -79,6 +80,8 @@ class AppContext:
     """The model's name on the wire."""
     model_root: str
     """The folder or hub id that it came from."""
+    adapters: Adapters = field(default_factory=lambda: Adapters(Settings(), (), lambda worker, message: None))
+    """The LoRA adapters, whose names are accepted as the model's too; none by default."""
 
     max_model_len: int
     """Most tokens of prompt and completion together that model and settings allow."""

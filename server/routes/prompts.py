@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
+from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.context import AppContext
@@ -60,11 +61,25 @@ class Prompt:
 def check_model(context: AppContext, model: str | None) -> None:
     """Raise NotFound unless `model` is the one that is served; None means that one."""
     if model is not None and model != context.model_id:
-        raise NotFound(
-            f"The model {shown(model)} does not exist here; {context.model_id!r} is served.",
-            param="model",
-            code="model_not_found",
-        )
+        raise _unknown_model(context, model)
+
+
+def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
+    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
+    is neither's.
+    """
+    if model is None or model == context.model_id:
+        return None
+    adapter = context.adapters.find(model)
+    if adapter is None:
+        raise _unknown_model(context, model)
+    return adapter
+
+
+def _unknown_model(context: AppContext, model: str) -> NotFound:
+    names = [context.model_id, *(each.name for each in context.adapters)]
+    served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
+    return NotFound(f"The model {shown(model)} does not exist here; {served}.", param="model", code="model_not_found")
 
 
 async def read_prompts(

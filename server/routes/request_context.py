@@ -22,7 +22,7 @@ from server.http.errors import BadRequest, shown
 from server.observability.access_log import current_record
 from server.routes.auth_route import KEY_IN_SCOPE, Handler
 from server.routes.context import AppContext
-from server.routes.prompts import check_model
+from server.routes.prompts import find_adapter
 from server.schemas.base import RunFields
 
 HEADER = "X-Request-Timeout"
@@ -71,8 +71,8 @@ def accept(context: AppContext, body: RunFields) -> None:
 
     Raises NotFound, and BadRequest for a priority that clients may not set.
     """
-    check_model(context, body.model)
     request_context = current_request()
+    request_context.adapter = find_adapter(context, body.model)
     request_context.priority = _wanted_priority(context, body, request_context.key)
     if body.timeout is not None:
         request_context.shorten(body.timeout)

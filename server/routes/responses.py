@@ -15,6 +15,7 @@ from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, W
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
+from server.routes.request_context import current_request
 from server.routes.tasks import TaskResult, count_rejection
 from server.schemas.base import AnswerModel
 
@@ -103,7 +104,9 @@ def counted_refusals(context: AppContext) -> Iterator[None]:
 
 def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
-    head = {"object": "list", "model": context.model_id, "compute_dtype": context.compute_dtype}
+    adapter = current_request().adapter
+    name = context.model_id if adapter is None else adapter.name
+    head = {"object": "list", "model": name, "compute_dtype": context.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
 
 

@@ -69,12 +69,12 @@ _NO_TOOLS = Refused("this server calls no tools")
 _NO_GRAMMAR = Refused("this server does not constrain its answers")
 _NO_BEAMS = "this server searches no beams"
 _NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
-_NO_ADAPTERS = Refused("this server has no adapters")
+_ADAPTER = Refused("a LoRA adapter is named as the model")
 _NO_FREE_CODE = Refused("nothing that a client sends runs as code")
 
 REFUSED_EVERYWHERE: RefusedFields = {
-    "lora_path": _NO_ADAPTERS,
-    "lora": _NO_ADAPTERS,
+    "lora_path": _ADAPTER,
+    "lora": _ADAPTER,
     "cache_salt": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
     "extra_key": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
     "truncation_side": Refused("truncate_prompt_tokens keeps the end of a prompt", ("left",)),

@@ -4,15 +4,19 @@ A step that raises ends the worker with an error: what the engine holds can no l
 fails the requests and starts another worker. It knows nothing of HTTP, and of the engine only its few calls.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server.engine.memory.memory_limit import give_back_memory
 from server.engine.outputs import RequestOutput, StepOutput, failure_of
 from server.ipc import messages
+from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.link import WorkerLink
 
 if TYPE_CHECKING:  # the API process imports this module, and no torch
@@ -128,6 +132,12 @@ class _Taken:
     """Numbers of the questions about what the engine is doing."""
 
 
+def _send_loaded(link: WorkerLink, number: int, error: str | None) -> None:
+    """Report that an adapter is loaded, or why it is not."""
+    with contextlib.suppress(ConnectionError):  # the API process is gone: the loop's own thread ends this process
+        link.send(messages.encode(AdapterLoaded(number, error)))
+
+
 def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken:
     """Give the engine all messages that have come. One that it fails to take must not cost the others their worker."""
     frames = link.poll(timeout)
@@ -139,6 +149,12 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
             continue
         if isinstance(message, messages.Describe):
             taken.questions.append(message.number)
+            continue
+        if isinstance(message, LoadAdapter):
+            engine.adapters.begin(message.number, Path(message.folder), partial(_send_loaded, link, message.number))
+            continue
+        if isinstance(message, DropAdapter):
+            engine.adapters.drop(message.number)
             continue
         try:
             engine.add_request(messages.engine_request(message, frame.buffers))

@@ -103,6 +103,17 @@ def models(options: Mapping[str, Any]) -> Call[list[Model]]:
     return Call("GET", "/v1/models", _read_models, options=options)
 
 
+def load_lora(name: str, path: str, options: Mapping[str, Any]) -> Call[None]:
+    check_names(options, Options)
+    body = {"lora_name": name, "lora_path": path}
+    return Call("POST", "/v1/load_lora_adapter", lambda answer: None, body, options=options)
+
+
+def unload_lora(name: str, options: Mapping[str, Any]) -> Call[None]:
+    check_names(options, Options)
+    return Call("POST", "/v1/unload_lora_adapter", lambda answer: None, {"lora_name": name}, options=options)
+
+
 def capabilities(options: Mapping[str, Any]) -> Call[dict[str, Any]]:
     check_names(options, Options)
     return Call("GET", "/v1/capabilities", _object, options=options)

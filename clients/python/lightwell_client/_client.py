@@ -227,8 +227,18 @@ class Client(Connection):
         return self._send(_calls.detokenize(self._config.model, token_ids, options))
 
     def models(self, **options: Unpack[Options]) -> list[Model]:
-        """Return the models that the server has."""
+        """Return the models that the server has: the model, then its LoRA adapters, whose `parent` it is."""
         return self._send(_calls.models(options))
+
+    def load_lora(self, name: str, path: str, **options: Unpack[Options]) -> None:
+        """Let the server load a LoRA adapter from a folder in its --lora-root (POST /v1/load_lora_adapter): then `name`
+        is accepted as `model`. A server with keys wants an admin key.
+        """
+        self._send(_calls.load_lora(name, path, options))
+
+    def unload_lora(self, name: str, **options: Unpack[Options]) -> None:
+        """Let the server forget a LoRA adapter (POST /v1/unload_lora_adapter)."""
+        self._send(_calls.unload_lora(name, options))
 
     def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
         """Return what the served model can show, as the server describes it."""

@@ -217,6 +217,8 @@ documented_arguments = documented(
         "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
         "text": "A text, or messages as the chat template writes them.",
         "token_ids": "Token ids.",
+        "name": "The adapter's name, for `model`.",
+        "path": "The adapter's folder, inside the server's --lora-root.",
         "model": "The model to ask; left out, the client's, or the only one that the server has.",
     },
 )

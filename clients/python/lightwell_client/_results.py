@@ -168,6 +168,8 @@ class Model(Result):
     id: str
     owned_by: str = ""
     root: str | None = None
+    parent: str | None = None
+    """The model that a LoRA adapter changes, or None for the model itself."""
     max_model_len: int | None = None
     compute_dtype: str | None = None
     """The dtype in which the model computes, or None while it loads."""

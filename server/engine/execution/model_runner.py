@@ -12,6 +12,7 @@ import torch
 from model.batch import Batch, Check, Span
 from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
+from model.layers.lora import AdaptedRows
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
 from server.engine.captures.point_sinks import EmbeddingSink
@@ -120,11 +121,12 @@ class ModelRunner:
         once.
         """
         # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
-        ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
+        ordered = sorted(encodes, key=_encoder_place)
         ids = [seq.encoder_token_ids for seq in ordered]
         layers = [seq.num_encoder_layers_needed for seq in ordered]
         outputs = [seq.needs_encoder_output for seq in ordered]
-        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs)
+        adapters = [seq.adapter for seq in ordered]
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters)
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
         inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):
@@ -140,7 +142,8 @@ class ModelRunner:
         if followed:
             check()
             slots = np.concatenate([self._cross_slots(seq) for seq in followed])
-            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks())
+            adapted = AdaptedRows.of(batch)
+            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks(), adapted)
 
     def _cross_slots(self, seq: Sequence) -> np.ndarray:
         """Return the cache slot of each of the encoder's positions."""
@@ -151,11 +154,12 @@ class ModelRunner:
     def _place(
         self, chunks: ReadOnlySequence[Chunk], check: Check, last_tokens: Mapping[int, int]
     ) -> tuple[Batch, list[Placed]]:
-        """Return the chunks as a batch, those that need most layers first, and the place of each in it.
+        """Return the chunks as a batch, those that need most layers first, and the place of each in it. Among these,
+        those of one adapter are neighbours, so that their products are made together.
 
         last_tokens: by uid, the place of a token that is still unknown among those of the step before.
         """
-        ordered = sorted(chunks, key=_layers_needed, reverse=True)
+        ordered = sorted(chunks, key=_place, reverse=True)
         spans = [_span(chunk, last_tokens) for chunk in ordered]
         batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
@@ -254,7 +258,7 @@ class ModelRunner:
         """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
         change logits.
         """
-        if self._on_device is None:
+        if self._on_device is None or batch.is_adapted:
             return None
         rows: list[SampledRow] = []
         if not any(captures[at.chunk.sequence.uid].patches for at in sampling):
@@ -263,7 +267,7 @@ class ModelRunner:
         return self._on_device.run(batch, hooks, rows)
 
 
-_layers_needed = attrgetter("sequence.num_layers_needed")
+_place = attrgetter("sequence.num_layers_needed", "sequence.request.adapter")
 
 
 def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
@@ -277,6 +281,7 @@ def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
         seq.cross_block_table,
         seq.num_cross_tokens,
         seq.needs_output,
+        seq.adapter,
     )
 
 
@@ -284,6 +289,11 @@ def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -
     for sink in found.sinks:
         if isinstance(sink, EmbeddingSink):
             sink.take(window, hidden)
+
+
+def _encoder_place(seq: Sequence) -> tuple[bool, int, int]:
+    """Return what the encoder's batch is sorted by."""
+    return not seq.token_ids, -seq.num_encoder_layers_needed, seq.request.adapter
 
 
 _LOGIT_ROWS = 256

@@ -242,15 +242,24 @@ class BlockManager:
         only ever appended.
 
         Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
-        what the encoder read. They use SHA-256, so that no prompt can be made to collide with another's.
+        what the encoder read and the adapter. They use SHA-256, so that no prompt can be made to collide with
+        another's.
         """
         hashes = seq.block_hashes
-        parent = hashes[-1] if hashes else sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
+        parent = hashes[-1] if hashes else _digest_before(seq)
         for index in range(len(hashes), num_blocks):
             tokens = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
             parent = sha256(parent + array("q", tokens).tobytes()).digest()
             hashes.append(parent)
         return hashes[:num_blocks]
+
+
+def _digest_before(seq: Sequence) -> bytes:
+    """Return the digest that stands before a sequence's first block."""
+    digest = sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
+    if seq.request.adapter:
+        digest = sha256(digest + seq.request.adapter.to_bytes(8, "little")).digest()
+    return digest
 
 
 def _require(holds: bool, message: str) -> None:

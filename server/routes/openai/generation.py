@@ -282,10 +282,12 @@ class AnswerWriter:
         """Tokens of each choice that were in its pieces."""
         self._id = new_answer_id(id_prefix)
         self._created = int(time.time())
+        adapter = current_request().adapter
+        self._model = context.model_id if adapter is None else adapter.name
 
     def head(self, kind: str) -> dict[str, Any]:
         """Return the fields before the choices."""
-        return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
     def usage(self) -> dict[str, Any]:
         """Return the tokens so far of the whole request; a prompt counts once, however many choices it has."""

@@ -5,33 +5,34 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from server.dispatch.served_adapter import ServedAdapter
 from server.routes.context import AppContext
-from server.routes.prompts import check_model
+from server.routes.prompts import find_adapter
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the routes to the router."""
     created = int(time.time())
 
-    def card() -> dict[str, Any]:
+    def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:
         return {
-            "id": context.model_id,
+            "id": context.model_id if adapter is None else adapter.name,
             "object": "model",
-            "created": created,
+            "created": created if adapter is None else adapter.created,
             "owned_by": "lightwell",
-            "root": context.model_root,
+            "root": context.model_root if adapter is None else str(adapter.folder),
+            "parent": None if adapter is None else context.model_id,
             "max_model_len": context.context_limit,
             "compute_dtype": context.compute_dtype,
         }
 
     @router.get("/v1/models", tags=["models"], summary="The models that are served")
     async def models() -> dict[str, Any]:
-        """Return the one model that is served, with its limits."""
-        return {"object": "list", "data": [card()]}
+        """Return the model that is served, with its limits, and its LoRA adapters, whose `parent` is the model."""
+        return {"object": "list", "data": [card(), *map(card, context.adapters)]}
 
     # A path, because hub ids hold slashes.
     @router.get("/v1/models/{model_id:path}", tags=["models"], summary="One model")
     async def model(model_id: str) -> dict[str, Any]:
-        """Return the model of this name."""
-        check_model(context, model_id)
-        return card()
+        """Return the model, or the LoRA adapter, of this name."""
+        return card(find_adapter(context, model_id))

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, check_model, encode, render_chat
+from server.routes.prompts import Prompt, check_ids, encode, find_adapter, render_chat
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
@@ -23,7 +23,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
     async def tokenize(body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
-        check_model(context, body.model)
+        find_adapter(context, body.model)  # adapters have the tokens of the model
         if body.messages is not None:
             text = await render_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
         else:
@@ -35,7 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
-        check_model(context, body.model)
+        find_adapter(context, body.model)  # adapters have the tokens of the model
         ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
         try:
             return await _answer(len(ids), lambda: {"prompt": context.tokenizer.decode(ids, body.skip_special_tokens)})

@@ -50,7 +50,12 @@ def write(path: Path, architecture: str, fields: dict[str, Any], tensors: dict[s
     named = {f"{architecture}.{name}": value for name, value in {**_FIELDS, **fields}.items() if "split" not in name}
     named |= {name: value for name, value in fields.items() if "split" in name}
     for name, value in (named | {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+        add: dict[type, Any] = {
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+            list: writer.add_array,
+        }
         add[type(value)](name, value)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([*"abcdef", "ab"])

@@ -73,7 +73,12 @@ def write(path: Path, architecture: str, kind: str, tokens: list[str], types: li
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     for name, value in more.items():
-        add = {int: writer.add_uint32, bool: writer.add_bool, str: writer.add_string, list: writer.add_array}
+        add: dict[type, Any] = {
+            int: writer.add_uint32,
+            bool: writer.add_bool,
+            str: writer.add_string,
+            list: writer.add_array,
+        }
         add[type(value)](f"tokenizer.ggml.{name}", value)
     writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), np.float32))
     writer.write_header_to_file()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.analysis.live_weights import linears_of
 from model.batch import Batch
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
@@ -163,7 +162,7 @@ def test_each_rank_holds_its_share_of_what_is_large(ranks: Ranks, tmp_path: Path
     assert two.head is not None
     ours, whole = (model.decoder.blocks[0] for model in (two, one))  # type: ignore[union-attr]
     for name in ("qkv", "attn_out", "up", "down"):
-        assert 2 * linears_of(ours)[name].to_dense().numel() == linears_of(whole)[name].to_dense().numel()
+        assert 2 * ours.linears[name].to_dense().numel() == whole.linears[name].to_dense().numel()
     assert two.tokens.to_dense().shape[0] == -(-one.config.vocab_size // 2)
     assert two.head.to_dense().shape[0] == -(-one.config.vocab_size // 2)
     assert 2 * KVCache(two.cache_config, 3, 8, two.dtype, CPU).layers[0].keys.numel() == (

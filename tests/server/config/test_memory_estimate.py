@@ -14,6 +14,8 @@ from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.kernels.int8_rows import Int8Rows
 from model.kv_cache import KVCache
+from model.loading.loader import load_model
+from model.loading.lora_loader import load_adapter
 from model.sharding.group import Group
 from model.sharding.shares import shares_of, weight_parts
 from server.cli import main
@@ -22,6 +24,7 @@ from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from tests.tiny import make, make_variant
+from tests.tiny.adapters import make_adapter
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "t5"])
@@ -130,6 +133,20 @@ def test_the_command_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert mebibytes["most: a limit for the container"] == pytest.approx(
         sum(mebibytes[part] for part in parts), abs=0.3
     )
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
+def test_adapters_take_what_their_tensors_have(tmp_path: Path) -> None:
+    folder = make("llama", tmp_path / "model", intermediate_size=96)
+    make_adapter(folder, tmp_path / "adapter", 0, r=3)
+    model = load_model(folder, read_config(folder), torch.float32, torch.device("cpu"))
+    changes = load_adapter(tmp_path / "adapter", model, max_rank=3).changes.values()
+    numbers = sum(linear.in_features * linear.out_features for change in changes for linear in change)
+    loaded = Settings(dtype="float32", lora=(("a", "somewhere"),), max_lora_rank=3)
+    assert sizes(model.config, loaded).adapters == 4 * numbers
+    at_run_time = replace(loaded, lora_root="somewhere", max_loras=5)
+    assert sizes(model.config, at_run_time).adapters == 5 * 4 * numbers
+    assert sizes(model.config, Settings()).adapters == 0
 
 
 def test_what_is_no_model_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

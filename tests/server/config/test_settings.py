@@ -16,8 +16,9 @@ from server.config.command_line import (
     settings_table,
     unknown_variables,
 )
+from server.config.setting_names import flag_name
 from server.config.setting_types import format_bytes, parse_bytes
-from server.config.settings import Settings, SettingsError, flag_name, setting_names
+from server.config.settings import Settings, SettingsError, setting_names
 
 
 def read(*argv: str, **environ: str) -> Settings:

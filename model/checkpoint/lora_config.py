@@ -1,0 +1,151 @@
+"""Reads adapter_config.json, in which peft says what an adapter is, and says what an adapter may change. It knows no
+tensors.
+
+github.com/huggingface/peft, `LoraConfig`: an adapter adds scale (x A^T) B^T to a module's product, with scale =
+lora_alpha / r, or lora_alpha / sqrt(r) where use_rslora is true (Kalajdzievski 2023, arXiv:2312.03732).
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.weight_maps import MappedWeight, weights_of
+from model.config import ModelConfig
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_MOST_BYTES = 1 << 20
+"""Most bytes of the file: peft's own have one to two thousand."""
+_WITHOUT_MEANING = frozenset(
+    {
+        "auto_mapping", "base_model_name_or_path", "bias",
+        "corda_config", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights",
+        "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "megatron_core",
+        "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "alpha_pattern", "revision",
+        "target_modules", "task_type", "use_rslora",
+    }
+)  # fmt: skip
+"""Fields that are read here, or that say how an adapter was trained and not what it computes."""
+_SHOWN = 100
+"""Most characters of a value in an error."""
+_MOST_ALPHA = 1_000_000
+"""The largest scale that is taken for one; adapters have 8 to 256."""
+_OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Beginnings of `init_lora_weights` with which training began from another base than the model's own weights."""
+_CHANGEABLE = re.compile(r"(encoder\.)?layers\.\d+\.(qkv|attn_out|cross_q|cross_kv|cross_out|gate_up|up|down)\.weight")
+"""Our names of the weights that an adapter may change: the matrices of the blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """What an adapter says of its ranks and scales."""
+
+    rank: int
+    alpha: float
+    rank_stabilized: bool
+    ranks: dict[str, int]
+    """The rank of modules that have another one, by the end of their names."""
+    alphas: dict[str, float]
+
+    def rank_of(self, module: str) -> int:
+        """Return the rank of a module, by its name in the network."""
+        return next((rank for name, rank in self.ranks.items() if _ends_with(module, name)), self.rank)
+
+    def scale_of(self, module: str) -> float:
+        """Return what a module's product of low rank is multiplied by."""
+        alpha = next((alpha for name, alpha in self.alphas.items() if _ends_with(module, name)), self.alpha)
+        rank = self.rank_of(module)
+        return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
+
+
+def _ends_with(module: str, name: str) -> bool:
+    return module == name or module.endswith(f".{name}")
+
+
+def read_lora_config(folder: Path, max_rank: int) -> LoraConfig:
+    """Read the file. Raises ModelLoadError, which names the field, for what is no adapter that can be served: another
+    type than LoRA, DoRA, biases or whole modules beside the matrices, or a rank above `max_rank`.
+    """
+    fields = _read(folder / CONFIG_FILE)
+
+    def refuse(name: str, accepted: str) -> ModelLoadError:
+        return ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(fields.get(name))}; {accepted}")
+
+    if fields.get("peft_type") != "LORA":
+        raise refuse("peft_type", "'LORA' is accepted")
+    if fields.get("bias", "none") != "none":
+        raise refuse("bias", "'none' is accepted: the biases of an adapter are not added")
+    initial = fields.get("init_lora_weights")
+    if isinstance(initial, str) and initial.lower().startswith(_OF_OTHER_BASES):
+        raise refuse("init_lora_weights", "such an adapter changes its base too; save it converted to plain LoRA")
+    for name in fields.keys() - _WITHOUT_MEANING:
+        if fields[name]:
+            raise refuse(name, "only plain LoRA is served: accepted without this field, or with null or false")
+    ranks, alphas = _pattern(folder, fields, "rank_pattern"), _pattern(folder, fields, "alpha_pattern")
+    for name, rank in [("r", fields.get("r")), *(("rank_pattern", rank) for rank in ranks.values())]:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= max_rank:
+            raise refuse(name, f"ranks of 1 to {max_rank} are accepted (--max-lora-rank)")
+    alpha = fields.get("lora_alpha")
+    for name, number in [("lora_alpha", alpha), *(("alpha_pattern", number) for number in alphas.values())]:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _MOST_ALPHA:
+            raise refuse(name, f"a number from -{_MOST_ALPHA} to {_MOST_ALPHA} is accepted")
+    stabilized = fields.get("use_rslora", False)
+    if not isinstance(stabilized, bool):
+        raise refuse("use_rslora", "true or false is accepted")
+    return LoraConfig(fields["r"], float(fields["lora_alpha"]), stabilized, ranks, alphas)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read ({error.strerror}); an adapter's folder holds it") from error
+    if len(raw) > _MOST_BYTES:
+        raise ModelLoadError(f"{path}: has more than {_MOST_BYTES} bytes, the most that are accepted")
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: is no JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise ModelLoadError(f"{path}: holds a {type(fields).__name__}; an object is accepted")
+    return fields
+
+
+def _shown(value: object) -> str:
+    """Return a value as an error shows it: on one line, and not all of a long one."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _pattern(folder: Path, fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that gives modules numbers of their own. peft reads its keys as regular expressions: here they are
+    plain names, as adapters have them.
+    """
+    pattern = fields.get(name) or {}
+    if not isinstance(pattern, dict):
+        raise ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(pattern)}; an object of numbers is accepted")
+    for key in pattern:
+        if not re.fullmatch(r"[\w.]+", key):
+            raise ModelLoadError(
+                f"{folder / CONFIG_FILE}: {name} has the key {_shown(key)}; names of modules, or their ends, are "
+                "accepted"
+            )
+    return pattern
+
+
+def changeable_weights(config: ModelConfig) -> Iterator[MappedWeight]:
+    """Yield the weights of a network that adapters may change."""
+    return (weight for weight in weights_of(config) if _CHANGEABLE.fullmatch(weight.name))
+
+
+def adapter_parameters(config: ModelConfig, rank: int) -> int:
+    """Return the numbers that an adapter of this rank takes which changes all that it may: for a weight made of
+    several modules, A of all of them together, and B with a column for each of A's rows.
+    """
+    return sum(len(weight.sources) * rank * sum(weight.shape) for weight in changeable_weights(config))

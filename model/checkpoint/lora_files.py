@@ -1,0 +1,144 @@
+"""Reads an adapter's folder, as peft writes it, into changes of our weights: adapter_config.json and
+adapter_model.safetensors, and no other file. It knows names and shapes, but not how a change is computed.
+
+Axes: in, out, r the rank of one module, R the ranks of a weight's modules together.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE, LoraConfig, changeable_weights, read_lora_config
+from model.checkpoint.stored_tensor import StoredTensor
+from model.checkpoint.weight_files import ITEM_SIZES, arranged, safetensors_entries, some_of
+from model.checkpoint.weight_maps import MappedWeight, Source, table_of
+from model.config import ModelConfig
+
+_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChange:
+    """The change of one of our weights, B A."""
+
+    down: torch.Tensor
+    """A [R, in]: those of the modules that the weight is made of, one under the other."""
+    up: torch.Tensor
+    """B [out, R], scaled: each module's rows have numbers in its own columns only."""
+
+
+def read_changes(folder: Path, config: ModelConfig, max_rank: int) -> dict[str, WeightChange]:
+    """Read what an adapter changes of the network of `config`: by our names of the weights, float32 on the CPU.
+
+    As every tensor must have the shape that the network and the rank give it, `max_rank` bounds what is read.
+
+    Raises ModelLoadError in one line for an adapter that `read_lora_config` refuses, for files that cannot be read, and
+    for tensors that are missing, not finite, of another shape, or of modules that the network does not have or whose
+    changes are not served (embeddings, heads, norms).
+    """
+    lora, path = read_lora_config(folder, max_rank), folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise ModelLoadError(f"adapter folder {str(folder)!r} holds no {WEIGHTS_FILE}, the only file of weights read")
+    entries = safetensors_entries(path)
+    pairs = _pairs(path, entries)
+    table, changes, taken = table_of(config), {}, set[str]()
+    by_short = {table.short(f"{module}.weight"): module for module in pairs}
+    for weight in changeable_weights(config):
+        modules = [
+            next((by_short[short] for name in source.names if (short := table.short(name)) in by_short), None)
+            for source in weight.sources
+        ]
+        if any(module is not None for module in modules):
+            taken |= {module for module in modules if module is not None}
+            parts = [_Part(source, module, weight) for source, module in zip(weight.sources, modules, strict=True)]
+            changes[weight.name] = _stacked(path, parts, pairs, lora)
+    if strange := sorted(pairs.keys() - taken):
+        raise ModelLoadError(
+            f"{path}: {len(strange)} modules are no matrices of this network's blocks, the only ones that adapters may "
+            f"change: {some_of(strange)}"
+        )
+    return changes
+
+
+Pair = dict[str, StoredTensor]
+"""An adapter's two tensors of one module, by "A" and "B"."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the tensors that a weight is made of, and the module that an adapter changes there, if any."""
+
+    source: Source
+    module: str | None
+    weight: MappedWeight
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (out, in)."""
+        rows, columns = self.source.shape
+        return (columns, rows) if self.weight.arrange == "transpose" else (rows, columns)
+
+
+def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
+    """Return the tensors by their modules' names in the network."""
+    found: dict[str, Pair] = {}
+    matches = {name: _NAME.fullmatch(name) for name in entries}
+    if strange := [name for name, match in matches.items() if match is None]:
+        raise ModelLoadError(
+            f"{path}: {len(strange)} tensors are none of a plain LoRA, which are named "
+            f"base_model.model.<module>.lora_A.weight and lora_B.weight: {some_of(strange)}"
+        )
+    for name, match in matches.items():
+        assert match is not None
+        found.setdefault(match["module"], {})[match["part"]] = entries[name]
+    if not found:
+        raise ModelLoadError(f"{path}: holds no tensors; an adapter changes at least one module")
+    if halves := sorted(module for module, pair in found.items() if len(pair) == 1):
+        raise ModelLoadError(f"{path}: {len(halves)} modules have only one of lora_A and lora_B: {some_of(halves)}")
+    return found
+
+
+def _stacked(path: Path, parts: list[_Part], pairs: dict[str, Pair], lora: LoraConfig) -> WeightChange:
+    """Return the change of a weight from those of the modules that it is made of."""
+    ranks = [0 if part.module is None else lora.rank_of(part.module) for part in parts]
+    inputs, outputs = parts[0].shape[1], sum(part.shape[0] for part in parts)
+    down, up = torch.zeros(sum(ranks), inputs), torch.zeros(outputs, sum(ranks))
+    for (row, column), part, rank in zip(_starts(parts, ranks), parts, ranks, strict=True):
+        if part.module is None:
+            continue
+        (out, width), pair = part.shape, pairs[part.module]
+        down[column : column + rank] = _read(path, part.module, "A", pair, (rank, width))
+        own = _read(path, part.module, "B", pair, (out, rank)) * lora.scale_of(part.module)
+        up[row : row + out, column : column + rank] = (
+            arranged(own, part.weight) if part.weight.arrange == "heads first" else own
+        )
+    return WeightChange(down, up)
+
+
+def _starts(parts: list[_Part], ranks: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the first column of each part in B."""
+    row = column = 0
+    for part, rank in zip(parts, ranks, strict=True):
+        yield row, column
+        row, column = row + part.shape[0], column + rank
+
+
+def _read(path: Path, module: str, name: str, pair: Pair, shape: tuple[int, int]) -> torch.Tensor:
+    entry = pair[name]
+    if entry.shape != shape:
+        raise ModelLoadError(
+            f"{path}: {module}.lora_{name}.weight is {list(entry.shape)}; the network and {CONFIG_FILE} say "
+            f"{list(shape)}"
+        )
+    if entry.dtype not in ITEM_SIZES:
+        raise ModelLoadError(
+            f"{path}: {module}.lora_{name}.weight is of {entry.dtype}; {', '.join(ITEM_SIZES)} are accepted"
+        )
+    tensor = entry.read().float()
+    if not tensor.isfinite().all():
+        raise ModelLoadError(f"{path}: {module}.lora_{name}.weight has numbers that are not finite")
+    return tensor

@@ -1,0 +1,39 @@
+"""Builds an adapter for a network from its folder. It knows which layer has which weight, but not what it computes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.lora_files import read_changes
+from model.layers.linear import Linear
+from model.layers.lora import Adapter, LowRank
+from model.network.transformer import Transformer
+
+
+def load_adapter(folder: Path, model: Transformer, *, max_rank: int) -> Adapter:
+    """Load an adapter in peft's format, in the dtype and on the device of the network that it changes.
+
+    Raises ModelLoadError in the cases of `read_changes`, and for a network that several processes hold together.
+    """
+    changes = read_changes(folder, model.config, max_rank)
+    layers = dict(_layers(model))
+    if missing := sorted(changes.keys() - layers.keys()):
+        raise ModelLoadError(f"adapter {str(folder)!r} changes {missing[0]}, which adapters cannot change here")
+
+    def linear(weight: torch.Tensor) -> Linear:
+        own = weight.to(model.device, model.dtype)
+        return Linear(own, kernels=model.kernels, batch_invariant=model.batch_invariant)
+
+    return Adapter({layers[name]: LowRank(linear(each.down), linear(each.up)) for name, each in changes.items()})
+
+
+def _layers(model: Transformer) -> Iterator[tuple[str, Linear]]:
+    """Yield the matrices of the blocks by our names of their weights."""
+    prefix = "" if model.decoder is None else "encoder."
+    for start, stack in ((prefix, model.encoder), ("", model.decoder)):
+        for block in () if stack is None else stack.blocks:
+            for name, linear in block.linears.items():
+                name = "gate_up" if name == "up" and block.mlp.f.mlp.gate is not None else name
+                yield f"{start}layers.{block.index}.{name}.weight", linear

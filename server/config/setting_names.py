@@ -1,0 +1,20 @@
+"""How settings are called on the command line and in the environment. It knows no setting."""
+
+ENV_PREFIX = "LIGHTWELL_"
+
+
+def flag_name(name: str) -> str:
+    """Return `--max-num-seqs` for `max_num_seqs`."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_name(name: str) -> str:
+    """`max_num_seqs` -> `LIGHTWELL_MAX_NUM_SEQS`."""
+    return ENV_PREFIX + name.upper()
+
+
+def is_service_link(value: str) -> bool:
+    """Return whether Kubernetes set this value: LIGHTWELL_PORT=tcp://... in the pods next to a service named
+    lightwell.
+    """
+    return value.startswith("tcp://")

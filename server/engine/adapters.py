@@ -1,0 +1,74 @@
+"""Keeps the LoRA adapters of an engine, by number, and loads them while requests run. It never knows their names on
+the wire, nor which request uses one.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from model.checkpoint.folder import ModelLoadError
+from model.layers.lora import Adapter
+from model.loading.lora_loader import load_adapter
+from model.network.transformer import Transformer
+from server.engine.config import AdapterFolder
+
+logger = logging.getLogger(__name__)
+
+_NICENESS = 10
+"""Of the threads that load: steps go first."""
+
+
+class Adapters:
+    """The adapters of one network. `begin` loads in a thread of its own; the other methods are for the engine's."""
+
+    def __init__(self, model: Transformer, folders: Sequence[AdapterFolder], max_rank: int) -> None:
+        """Load what is there from the start. Raises ModelLoadError for an adapter that cannot be served."""
+        self._model = model
+        self._max_rank = max_rank
+        self._loaded = {each.number: load_adapter(each.folder, model, max_rank=max_rank) for each in folders}
+        self._dropped: set[int] = set()
+        """Numbers whose adapter is no longer wanted; a number is never used again."""
+        self._one_by_one = threading.Lock()
+
+    def of(self, number: int) -> Adapter | None:
+        """Return the adapter of a number; 0 is the network as it is. Raises ValueError if it is not loaded."""
+        if number == 0:
+            return None
+        if number not in self._loaded:
+            raise ValueError(f"there is no adapter {number}; it was unloaded")
+        return self._loaded[number]
+
+    def begin(self, number: int, folder: Path, done: Callable[[str | None], None]) -> None:
+        """Load an adapter, and call `done` with None, or with why it cannot be served, in one line. It is called from
+        another thread.
+        """
+        thread = threading.Thread(target=self._load, args=(number, folder, done), name="adapter-loader", daemon=True)
+        thread.start()
+
+    def drop(self, number: int) -> None:
+        """Forget an adapter. Its memory is free when the requests that use it have ended."""
+        self._dropped.add(number)
+        self._loaded.pop(number, None)
+
+    def _load(self, number: int, folder: Path, done: Callable[[str | None], None]) -> None:
+        torch.set_num_threads(1)  # of this thread alone
+        with contextlib.suppress(OSError, AttributeError):  # a system that has no niceness of threads
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        with self._one_by_one:
+            try:
+                self._loaded[number] = load_adapter(folder, self._model, max_rank=self._max_rank)
+            except ModelLoadError as error:
+                done(str(error))
+                return
+            except Exception as error:  # of one adapter: it must not end what runs
+                logger.exception("the adapter in %s could not be loaded", folder)
+                done(f"the adapter in {folder} could not be loaded ({type(error).__name__})")
+                return
+        if number in self._dropped:
+            self._loaded.pop(number, None)
+        done(None)

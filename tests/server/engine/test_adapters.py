@@ -1,0 +1,87 @@
+"""Requests with LoRA adapters in one engine: the same bits in any company, and adapters that come and go meanwhile."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from model.network.transformer import Transformer
+from server.engine.config import AdapterFolder
+from server.engine.request import EngineRequest
+from tests import tiny
+from tests.server.engine.driving import build, generate, load, request, run
+from tests.tiny.adapters import make_adapter
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
+PROMPT = list(range(20, 50))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    return load(tiny.make_variant("llama-gqa", tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterFolder, ...]:
+    path = tmp_path_factory.mktemp("adapters")
+    folder = tiny.make_variant("llama-gqa", path / "model")
+    for i in (1, 2):
+        make_adapter(folder, path / str(i), i)
+    return tuple(AdapterFolder(i, path / str(i)) for i in (1, 2))
+
+
+def asked(uid: int, adapter: int, *, length: int = 30, max_tokens: int = 8) -> EngineRequest:
+    return replace(request(uid, PROMPT[:length], generate(max_tokens, logprobs=2)), adapter=adapter)
+
+
+def test_answers_are_the_same_alone_together_cached_and_after_preemption(
+    model: Transformer, folders: tuple[AdapterFolder, ...]
+) -> None:
+    requests = [asked(i, i % 3, length=30 - i // 3, max_tokens=24) for i in range(9)]
+    expected = {each.uid: run(build(model, adapters=folders), [each])[each.uid] for each in requests}
+    together = build(model, num_blocks=17, adapters=folders)
+    assert run(together, requests, arrivals=[i // 2 for i in range(9)]) == expected
+    assert together.stats().num_preemptions_total > 0
+    roomy = build(model, adapters=folders, max_num_seqs=2)
+    for _ in range(2):  # the second time prefixes are cached
+        assert run(roomy, requests) == expected
+    assert roomy.stats().prefix_cache_hits_total > 0
+    assert len({tuple(expected[i].tokens) for i in range(3)}) == 3
+
+
+def test_requests_that_have_begun_keep_an_adapter_that_is_dropped(
+    model: Transformer, folders: tuple[AdapterFolder, ...]
+) -> None:
+    expected = run(build(model, adapters=folders), [asked(0, 1)])[0].tokens
+    engine = build(model, adapters=folders)
+    engine.add_request(asked(0, 1))
+    tokens = [output.token_id for output in engine.step().outputs]
+    engine.adapters.drop(1)
+    while engine.has_work:
+        tokens += [output.token_id for output in engine.step().outputs]
+    assert tokens == expected
+    with pytest.raises(ValueError, match="there is no adapter 1"):
+        engine.add_request(asked(1, 1))
+
+
+def test_an_adapter_is_loaded_while_requests_run(
+    model: Transformer, folders: tuple[AdapterFolder, ...], tmp_path: Path
+) -> None:
+    expected = run(build(model, adapters=folders), [asked(0, 2)])[0].tokens
+    engine, answers, answered = build(model), list[str | None](), threading.Semaphore(0)
+
+    def done(error: str | None) -> None:
+        answers.append(error)
+        answered.release()
+
+    engine.add_request(asked(0, 0))
+    engine.adapters.begin(7, folders[1].folder, done)
+    engine.adapters.begin(8, tmp_path, done)
+    while engine.has_work:
+        engine.step()
+    assert answered.acquire(timeout=60)
+    assert answered.acquire(timeout=60)
+    assert None in answers
+    assert any(error is not None and "adapter_config.json" in error for error in answers)
+    assert run(engine, [asked(1, 7)])[1].tokens == expected

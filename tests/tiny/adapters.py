@@ -1,0 +1,25 @@
+"""Makes LoRA adapters of the tiny checkpoints with peft."""
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from tests.tiny import theirs
+
+
+def make_adapter(folder: Path, path: Path, seed: int, **options: Any) -> Any:
+    """Write an adapter of the checkpoint's blocks, with weights that show, and return peft's model of it."""
+    torch.manual_seed(seed)
+    network = theirs(folder, torch.float32)
+    linears = [name for name, each in network.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
+    targets = [name for name in linears if any(part.isdigit() for part in name.split("."))]
+    config = peft.LoraConfig(target_modules=targets, **{"r": 3, "lora_alpha": 5, **options})
+    adapted = peft.get_peft_model(network, config).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape) * 0.1
+    adapted.save_pretrained(str(path))
+    return adapted
