@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.comparison import OURS, is_peer, milliseconds, ratio, ratio_to_best, shown, table
 from benchmarks.load import percentile
-from benchmarks.peers.engines import OURS_BFLOAT16
+from benchmarks.peers.engines import OURS_BFLOAT16, STORED
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, Figures, Subject
 
 
@@ -56,9 +56,9 @@ def capacity(points: Sequence[Point]) -> float:
 
 def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int, float]:
     """Return the tokens a second if nothing but the products took time: prompts in one pass, then a step a token.
-    There are none for int8.
+    There are none for int8 and for what is stored quantised.
     """
-    if dtype == "int8":
+    if dtype in ("int8", STORED):
         return {}
     import torch
 

@@ -13,7 +13,8 @@ affects all alike. Peers' servers that do not have their turn are stopped (SIGST
 
 Times are as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to
 the last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a
-static batch and streams nothing. The ceiling is what the matrix products of the same prompts and steps take alone
+static batch and streams nothing. GGUF files (`--models smollm2-q4_1 smollm2-q8_0 1.1b-q4_k`) are served by us and by
+llama.cpp as they are. The ceiling is what the matrix products of the same prompts and steps take alone
 (`benchmarks.ceiling`). int8 is weights of 8 bits: ours made on load, llama.cpp's Q8_0; ours in bfloat16 is shown next
 to it.
 
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from benchmarks import closed_loop, long_prompt, open_loop, serving_memory, startup
 from benchmarks.checkpoint import make_checkpoint
-from benchmarks.models import MODELS, Model, add_folders
+from benchmarks.models import GGUF_MODELS, MODELS, Model, add_folders
 from benchmarks.peers.engines import ENGINES, Setup
 from benchmarks.subjects import STATIC, Served, all_of
 
@@ -77,7 +78,7 @@ def report_model(name: str, model: Model, folder: Path, options: argparse.Namesp
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS, *GGUF_MODELS])
     parser.add_argument(
         "--dtype", nargs="+", help="of each model; by default all three of 124m, float32 of the default"
     )
@@ -109,7 +110,8 @@ def main() -> None:
     print_machine(["float32", "bfloat16"])
     if {"closed", "open", "long"} & set(options.tables):
         for name in options.models:
-            report_model(name, MODELS[name], MODELS[name].folder(options.cache), options)
+            model = (MODELS | GGUF_MODELS)[name]
+            report_model(name, model, model.folder(options.cache), options)
     if "start" in options.tables:
         engines = [name for name in options.engines if name in ENGINES]
         startup.report(options.models, engines, options.cache, options.home, options.turns)

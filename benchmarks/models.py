@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.checkpoint import make_checkpoint
+from benchmarks.gguf_models import random_q4_k, smollm2_q8_0
+from benchmarks.peers.engines import STORED
 from benchmarks.processes import ROOT
+from model.checkpoint.gguf.folder import folder_of
+from model.checkpoint.resolve import smollm2_file
 
 CACHE = ROOT / "benchmarks" / ".cache"
 
@@ -28,6 +32,18 @@ MODELS = {
     "default": Model(lambda cache: ROOT / "model" / "fables", ("float32",), (1, 8, 64), ttft_ms=100, tpot_ms=10),
 }
 """The 124M checkpoint with random weights, and the model that ships with Lightwell."""
+
+
+def _gguf(make: Callable[[Path], Path], concurrencies: tuple[int, ...] = (1, 8, 32)) -> Model:
+    return Model(lambda cache: folder_of(make(cache)), (STORED,), concurrencies, ttft_ms=500, tpot_ms=50)
+
+
+GGUF_MODELS = {
+    "smollm2-q4_1": _gguf(lambda cache: smollm2_file()),
+    "smollm2-q8_0": _gguf(smollm2_q8_0),
+    "1.1b-q4_k": _gguf(random_q4_k),
+}
+"""GGUF files, which llama.cpp serves as they are, too; they are measured when they are named."""
 
 
 def add_folders(parser: argparse.ArgumentParser) -> None:

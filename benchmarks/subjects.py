@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from benchmarks.checkpoint import random_prompts
 from benchmarks.load import Load, Timeline, closed_loop, run
-from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, Absent, Engine, Setup, lightwell_bfloat16
+from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, STORED, Absent, Engine, Setup, lightwell_bfloat16
 from benchmarks.processes import ROOT, ServerFailed
 
 PROMPT_TOKENS = 128
@@ -104,8 +104,8 @@ class StaticBatch:
 
 @contextmanager
 def static_batch(setup: Setup) -> Iterator[StaticBatch]:
-    if setup.dtype == "int8":
-        raise Absent("it has no weights of 8 bits without another library")
+    if setup.dtype in ("int8", STORED):
+        raise Absent("it has no quantised weights without another library")
     command = [sys.executable, "-m", "benchmarks.peers.static_batch", str(setup.folder), "--dtype", setup.dtype]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

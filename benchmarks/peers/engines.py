@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
+from model.checkpoint.folder import GGUF_NAME
 
 START_WITHIN = 300.0
 """Seconds until an engine must be ready. vLLM compiles when it starts."""
 HERE = Path(__file__).parent
+STORED = "stored"
+"""The format of a model whose weights are as its GGUF file has them."""
 OURS_BFLOAT16 = "lightwell bfloat16"
 """The name of our own engine without weights of 8 bits, to compare with."""
 
@@ -30,7 +33,7 @@ class Setup:
     folder: Path
     """The folder of the checkpoint."""
     dtype: str
-    """"float32", "bfloat16", or "int8": weights of 8 bits, the rest in 16."""
+    """"float32", "bfloat16", "int8" (weights of 8 bits, the rest in 16), or STORED."""
     home: Path
     """Where peers are installed."""
     slots: int = 32
@@ -74,7 +77,8 @@ class Absent(RuntimeError):
 @contextmanager
 def lightwell(setup: Setup) -> Iterator[Engine]:
     """Run Lightwell of this checkout, with the defaults."""
-    dtype = ["bfloat16", "--quantize", "int8"] if setup.dtype == "int8" else [setup.dtype]
+    formats = {"int8": ["bfloat16", "--quantize", "int8"], STORED: ["auto"]}
+    dtype = formats.get(setup.dtype, [setup.dtype])
     arguments = [str(setup.folder), "--dtype", *dtype, "--served-model-name", "model"]
     with serve(arguments, START_WITHIN, environment=setup.environment) as server:
         yield Engine("lightwell", server, "model", has_watchdog=True)
@@ -90,6 +94,8 @@ def lightwell_bfloat16(setup: Setup) -> Iterator[Engine]:
 @contextmanager
 def vllm(setup: Setup) -> Iterator[Engine]:
     """Run `vllm serve` of the CPU build."""
+    if setup.dtype == STORED:
+        raise Absent("it serves GGUF files by a plugin alone")
     if setup.dtype == "int8":
         raise Absent("of the weights that it loads it makes int8 only of the experts of a mixture")
     install(HERE / "install_vllm.sh", setup.home / "vllm")
@@ -105,8 +111,10 @@ def vllm(setup: Setup) -> Iterator[Engine]:
 def llama(setup: Setup) -> Iterator[Engine]:
     """Run `llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format."""
     install(HERE / "install_llama.sh", setup.home / "llama")
-    kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}[setup.dtype]
+    kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", STORED: ""}[setup.dtype]
     converted = setup.home / "gguf" / f"{setup.folder.name}-{kind}.gguf"
+    if setup.dtype == STORED:
+        converted = setup.folder / GGUF_NAME
     if not converted.exists():
         converted.parent.mkdir(exist_ok=True)
         source = setup.home / "llama" / "source"
