@@ -139,6 +139,18 @@ KEYS = (
     ),
 )  # fmt: skip
 
+ADAPTERS = (
+    lines(
+        "Requests by adapter", "reqps", "Who uses which LoRA adapter; 0 where there are none.",
+        ask("sum by (lora_name) (rate(lightwell_lora_requests_total{HERE}[SPAN])) or vector(0)", "{{lora_name}}"),
+        width=12,
+    ),
+    lines(
+        "Adapters loaded", "short", "At most --max-loras of a server.",
+        ask("sum by (instance) (lightwell_lora_adapter_info{HERE}) or vector(0)", "{{instance}}"), width=12,
+    ),
+)  # fmt: skip
+
 ROWS = {
     "Now": NOW,
     "Traffic": TRAFFIC,
@@ -148,6 +160,7 @@ ROWS = {
     "Errors": ERRORS,
     "Workers": WORKERS,
     "API keys": KEYS,
+    "LoRA adapters": ADAPTERS,
 }
 
 
