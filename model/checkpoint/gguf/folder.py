@@ -24,7 +24,7 @@ _FORMAT = 1
 
 def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
     """Return the folder of a GGUF file, which is made unless it is there. sampling: fields of generation_config.json
-    that the model's authors recommend, which GGUF files leave out.
+    that the model is to have, which GGUF files leave out.
 
     Raises ModelLoadError for a file that cannot be read or is not served, or where no folder can be made.
     """
