@@ -22,6 +22,13 @@ _LLAMA3_WORDS = (
 )
 """How Llama 3's tokenizer cuts text, as its tokenizer.json says; Qwen 2's differs in numbers, digit by digit."""
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = tuple(rf"[^\r\n\p{{L}}\p{{N}}]?{letters}" for letters in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*"))
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN_WORDS = "|".join(_CASED) + r"|\p{N}" + _REST
+"""How Mistral Nemo's tokenizer cuts text: a word ends before an upper-case letter that follows a lower-case one."""
+_GPT4O_WORDS = "|".join(f"{word}(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for word in _CASED) + r"|\p{N}{1,3}" + _REST
+"""How GPT-4o's tokenizer cuts text, which Phi-4-mini has too."""
 _NAMED = {
     "bos": "bos",
     "eos": "eos",
@@ -99,7 +106,7 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
             raise ModelLoadError(
                 f"GGUF metadata: {_PREFIX}merges has the entry {found!r}; two tokens that make a third are expected"
             )
-    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     tokenizer.pre_tokenizer = _WORDS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = _ends(metadata) or processors.ByteLevel(trim_offsets=False)
@@ -123,9 +130,19 @@ _WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
     "smollm": _digits,
     "llama-bpe": lambda: _split(_LLAMA3_WORDS),
+    "llama3": lambda: _split(_LLAMA3_WORDS),
+    "llama-v3": lambda: _split(_LLAMA3_WORDS),
+    "dbrx": lambda: _split(_LLAMA3_WORDS),
     "qwen2": lambda: _split(_QWEN2_WORDS),
+    "deepseek-r1-qwen": lambda: _split(_QWEN2_WORDS),
+    "gpt-4o": lambda: _split(_GPT4O_WORDS),
+    "tekken": lambda: _split(_TEKKEN_WORDS),
 }
 """How text is cut into words before pairs are merged, by llama.cpp's names."""
+_WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "tekken")
+"""Where a word that is a token is that token, whatever its merges would be; a text begins with a token of its own there
+if the file does not say otherwise.
+"""
 
 
 def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
@@ -209,7 +226,7 @@ def _ends(metadata: Mapping[str, Any]) -> processors.PostProcessor | None:
 
 def _adds_bos(metadata: Mapping[str, Any]) -> bool:
     """Return whether llama.cpp begins a text with a token of its own where the file does not say."""
-    return metadata.get(f"{_PREFIX}pre") == "llama-bpe"
+    return metadata.get(f"{_PREFIX}pre") in _WHOLE_WORDS_FIRST
 
 
 _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {
