@@ -11,7 +11,7 @@ from pathlib import Path
 Fingerprint = Mapping[str, str]
 """The fingerprint of each file, by its name in the folder."""
 
-_READ_BY_A_MODEL = (".json", ".safetensors", ".bin", ".txt", ".model", ".jinja")
+_READ_BY_A_MODEL = (".json", ".safetensors", ".bin", ".gguf", ".txt", ".model", ".jinja")
 _WHOLE = 1 << 24
 _HEAD = 1 << 20
 """Bytes: files of up to `_WHOLE` are read whole, of others the first `_HEAD`."""
