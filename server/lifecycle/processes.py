@@ -107,7 +107,8 @@ class LightwellServer:
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it, and return the exit status."""
         try:
-            weights = (file for file in self._worker.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+            formats = (".safetensors", ".bin", ".gguf")
+            weights = (file for file in self._worker.config.model.glob("*") if file.suffix in formats)
             prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
             self.supervisor.launch_all()  # first: they take longest to start
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
