@@ -15,22 +15,22 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows [N, K] of a weight whose inputs share scales: a number is scale * value + least, rounded once to float32.
+    """Rows [N, K] of a weight whose inputs share scales: a number is scale * value + min, rounded once to float32.
 
-    The scale of an input is that of its span of inputs, times the factor of its group within the span if there are
-    factors; so is the least. Both products are exact in float32.
+    The scale of an input is that of its superblock of inputs, times the factor of its group within the superblock if
+    there are factors; so is the min. Both products are exact in float32.
     """
 
     codes: Tensor
     """[N, K]: int8, which are the values, or uint8 from 0 to 15, which choose among `values`."""
     scales: Tensor
-    """[N, K / span] float16."""
-    leasts: Tensor | None = None
-    """[N, K / span] float16, or None if all are 0."""
+    """[N, K / superblock] float16."""
+    mins: Tensor | None = None
+    """[N, K / superblock] float16, or None if all are 0."""
     scale_factors: Tensor | None = None
-    """[N, K / group] int8, or None if a span is one group."""
-    least_factors: Tensor | None = None
-    """[N, K / group] uint8, where there are scale factors and leasts."""
+    """[N, K / group] int8, or None if a superblock is one group."""
+    min_factors: Tensor | None = None
+    """[N, K / group] uint8, where there are scale factors and mins."""
     values: tuple[int, ...] | None = None
     """The 16 values that codes of 4 bits choose among, each an int8, or None where codes are the values."""
 
@@ -40,14 +40,14 @@ class GroupedRows:
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
-    def span(self) -> int:
+    def superblock(self) -> int:
         """Return the number of inputs that share a scale."""
         return self.codes.shape[1] // self.scales.shape[1]
 
     @property
     def group(self) -> int:
         """Return the number of inputs that share a factor."""
-        return self.span if self.scale_factors is None else self.codes.shape[1] // self.scale_factors.shape[1]
+        return self.superblock if self.scale_factors is None else self.codes.shape[1] // self.scale_factors.shape[1]
 
     def to_dense(self) -> Tensor:
         """Return the numbers [N, K], float32."""
@@ -55,10 +55,10 @@ class GroupedRows:
         if self.values is not None:
             values = torch.tensor(self.values, dtype=torch.float32, device=self.codes.device)[self.codes.int()]
         scales = self._per_input(self.scales, self.scale_factors)
-        if self.leasts is None:
+        if self.mins is None:
             return scales * values
         # The product is exact in float64, and so the sum is rounded once.
-        sums = scales.double() * values.double() + self._per_input(self.leasts, self.least_factors).double()
+        sums = scales.double() * values.double() + self._per_input(self.mins, self.min_factors).double()
         return sums.float()
 
     def select(self, rows: Tensor) -> "GroupedRows":
@@ -71,14 +71,14 @@ class GroupedRows:
             self,
             codes=self.codes[rows],
             scales=self.scales[rows],
-            leasts=of(self.leasts),
+            mins=of(self.mins),
             scale_factors=of(self.scale_factors),
-            least_factors=of(self.least_factors),
+            min_factors=of(self.min_factors),
         )
 
-    def _per_input(self, per_span: Tensor, factors: Tensor | None) -> Tensor:
+    def _per_input(self, per_superblock: Tensor, factors: Tensor | None) -> Tensor:
         """Return the number of each input [N, K], float32."""
-        numbers, width = per_span.float(), self.codes.shape[1]
+        numbers, width = per_superblock.float(), self.codes.shape[1]
         if factors is not None:
             numbers = numbers.repeat_interleave(factors.shape[1] // numbers.shape[1], 1) * factors.float()
         return numbers.repeat_interleave(width // numbers.shape[1], 1)

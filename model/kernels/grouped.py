@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_product
 from model.kernels.library import kernels
 from model.kernels.products import BLOCK, DOT, Arithmetic
 from model.quantized import GroupedRows
@@ -28,7 +28,7 @@ class _Grouping(ctypes.Structure):
     """`Grouping` of `grouped.h`."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("bits", "group", "span", "has_least", "is_nested")),
+        *((name, ctypes.c_int32) for name in ("bits", "group", "superblock", "has_min", "is_nested")),
         ("values", ctypes.c_int8 * 16),
     )
 
@@ -71,7 +71,7 @@ class GroupedWeight:
             block, begin = block + count, begin + count * size
 
     def _pack(self, part: GroupedRows, grouping: _Grouping, block: int, begin: int) -> None:
-        arrays = [part.codes, part.scales, part.leasts, part.scale_factors, part.least_factors]
+        arrays = [part.codes, part.scales, part.mins, part.scale_factors, part.min_factors]
         kept = [None if each is None else each.contiguous() for each in arrays]
         kernels().call(
             "pack_grouped",
@@ -110,13 +110,7 @@ class GroupedWeight:
         bias [N] is of the dtype of x. Only AMX rounds the weight's numbers to bfloat16 first. Dot products of bfloat16
         multiply the values of its codes, which bfloat16 holds, and everything else its numbers in float32.
         """
-        kind = check_numbers("x", x, 2)
-        if x.shape[1] != self.num_inputs:
-            raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
-        if bias is not None:
-            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
         out = x.new_empty(len(x), self.num_outputs)
         extra = (self._arithmetic,) if x.dtype == torch.bfloat16 else ()
         kernels().call(
@@ -133,8 +127,8 @@ def _grouping(part: GroupedRows) -> _Grouping:
     return _Grouping(
         bits=8 if part.values is None else 4,
         group=part.group,
-        span=part.span,
-        has_least=part.leasts is not None,
+        superblock=part.superblock,
+        has_min=part.mins is not None,
         is_nested=part.scale_factors is not None,
         values=(ctypes.c_int8 * 16)(*(part.values or ())),
     )
@@ -142,7 +136,7 @@ def _grouping(part: GroupedRows) -> _Grouping:
 
 def _block_bytes(grouping: _Grouping, num_inputs: int) -> int:
     """Return the bytes of a block of 64 outputs."""
-    numbers = 2 if grouping.has_least else 1
+    numbers = 2 if grouping.has_min else 1
     group = (numbers * BLOCK if grouping.is_nested else 0) + grouping.group * BLOCK * grouping.bits // 8
-    span = 2 * numbers * BLOCK + grouping.span // grouping.group * group
-    return int(_LINE + num_inputs // grouping.span * span)
+    superblock = 2 * numbers * BLOCK + grouping.superblock // grouping.group * group
+    return int(_LINE + num_inputs // grouping.superblock * superblock)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, check_axes, check_product, check_tensor
 from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
 from model.kernels.products import BLOCK
@@ -65,13 +65,7 @@ class Int8BlockedWeight:
 
         x and bias [N] are float32 or bfloat16. A row with a number that is not finite becomes NaN.
         """
-        kind = check_numbers("x", x, 2)
-        if x.shape[1] != self.num_inputs:
-            raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
-        if bias is not None:
-            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
         out = x.new_empty(len(x), self.num_outputs)
         kernels().call(
             f"product_int8_{kind}",

@@ -69,7 +69,7 @@ def _q4_0(blocks: Tensor) -> GroupedRows:
 
 
 def _q4_1(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, least, 16 bytes as in Q4_0. A number is scale * q + least."""
+    """Bytes: scale, min, 16 bytes as in Q4_0. A number is scale * q + min."""
     codes = _whole(_nibbles(blocks[:, :, 4:]))
     return GroupedRows(codes, _halves(blocks, 0), _halves(blocks, 2), values=_NIBBLES)
 
@@ -87,7 +87,7 @@ def _q5_0(blocks: Tensor) -> GroupedRows:
 
 
 def _q5_1(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, least, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + least."""
+    """Bytes: scale, min, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + min."""
     codes = (_nibbles(blocks[:, :, 8:]) | _fifth_bits(blocks, 4)).to(torch.int8)
     return GroupedRows(_whole(codes), _halves(blocks, 0), _halves(blocks, 2))
 
@@ -103,19 +103,19 @@ def _iq4_nl(blocks: Tensor) -> GroupedRows:
 
 
 def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of 8 groups of scales [N, 8 B] int8 and of leasts uint8, of 6 bits each, from 12 bytes at the
+    """Return the factors of 8 groups of scales [N, 8 B] int8 and of mins uint8, of 6 bits each, from 12 bytes at the
     fourth: of the first four groups in the lower 6 bits, of the others' the upper 2 bits above those, and the lower 4
     in the last four bytes.
     """
-    scales, leasts, rest = (blocks[:, :, first : first + 4] for first in (4, 8, 12))
+    scales, mins, rest = (blocks[:, :, first : first + 4] for first in (4, 8, 12))
     scales = torch.cat([scales & 63, rest & 15 | scales >> 6 << 4], -1)
-    leasts = torch.cat([leasts & 63, rest >> 4 | leasts >> 6 << 4], -1)
-    return scales.to(torch.int8).flatten(1), leasts.flatten(1)
+    mins = torch.cat([mins & 63, rest >> 4 | mins >> 6 << 4], -1)
+    return scales.to(torch.int8).flatten(1), mins.flatten(1)
 
 
 def _nested(codes: Tensor, blocks: Tensor, values: tuple[int, ...] | None) -> GroupedRows:
-    """Return rows of 256 numbers a block, in 8 groups. Bytes: scale, least, 12 bytes of factors, and the codes. A
-    number is scale * factor * q - least * factor.
+    """Return rows of 256 numbers a block, in 8 groups. Bytes: scale, min, 12 bytes of factors, and the codes. A
+    number is scale * factor * q - min * factor.
     """
     return GroupedRows(_whole(codes), _halves(blocks, 0), -_halves(blocks, 2), *_factors(blocks), values)
 

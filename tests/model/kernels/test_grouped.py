@@ -36,15 +36,15 @@ def by_hand(part: GroupedRows) -> torch.Tensor:
     inputs = torch.arange(part.shape[1])
     codes = part.codes.long()
     values = codes if part.values is None else torch.tensor(part.values)[codes]
-    scales = part.scales.double()[:, inputs // part.span]
-    leasts = torch.zeros(part.shape, dtype=torch.float64)
-    if part.leasts is not None:
-        leasts = part.leasts.double()[:, inputs // part.span]
+    scales = part.scales.double()[:, inputs // part.superblock]
+    mins = torch.zeros(part.shape, dtype=torch.float64)
+    if part.mins is not None:
+        mins = part.mins.double()[:, inputs // part.superblock]
     if part.scale_factors is not None:
         scales = scales * part.scale_factors.double()[:, inputs // part.group]
-    if part.least_factors is not None:
-        leasts = leasts * part.least_factors.double()[:, inputs // part.group]
-    return scales * values.double() + leasts
+    if part.min_factors is not None:
+        mins = mins * part.min_factors.double()[:, inputs // part.group]
+    return scales * values.double() + mins
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

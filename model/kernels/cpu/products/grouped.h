@@ -1,16 +1,16 @@
 // Weights whose inputs share scales in groups, as GGUF files and most others with 4 bits have them. They stay so in
 // memory, and some inputs of a block at a time are written out as the forms of products.h want them.
 //
-// A number is scale * value + least. Its value is a code of 8 bits with a sign, or one of a block's 16 values, which a
-// code of 4 bits chooses. Scale and least are float16 numbers of some inputs of an output, a span; where groups of a
-// span differ, each has a whole number too by which the span's are multiplied. Every product here but the last sum is
-// exact in float32, so a number is what whoever made the file meant, rounded once.
+// A number is scale * value + min. Its value is a code of 8 bits with a sign, or one of a block's 16 values, which a
+// code of 4 bits chooses. Scale and min are float16 numbers, which the inputs of a superblock share; where groups of a
+// superblock differ, each has whole numbers by which these are multiplied. Every product here but the last sum is exact
+// in float32, so a number is what whoever made the file meant, rounded once.
 //
-// A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last one
-// filled up with zeros. A block is its `Grouping`, filled up to a line, and its spans: 64 float16 scales, then 64 leasts
-// if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8 for leasts;
-// then for each pair of inputs the codes of 64 outputs: 64 bytes, the first input in the lower four bits, or 64 bytes
-// for either input.
+// A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
+// one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 float16 scales,
+// then 64 mins if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8
+// for mins; then for each pair of inputs the codes of 64 outputs: 64 bytes, the first input in the lower four bits, or
+// 64 bytes for either input.
 #pragma once
 
 #include "products/products.h"
@@ -20,13 +20,13 @@ namespace grouped {
 
 // Same fields as in grouped.py.
 struct Grouping {
-  int32_t bits, group, span, has_least, is_nested;
+  int32_t bits, group, superblock, has_min, is_nested;
   int8_t values[16];
 
-  long group_head() const { return is_nested ? (has_least ? 2 * BLOCK : BLOCK) : 0; }
+  long group_head() const { return is_nested ? (has_min ? 2 * BLOCK : BLOCK) : 0; }
   long group_bytes() const { return group_head() + group * BLOCK * bits / 8; }
-  long span_head() const { return 2 * BLOCK * (has_least ? 2 : 1); }
-  long span_bytes() const { return span_head() + span / group * group_bytes(); }
+  long superblock_head() const { return 2 * BLOCK * (has_min ? 2 : 1); }
+  long superblock_bytes() const { return superblock_head() + superblock / group * group_bytes(); }
 };
 constexpr long HEAD = LINE;
 static_assert(sizeof(Grouping) <= HEAD);
@@ -80,8 +80,8 @@ ALWAYS_INLINE void look_up(const uint8_t* codes, const int8_t* values, int8_t* l
   const __m256i mask = _mm256_set1_epi8(15);
   for (long i = 0; i < BLOCK; i += 32) {
     const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower + i), _mm256_shuffle_epi8(table, _mm256_and_si256(both, mask)));
+    const __m256i low = _mm256_and_si256(both, mask), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower + i), _mm256_shuffle_epi8(table, low));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper + i), _mm256_shuffle_epi8(table, high));
   }
 #else
@@ -108,21 +108,21 @@ ALWAYS_INLINE void put_pair(const Vector& even, const Vector& odd, Word* to) {
 
 constexpr int VECTORS = BLOCK / LANES;
 
-// A group of a block: the scales and leasts of its outputs, and its codes.
+// A group of a block: the scales and mins of its outputs, and its codes.
 struct Group {
-  Vector scales[VECTORS], leasts[VECTORS];
+  Vector scales[VECTORS], mins[VECTORS];
   const uint8_t* codes;
 };
 ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long number, Group& group) {
-  const long groups_of_span = all.span / all.group;
-  const uint8_t* span = block + HEAD + number / groups_of_span * all.span_bytes();
-  const uint8_t* at = span + all.span_head() + number % groups_of_span * all.group_bytes();
+  const long groups_of_superblock = all.superblock / all.group;
+  const uint8_t* superblock = block + HEAD + number / groups_of_superblock * all.superblock_bytes();
+  const uint8_t* at = superblock + all.superblock_head() + number % groups_of_superblock * all.group_bytes();
   unrolled<VECTORS>([&](auto v) {
-    group.scales[v] = load_halves(span + v * 2 * LANES);
-    group.leasts[v] = all.has_least ? load_halves(span + 2 * BLOCK + v * 2 * LANES) : zeros();
+    group.scales[v] = load_halves(superblock + v * 2 * LANES);
+    group.mins[v] = all.has_min ? load_halves(superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
     if (all.is_nested) {
       group.scales[v] = group.scales[v] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
-      if (all.has_least) group.leasts[v] = group.leasts[v] * load_whole(at + BLOCK + v * LANES);
+      if (all.has_min) group.mins[v] = group.mins[v] * load_whole(at + BLOCK + v * LANES);
     }
   });
   group.codes = at + all.group_head();
@@ -149,8 +149,8 @@ void write_out(const uint8_t* block, long first, long end, Out* out) {
         at += 2 * BLOCK;
       }
       unrolled<VECTORS>([&](auto v) {
-        put_pair(fma(group.scales[v], load_whole(even + v * LANES), group.leasts[v]),
-                 fma(group.scales[v], load_whole(odd + v * LANES), group.leasts[v]), out + v * LANES);
+        put_pair(fma(group.scales[v], load_whole(even + v * LANES), group.mins[v]),
+                 fma(group.scales[v], load_whole(odd + v * LANES), group.mins[v]), out + v * LANES);
       });
     }
   }
@@ -174,15 +174,14 @@ constexpr long MANY_INPUTS = 512;  // that many rows pass over at once
 ALWAYS_INLINE void write_values(const Grouping& all, const uint8_t* codes, Word* out) {
   alignas(64) uint16_t values[32] = {};
   for (int i = 0; i < 16; ++i) store_one(values + i, float(all.values[i]));
-  const __m512i table = _mm512_load_si512(values), low_bits = _mm512_set1_epi32(0x000F000F);
+  const __m512i table = _mm512_load_si512(values);
   for (long pair = 0; pair < all.group / 2; ++pair, out += BLOCK) {
     __builtin_prefetch(codes + AHEAD);
     if (all.bits == 4) {
       unrolled<VECTORS>([&](auto v) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + v);
-        const __m512i both = _mm512_maskz_cvtepu8_epi32(0xFFFF, bytes);
-        const __m512i places = _mm512_and_si512(_mm512_or_si512(both, _mm512_slli_epi32(both, 12)), low_bits);
-        _mm512_store_si512(out + v * LANES, _mm512_permutexvar_epi16(places, table));
+        const Words both = (Words)_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes), places = (both | both << 12) & 0x000F000F;
+        _mm512_store_si512(out + v * LANES, _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)places, table));
       });
       codes += BLOCK;
     } else {
@@ -215,10 +214,10 @@ void add_group(const bfloat16* x, long stride, const Grouping& all, const Group&
   for (long k = 0; k < all.group; k += Paired::INPUTS, values += BLOCK) Paired::step(x + k, stride, values, t);
   unrolled<R>([&](auto r) {
     float* to = sums + r * BLOCK;
-    const float of_row = all.has_least ? sum_of_row(x + r * stride, all.group) : 0.0f;
+    const float of_row = all.has_min ? sum_of_row(x + r * stride, all.group) : 0.0f;
     unrolled<VECTORS>([&](auto v) {
       Vector sum = begins ? zeros() : load(to + v * LANES);
-      if (all.has_least) sum = fma(group.leasts[v], of_row, sum);
+      if (all.has_min) sum = fma(group.mins[v], of_row, sum);
       store(to + v * LANES, fma(group.scales[v], t[r][v], sum));
     });
   });

@@ -9,47 +9,35 @@ namespace {
 template <class Form, class T>
 void multiply_grouped(const T* x, const void* w, const T* bias, T* out, long num_rows, long K, long N,
                       long activation) {
-  if (num_rows == 0 || N == 0) return;
-  const Cuts cuts(num_rows, N);
-  parallel(cuts.num_parts(), [&](long part) {
-    const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
-    const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
-    const auto* rows = rows_for<Form>(x + first * K, count, K);
-    float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
-    const InUse<Form> in_use;
-    for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
-      const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-      grouped::sum_grouped<Form>(rows, laid_stride<Form>(K), count, grouped::block_at(w, block), K, sums,
-                                 [&](long r, long num) {
-        store_block(sums + r * BLOCK, num, width, bias ? bias + column : nullptr, activation,
-                    out + (first + r) * N + column, N);
-      });
-    }
+  multiply_by<Form>(x, bias, out, num_rows, K, N, activation,
+                    [&](const auto* rows, long count, long block, float* sums, auto finish) {
+    grouped::sum_grouped<Form>(rows, laid_stride<Form>(K), count, grouped::block_at(w, block), K, sums, finish);
   });
 }
 
 // The codes, scales and so on of `count` outputs, from the first one on, as `pack_grouped` below.
 struct Source {
   const uint8_t* codes;
-  const uint16_t *scales, *leasts;
-  const uint8_t *scale_factors, *least_factors;
+  const uint16_t *scales, *mins;
+  const uint8_t *scale_factors, *min_factors;
 };
 
 void pack_block(const Source& from, const grouped::Grouping& all, long count, long K, uint8_t* block) {
-  const long spans = K / all.span, groups = K / all.group, groups_of_span = all.span / all.group;
-  memset(block, 0, grouped::HEAD + spans * all.span_bytes());
+  const long superblocks = K / all.superblock, groups = K / all.group;
+  const long groups_of_superblock = all.superblock / all.group;
+  memset(block, 0, grouped::HEAD + superblocks * all.superblock_bytes());
   memcpy(block, &all, sizeof all);
   for (long n = 0; n < count; ++n)
-    for (long s = 0; s < spans; ++s) {
-      uint8_t* span = block + grouped::HEAD + s * all.span_bytes();
-      memcpy(span + 2 * n, from.scales + n * spans + s, 2);
-      if (all.has_least) memcpy(span + 2 * (BLOCK + n), from.leasts + n * spans + s, 2);
-      for (long i = 0; i < groups_of_span; ++i) {
-        const long g = s * groups_of_span + i;
-        uint8_t* at = span + all.span_head() + i * all.group_bytes();
+    for (long s = 0; s < superblocks; ++s) {
+      uint8_t* superblock = block + grouped::HEAD + s * all.superblock_bytes();
+      memcpy(superblock + 2 * n, from.scales + n * superblocks + s, 2);
+      if (all.has_min) memcpy(superblock + 2 * (BLOCK + n), from.mins + n * superblocks + s, 2);
+      for (long i = 0; i < groups_of_superblock; ++i) {
+        const long g = s * groups_of_superblock + i;
+        uint8_t* at = superblock + all.superblock_head() + i * all.group_bytes();
         if (all.is_nested) {
           at[n] = from.scale_factors[n * groups + g];
-          if (all.has_least) at[BLOCK + n] = from.least_factors[n * groups + g];
+          if (all.has_min) at[BLOCK + n] = from.min_factors[n * groups + g];
         }
         at += all.group_head() + n;
         const uint8_t* codes = from.codes + n * K + g * all.group;
@@ -69,7 +57,7 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
 // Row n of a block, numbers of float32: row [K].
 void read_row(const uint8_t* block, long n, long K, float* row) {
   const grouped::Grouping all = grouped::grouping_of(block);
-  const long groups_of_span = all.span / all.group;
+  const long groups_of_superblock = all.superblock / all.group;
   const auto half = [](const uint8_t* at) {
     alignas(64) uint8_t lanes[2 * LANES] = {};
     memcpy(lanes, at, 2);
@@ -78,19 +66,19 @@ void read_row(const uint8_t* block, long n, long K, float* row) {
     return numbers[0];
   };
   for (long g = 0; g < K / all.group; ++g) {
-    const uint8_t* span = block + grouped::HEAD + g / groups_of_span * all.span_bytes();
-    const uint8_t* at = span + all.span_head() + g % groups_of_span * all.group_bytes();
-    float scale = half(span + 2 * n), least = all.has_least ? half(span + 2 * (BLOCK + n)) : 0.0f;
+    const uint8_t* superblock = block + grouped::HEAD + g / groups_of_superblock * all.superblock_bytes();
+    const uint8_t* at = superblock + all.superblock_head() + g % groups_of_superblock * all.group_bytes();
+    float scale = half(superblock + 2 * n), min = all.has_min ? half(superblock + 2 * (BLOCK + n)) : 0.0f;
     if (all.is_nested) {
       scale = scale * float(int8_t(at[n]));
-      if (all.has_least) least = least * float(at[BLOCK + n]);
+      if (all.has_min) min = min * float(at[BLOCK + n]);
     }
     at += all.group_head() + n;
     for (long k = 0; k < all.group; k += 2, row += 2) {
       int8_t even, odd;
       if (all.bits == 4) even = all.values[*at & 15], odd = all.values[*at >> 4], at += BLOCK;
       else even = int8_t(at[0]), odd = int8_t(at[BLOCK]), at += 2 * BLOCK;
-      row[0] = fma(scale, float(even), least), row[1] = fma(scale, float(odd), least);
+      row[0] = fma(scale, float(even), min), row[1] = fma(scale, float(odd), min);
     }
   }
 }
@@ -116,7 +104,7 @@ EXPORT(void, product_grouped_f32)
   using namespace LEVEL;
   multiply_grouped<Float>(x, w, bias, out, num_rows, K, N, activation);
 }
-// arithmetic: 0 multiplies float32 numbers; 1 multiplies as bfloat16, to which the weight is rounded, where the level can
+// arithmetic: 0 multiplies float32 numbers; 1 multiplies as bfloat16 where the level can
 EXPORT(void, product_grouped_bf16)
 (const uint16_t* x, const void* w, const uint16_t* bias, uint16_t* out, long num_rows, long K, long N, long activation,
  long arithmetic) {
@@ -126,20 +114,19 @@ EXPORT(void, product_grouped_bf16)
   multiply_grouped<Float>(x, w, bias, out, num_rows, K, N, activation);
 }
 
-// The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / span] float16,
-// leasts of that shape or null, and factors [N][K / group] of both or null. grouping: a `Grouping`.
+// The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / superblock] in
+// float16, mins of that shape or null, and factors [N][K / group] of both or null. grouping: a `Grouping`.
 EXPORT(void, pack_grouped)
-(const uint8_t* codes, const uint16_t* scales, const uint16_t* leasts, const uint8_t* scale_factors,
- const uint8_t* least_factors, const void* grouping, uint8_t* w, long block, long begin, long K, long N) {
+(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, const uint8_t* scale_factors,
+ const uint8_t* min_factors, const void* grouping, uint8_t* w, long block, long begin, long K, long N) {
   using namespace LEVEL;
   grouped::Grouping all;
   memcpy(&all, grouping, sizeof all);
-  const long bytes = grouped::HEAD + K / all.span * all.span_bytes();
+  const long bytes = grouped::HEAD + K / all.superblock * all.superblock_bytes();
   parallel((N + BLOCK - 1) / BLOCK, [&](long b) {
-    const long n = b * BLOCK;
-    const Source from{codes + n * K, scales + n * (K / all.span), leasts ? leasts + n * (K / all.span) : nullptr,
-                      scale_factors ? scale_factors + n * (K / all.group) : nullptr,
-                      least_factors ? least_factors + n * (K / all.group) : nullptr};
+    const long n = b * BLOCK, scale = n * (K / all.superblock), factor = n * (K / all.group);
+    const Source from{codes + n * K, scales + scale, mins ? mins + scale : nullptr,
+                      scale_factors ? scale_factors + factor : nullptr, min_factors ? min_factors + factor : nullptr};
     reinterpret_cast<int64_t*>(w)[block + b] = begin + b * bytes;
     pack_block(from, all, N - n < BLOCK ? N - n : BLOCK, K, w + begin + b * bytes);
   });

@@ -53,12 +53,13 @@ ALWAYS_INLINE const typename Form::Number* rows_for(const T* x, long count, long
   }
 }
 
-// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
-template <class Form, class T>
-void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
+// out [num_rows][N] = activation(x [num_rows][K] times a weight + bias [N] or null), rounded once. sum(rows, count,
+// block, sums, finish) makes the sums of `count` rows, as the form takes them, with a block of the weight, as
+// `sum_block` does.
+template <class Form, class T, class S>
+void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long N, long activation, S sum) {
   if (num_rows == 0 || N == 0) return;
   const Cuts cuts(num_rows, N);
-  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
   parallel(cuts.num_parts(), [&](long part) {
     const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
     const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
@@ -67,11 +68,21 @@ void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, l
     const InUse<Form> in_use;
     for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
       const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-      sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, [&](long r, long num) {
+      sum(rows, count, block, sums, [&](long r, long num) {
         store_block(sums + r * BLOCK, num, width, bias ? bias + column : nullptr, activation,
                     out + (first + r) * N + column, N);
       });
     }
+  });
+}
+
+// The same with a weight w in the form's own layout.
+template <class Form, class T>
+void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
+  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+  multiply_by<Form>(x, bias, out, num_rows, K, N, activation,
+                    [&](const auto* rows, long count, long block, float* sums, auto finish) {
+    sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, finish);
   });
 }
 
