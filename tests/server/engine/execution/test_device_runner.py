@@ -43,7 +43,9 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _crowd() -> list[EngineRequest]:
-    """Return requests with prompts of all lengths: greedy, drawn, with edits, log-probabilities and captures."""
+    """Return requests with prompts of all lengths: greedy, drawn, with edits, log-probabilities and captures. The last
+    two are a long answer and a short prompt that comes while only that runs: a mixed step, whatever else is drawn.
+    """
     options: list[dict[str, Any]] = [
         {"temperature": 0.9, "top_p": 0.95, "logprobs": 2},
         {"temperature": 0.8, "top_k": 7},
@@ -67,6 +69,8 @@ def _crowd() -> list[EngineRequest]:
             random.randrange(2, 8), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
         )
         crowd.append(request(uid, prompt, task))
+    crowd.append(request(len(crowd), [2, 3], generate(60, ignore_eos=True)))
+    crowd.append(request(len(crowd), [3, 4, 5], generate(2, ignore_eos=True)))
     return crowd
 
 
@@ -125,7 +129,7 @@ def _assert_alike(found: dict[int, Answer], expected: dict[int, Answer]) -> None
 @pytest.mark.parametrize("name", ["llama-gqa", random.choice(tiny.DECODERS)], ids=["llama", "another"])
 def test_any_traffic_is_answered_as_by_plain_torch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, crowd = tiny.make_variant(name, tmp_path), _crowd()
-    arrivals = sorted(random.randrange(5) for _ in crowd)
+    arrivals = [*sorted(random.randrange(5) for _ in crowd[2:]), 5, 40]
     options: dict[str, Any] = {"num_blocks": 40, "block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 24}
     plain = load(folder, device=DEVICE, kernels=KernelConfig("torch"))
     expected = run(build(plain, **options), crowd, arrivals=arrivals)
