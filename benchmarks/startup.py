@@ -25,8 +25,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.comparison import OURS, ratio, table
 from benchmarks.load import stream_completion
-from benchmarks.models import MODELS, add_folders
-from benchmarks.peers.engines import ENGINES, Absent, Setup
+from benchmarks.models import GGUF_MODELS, MODELS, add_folders
+from benchmarks.peers.engines import ENGINES, STORED, Absent, Setup
 from benchmarks.processes import ROOT, ServerFailed
 from benchmarks.subjects import vocabulary_of
 
@@ -111,10 +111,11 @@ def table_of_starts(title: str, found: dict[str, list[Start]]) -> str:
 
 
 def report(models: Sequence[str], names: Sequence[str], cache: Path, home: Path, turns: int) -> None:
-    """Print a table for each of `models` (of MODELS)."""
+    """Print a table for each of `models` (of MODELS and GGUF_MODELS)."""
     for model in models:
-        found = measure(names, Setup(MODELS[model].folder(cache), DTYPE, home), turns)
-        print(f"{table_of_starts(f'start, {model}, {DTYPE}', found)}\n", flush=True)
+        dtype = STORED if model in GGUF_MODELS else DTYPE
+        found = measure(names, Setup((MODELS | GGUF_MODELS)[model].folder(cache), dtype, home), turns)
+        print(f"{table_of_starts(f'start, {model}, {dtype}', found)}\n", flush=True)
 
 
 def table_of_container(build_image: str) -> str:
@@ -132,7 +133,7 @@ def table_of_container(build_image: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS, *GGUF_MODELS])
     parser.add_argument("--engines", nargs="+", default=[*ENGINES], choices=[*ENGINES])
     parser.add_argument("--turns", type=int, default=5, help="starts of each engine after the first")
     parser.add_argument("--build-image", metavar="SCRIPT", help="what builds the image and runs commands in it")

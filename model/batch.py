@@ -44,7 +44,7 @@ class Span(NamedTuple):
     needs_output: bool = True
     """Whether anything after the queries, keys and values of its last layer is needed."""
     adapter: object | None = None
-    """What changes the products of its rows (`model.layers.lora.Adapter`), or None."""
+    """The LoRA adapter of its rows (`model.layers.lora.Adapter`), or None."""
 
     @property
     def num_rows(self) -> int:

@@ -57,20 +57,17 @@ def _bits(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
     return torch.cat([packed >> shift & mask for shift in shifts], -1)
 
 
-def _whole(codes: Tensor) -> Tensor:
-    """Return the codes of all blocks of a row: [N, B, n] -> [N, B n]."""
-    return codes.flatten(1)
-
-
 def _q4_0(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, 16 bytes of two numbers, the first 16 of them in the lower halves. A number is scale * (q - 8)."""
-    codes = _whole(_nibbles(blocks[:, :, 2:]))
+    """Read Q4_0: scale, 16 bytes of two numbers, the first 16 of them in the lower halves. A number is
+    scale * (q - 8).
+    """
+    codes = _nibbles(blocks[:, :, 2:]).flatten(1)
     return GroupedRows(codes, _halves(blocks, 0), values=tuple(range(-8, 8)))
 
 
 def _q4_1(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, min, 16 bytes as in Q4_0. A number is scale * q + min."""
-    codes = _whole(_nibbles(blocks[:, :, 4:]))
+    """Read Q4_1: scale, min, 16 bytes as in Q4_0. A number is scale * q + min."""
+    codes = _nibbles(blocks[:, :, 4:]).flatten(1)
     return GroupedRows(codes, _halves(blocks, 0), _halves(blocks, 2), values=_NIBBLES)
 
 
@@ -81,25 +78,25 @@ def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
 
 
 def _q5_0(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * (q - 16)."""
+    """Read Q5_0: scale, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * (q - 16)."""
     codes = (_nibbles(blocks[:, :, 6:]) | _fifth_bits(blocks, 2)).to(torch.int8) - 16
-    return GroupedRows(_whole(codes), _halves(blocks, 0))
+    return GroupedRows(codes.flatten(1), _halves(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, min, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + min."""
+    """Read Q5_1: scale, min, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + min."""
     codes = (_nibbles(blocks[:, :, 8:]) | _fifth_bits(blocks, 4)).to(torch.int8)
-    return GroupedRows(_whole(codes), _halves(blocks, 0), _halves(blocks, 2))
+    return GroupedRows(codes.flatten(1), _halves(blocks, 0), _halves(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> GroupedRows:
-    """Bytes: scale, 32 numbers with a sign. A number is scale * q."""
-    return GroupedRows(_whole(blocks[:, :, 2:].contiguous().view(torch.int8)), _halves(blocks, 0))
+    """Read Q8_0: scale, 32 numbers with a sign. A number is scale * q."""
+    return GroupedRows(blocks[:, :, 2:].contiguous().view(torch.int8).flatten(1), _halves(blocks, 0))
 
 
 def _iq4_nl(blocks: Tensor) -> GroupedRows:
-    """Bytes as in Q4_0; the four bits choose among 16 values. A number is scale * value."""
-    return GroupedRows(_whole(_nibbles(blocks[:, :, 2:])), _halves(blocks, 0), values=_IQ4_NL_VALUES)
+    """Read IQ4_NL: bytes as in Q4_0, whose four bits choose among 16 values. A number is scale * value."""
+    return GroupedRows(_nibbles(blocks[:, :, 2:]).flatten(1), _halves(blocks, 0), values=_IQ4_NL_VALUES)
 
 
 def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,35 +111,37 @@ def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nested(codes: Tensor, blocks: Tensor, values: tuple[int, ...] | None) -> GroupedRows:
-    """Return rows of 256 numbers a block, in 8 groups. Bytes: scale, min, 12 bytes of factors, and the codes. A
-    number is scale * factor * q - min * factor.
+    """Return rows of blocks of 256 numbers in 8 groups, whose bytes are scale, min, 12 bytes of factors, and the codes.
+    A number is scale * factor * q - min * factor.
     """
-    return GroupedRows(_whole(codes), _halves(blocks, 0), -_halves(blocks, 2), *_factors(blocks), values)
+    return GroupedRows(codes.flatten(1), _halves(blocks, 0), -_halves(blocks, 2), *_factors(blocks), values)
 
 
 def _q4_k(blocks: Tensor) -> GroupedRows:
-    """The codes are 128 bytes: of each 32, the lower halves are a group and the upper ones the next."""
+    """Read Q4_K, whose codes are 128 bytes: of each 32, the lower halves are a group and the upper ones the next."""
     codes = _nibbles(_cut(blocks[:, :, 16:], 4))
     return _nested(codes.flatten(2), blocks, _NIBBLES)
 
 
 def _q5_k(blocks: Tensor) -> GroupedRows:
-    """The codes are 32 bytes of fifth bits, bit g of byte i that of number i of group g, and 128 bytes as in Q4_K."""
+    """Read Q5_K, whose codes are 32 bytes of fifth bits, bit g of byte i that of number i of group g, and 128 bytes as
+    in Q4_K.
+    """
     high = _bits(blocks[:, :, 16:48], tuple(range(8)), 1) << 4
     codes = _nibbles(_cut(blocks[:, :, 48:], 4)).flatten(2) | high
     return _nested(codes.to(torch.int8), blocks, None)
 
 
 def _q6_k(blocks: Tensor) -> GroupedRows:
-    """Bytes, of 256 numbers in 16 groups: 128 of lower four bits, 64 of upper two, 16 factors with a sign, scale. Of
-    each half of the numbers, 64 bytes are the lower halves and then the upper ones, and 32 bytes the two bits of four
-    times 32 numbers. A number is scale * factor * (q - 32).
+    """Read Q6_K, of 256 numbers in 16 groups: 128 bytes of lower four bits, 64 of upper two, 16 factors with a sign,
+    scale. Of each half of the numbers, 64 bytes are the lower halves and then the upper ones, and 32 bytes the two bits
+    of four times 32 numbers. A number is scale * factor * (q - 32).
     """
     low = _nibbles(_cut(blocks[:, :, :128], 2))
     high = _bits(_cut(blocks[:, :, 128:192], 2), (0, 2, 4, 6), 3)
     codes = (low | high << 4).to(torch.int8) - 32
     factors = blocks[:, :, 192:208].contiguous().view(torch.int8).flatten(1)
-    return GroupedRows(_whole(codes.flatten(2)), _halves(blocks, 208), scale_factors=factors)
+    return GroupedRows(codes.flatten(1), _halves(blocks, 208), scale_factors=factors)
 
 
 _FORMATS: dict[Type, Callable[[Tensor], GroupedRows]] = {

@@ -18,7 +18,7 @@ _LLAMA3: dict[str, Any] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""What Llama 3.1 to 3.3 have in common, which stretch low frequencies by a factor."""
+"""The rotary fields that Llama 3.1 to 3.3 share; the factor by which they stretch low frequencies differs."""
 _LLAMA3_FACTORS = (8.0, 32.0)
 
 

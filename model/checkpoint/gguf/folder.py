@@ -66,7 +66,7 @@ def _rooms() -> list[Path]:
 
 
 def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
-    """Write a folder whole, so that whoever looks meanwhile finds all of it or nothing. Raises OSError."""
+    """Write the folder and return it. A process that looks meanwhile finds all of it or nothing. Raises OSError."""
     room.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     room.mkdir(mode=0o700, exist_ok=True)
     if not _is_ours_alone(room):
@@ -87,8 +87,8 @@ def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
 
 
 def _is_ours_alone(room: Path) -> bool:
-    """Return whether a folder and the one around it are ours, links to them too, and nobody else can write there: who
-    could might leave a model of theirs.
+    """Return whether a folder and the one around it belong to this user, and so do links in their places, and no other
+    user can write there: another user could leave a model there.
     """
     for folder in (room.parent, room):
         found = folder.stat()

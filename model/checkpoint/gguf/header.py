@@ -59,7 +59,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself."""
+    """The header of a file: its metadata and the places of its tensors."""
 
     path: Path
     metadata: dict[str, Any]

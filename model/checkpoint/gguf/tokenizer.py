@@ -15,20 +15,20 @@ from model.checkpoint.folder import ModelLoadError
 
 _PREFIX = "tokenizer.ggml."
 _SPACE = "\u2581"
-"""What stands for a space in SentencePiece's vocabularies."""
+"""The character that stands for a space in SentencePiece's vocabularies."""
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Llama 3's tokenizer cuts text, as its tokenizer.json says; Qwen 2's differs in numbers, digit by digit."""
+"""The words of Llama 3's tokenizer, as its tokenizer.json has them; Qwen 2's cuts numbers into digits."""
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = tuple(rf"[^\r\n\p{{L}}\p{{N}}]?{letters}" for letters in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*"))
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN_WORDS = "|".join(_CASED) + r"|\p{N}" + _REST
-"""How Mistral Nemo's tokenizer cuts text: a word ends before an upper-case letter that follows a lower-case one."""
+"""The words of Mistral Nemo's tokenizer: one ends before an upper-case letter that follows a lower-case one."""
 _GPT4O_WORDS = "|".join(f"{word}(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for word in _CASED) + r"|\p{N}{1,3}" + _REST
-"""How GPT-4o's tokenizer cuts text, which Phi-4-mini has too."""
+"""The words of GPT-4o's tokenizer, which Phi-4-mini has too."""
 _NAMED = {
     "bos": "bos",
     "eos": "eos",
@@ -138,10 +138,10 @@ _WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-4o": lambda: _split(_GPT4O_WORDS),
     "tekken": lambda: _split(_TEKKEN_WORDS),
 }
-"""How text is cut into words before pairs are merged, by llama.cpp's names."""
+"""The functions that cut text into words before pairs are merged, by llama.cpp's names."""
 _WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "tekken")
-"""Where a word that is a token is that token, whatever its merges would be; a text begins with a token of its own there
-if the file does not say otherwise.
+"""Rules under which a word that is a token is that token, whatever its merges would make of it, and a text begins with
+the token of its beginning unless the file says otherwise.
 """
 
 
@@ -153,7 +153,8 @@ def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenize
     if scores is None or len(scores) != len(vocabulary):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}scores are missing, or not one for each token")
     tokens = list(vocabulary)
-    # In the order of scores; among equals the left one of two pairs is the one with the longer left piece first.
+    # Pairs are merged in the order of what they make: the highest score first. A piece that several pairs make has
+    # them in the order of their own ids, as in the files that transformers converts.
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     merges = []
     for i in order:

@@ -6,8 +6,7 @@ and GPT-2's matrices are transposed, as its checkpoints have them.
 """
 
 import mmap
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 
 import gguf
@@ -27,8 +26,6 @@ ACCEPTED = tuple(kind.name for kind in (*PLAIN_TYPES, *GROUPED_TYPES))
 _WITHOUT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that config.json stands for (`model.checkpoint.gguf.config`)."""
 _ENDINGS = (".weight", ".bias")
-
-Rows = Callable[[GroupedRows], GroupedRows]
 
 
 def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight]) -> dict[str, StoredTensor]:
@@ -106,4 +103,4 @@ def _stored(
 
     shape = entry.shape[::-1] if is_transposed else entry.shape
     is_matrix = entry.type in GROUPED_TYPES and len(entry.shape) == 2
-    return StoredTensor(shape, entry.type.name, entry.num_bytes, read, partial(grouped) if is_matrix else None)
+    return StoredTensor(shape, entry.type.name, entry.num_bytes, read, grouped if is_matrix else None)
