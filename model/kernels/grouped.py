@@ -13,7 +13,7 @@ from torch import Tensor
 from model.config import Activation
 from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_product
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, DOT, Arithmetic
+from model.kernels.products import BLOCK, DOT, Arithmetic, search_product
 from model.quantized import GroupedRows
 
 _LINE = 64
@@ -101,8 +101,12 @@ class GroupedWeight:
         """Return the numbers of the weight [N, K], in the dtype of its rows."""
         return self.rows(torch.from_numpy(np.arange(self.num_outputs)))
 
-    def find_largest(self, x: Tensor) -> None:
-        """Return None: there is no such search; search what `multiply` returns."""
+    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
+        float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
+        """
+        kind = check_product(x, None, None, self.num_inputs, self.num_outputs)
+        return search_product(f"find_largest_grouped_{kind}", self._extra(x), x, self.packed, self.num_outputs)
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous -> [R, N] of the dtype of x.
@@ -112,7 +116,7 @@ class GroupedWeight:
         """
         kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
         out = x.new_empty(len(x), self.num_outputs)
-        extra = (self._arithmetic,) if x.dtype == torch.bfloat16 else ()
+        extra = self._extra(x)
         kernels().call(
             f"product_grouped_{kind}",
             "ppppllll" + "l" * len(extra),
@@ -120,6 +124,10 @@ class GroupedWeight:
             *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], *extra),
         )
         return out
+
+    def _extra(self, x: Tensor) -> tuple[int, ...]:
+        """Return the argument that the kernels of bfloat16 rows take at the end."""
+        return (int(self._arithmetic),) if x.dtype == torch.bfloat16 else ()
 
 
 def _grouping(part: GroupedRows) -> _Grouping:

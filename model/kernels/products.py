@@ -127,17 +127,7 @@ class BlockedWeight:
         """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
         float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
         """
-        name, extra = self._kernel("find_largest", x, arithmetic)
-        if not 0 < self.num_outputs <= MOST_COLUMNS:
-            raise ValueError(f"the weight has {self.num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
-        places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
-        finite = torch.empty(1, dtype=torch.int64)
-        sizes = len(x), self.num_inputs, self.num_outputs
-        found = places.data_ptr(), numbers.data_ptr(), finite.data_ptr()
-        kernels().call(
-            name, "pplllppp" + "l" * len(extra), x.data_ptr(), self.packed.data_ptr(), *sizes, *found, *extra
-        )
-        return (places, numbers) if finite.item() else None
+        return search_product(*self._kernel("find_largest", x, arithmetic), x, self.packed, self.num_outputs)
 
     def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic | None) -> tuple[str, tuple[int, ...]]:
         """Check rows x; return the kernel's name for them, and the arguments that it takes at the end."""
@@ -149,6 +139,23 @@ class BlockedWeight:
         if x.dtype != self.dtype:
             return f"{name}_f32_bf16", ()
         return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()
+
+
+def search_product(
+    name: str, extra: tuple[int, ...], x: Tensor, packed: Tensor, num_outputs: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return what `find_largest` of a weight does. name, extra: the kernel and what it takes at the end.
+
+    Raises ValueError for a weight with no outputs or too many.
+    """
+    if not 0 < num_outputs <= MOST_COLUMNS:
+        raise ValueError(f"the weight has {num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
+    places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
+    finite = torch.empty(1, dtype=torch.int64)
+    found = places.data_ptr(), numbers.data_ptr(), finite.data_ptr()
+    signature = "pplllppp" + "l" * len(extra)
+    kernels().call(name, signature, x.data_ptr(), packed.data_ptr(), *x.shape, num_outputs, *found, *extra)
+    return (places, numbers) if finite.item() else None
 
 
 def check_arithmetic(arithmetic: Arithmetic) -> None:

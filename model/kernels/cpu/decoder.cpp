@@ -148,21 +148,26 @@ struct Decoder {
     if constexpr (TAKES_ROWS<Form, T>) from = x;
     float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
     const InUse<Form> in_use;
-    for (long block = blocks.begin; block < blocks.end; ++block) {
-      const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
-      const char* w = block_at(p, block);
-      const auto finish = [&](long r, long some) {
-        store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
-                    y + (rows.begin + r) * N + column, N);
-      };
-      if constexpr (!__is_same(Form, Widened))
-        if (is_grouped(p)) {
-          const auto* block_bytes = reinterpret_cast<const uint8_t*>(w);
-          grouped::sum_grouped<Form>(from + rows.begin * stride, stride, count, block_bytes, K, sums, finish);
-          continue;
-        }
-      sum_block<Form>(from + rows.begin * stride, stride, count, reinterpret_cast<const Word*>(w), K, sums, finish);
-    }
+    const auto each_block = [&](auto sum) {
+      for (long block = blocks.begin; block < blocks.end; ++block) {
+        const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
+        sum(block_at(p, block), [&](long r, long some) {
+          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
+                      y + (rows.begin + r) * N + column, N);
+        });
+      }
+    };
+    from += rows.begin * stride;
+    if constexpr (!__is_same(Form, Widened))
+      if (is_grouped(p)) {
+        const grouped::Rows<Form> of_piece(from, stride, count, K);
+        return each_block([&](const void* w, auto finish) {
+          grouped::sum_grouped(of_piece, static_cast<const uint8_t*>(w), K, sums, finish);
+        });
+      }
+    each_block([&](const void* w, auto finish) {
+      sum_block<Form>(from, stride, count, static_cast<const Word*>(w), K, sums, finish);
+    });
   }
 
   // A piece of y [R, outputs] = x [R, inputs] W^T + bias, then of the stream += y where that is wanted.

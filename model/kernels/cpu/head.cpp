@@ -1,5 +1,6 @@
 // The head's product searched as it is made: no logits are written, nor read again.
 #include "level.h"
+#include "products/grouped.h"
 #include "products/whole_products.h"
 
 namespace LEVEL {
@@ -30,11 +31,11 @@ ALWAYS_INLINE Vector note_largest(float* numbers, long width, long column, Found
   return unusual;
 }
 
-// numbers[r] = the largest of row r of x [num_rows][K] times the weight w, rounded to T, which is first at
-// places[r]. Returns whether all numbers of the product are finite; if not, nothing is found. N <= 2**24
-template <class Form, class T>
-bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long* places, float* numbers) {
-  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+// numbers[r] = the largest of row r of x [num_rows][K] times a weight, rounded to T, which is first at places[r].
+// Returns whether all numbers of the product are finite; if not, nothing is found. N <= 2**24; sums_of: as of
+// `multiply_by`
+template <class Form, class T, class S>
+bool find_largest_by(const T* x, long num_rows, long K, long N, long* places, float* numbers, S sums_of) {
   bool all_finite = true;
   for (long first = 0; first < num_rows; first += MOST_ROWS) {
     const long count = num_rows - first < MOST_ROWS ? num_rows - first : MOST_ROWS;
@@ -47,13 +48,13 @@ bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long
         store(mine[r].largest, all_lanes(-__builtin_inff()));
         store(mine[r].columns, zeros());
       }
-      const auto* rows = rows_for<Form>(x + first * K, count, K);
+      const auto make_sums = sums_of(rows_for<Form>(x + first * K, count, K), count);
       float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
       const InUse<Form> in_use;
       Vector unusual = zeros();
       for (long block = cuts.block(part); block < cuts.block(part + 1); ++block) {
         const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-        sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, [&](long r, long num) {
+        make_sums(block, sums, [&](long r, long num) {
           for (long i = r; i < r + num; ++i)
             unusual = note_largest<T>(sums + i * BLOCK, width, column, mine[i], unusual);
         });
@@ -76,6 +77,15 @@ bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long
     }
   }
   return all_finite;
+}
+
+template <class Form, class T>
+bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long* places, float* numbers) {
+  return find_largest_by<Form>(x, num_rows, K, N, places, numbers, sums_of_words<Form>(w, K));
+}
+template <class Form, class T>
+bool find_largest_grouped(const T* x, const void* w, long num_rows, long K, long N, long* places, float* numbers) {
+  return find_largest_by<Form>(x, num_rows, K, N, places, numbers, grouped::sums_of_grouped<Form>(w, K));
 }
 
 }  // namespace
@@ -102,4 +112,21 @@ EXPORT(void, find_largest_f32_bf16)(const float* x, const uint32_t* packed, long
                                     float* numbers, long* finite) {
   using namespace LEVEL;
   *finite = find_largest<Widened>(x, packed, num_rows, K, N, places, numbers);
+}
+
+// The same of a weight as pack_grouped lays it, with the bits of product_grouped_f32 and product_grouped_bf16.
+EXPORT(void, find_largest_grouped_f32)(const float* x, const void* w, long num_rows, long K, long N, long* places,
+                                       float* numbers, long* finite) {
+  using namespace LEVEL;
+  *finite = find_largest_grouped<Float>(x, w, num_rows, K, N, places, numbers);
+}
+EXPORT(void, find_largest_grouped_bf16)(const uint16_t* x, const void* w, long num_rows, long K, long N, long* places,
+                                        float* numbers, long* finite, long arithmetic) {
+  using namespace LEVEL;
+  if constexpr (HAS_DOT)
+    if (arithmetic == 1) {
+      *finite = find_largest_grouped<Dot>(x, w, num_rows, K, N, places, numbers);
+      return;
+    }
+  *finite = find_largest_grouped<Float>(x, w, num_rows, K, N, places, numbers);
 }

@@ -45,14 +45,18 @@ def ours(path: Path, ids: list[int]) -> torch.Tensor:
 
 
 def theirs(network: Any, ids: list[int]) -> torch.Tensor:
+    """Return the same of a network of transformers, whose numbers are widened to float64 for it."""
     with torch.inference_mode():
-        found = network(torch.tensor([ids]))
+        found = network.double()(torch.tensor([ids]))
     result: torch.Tensor = found[0][0]
     return result
 
 
 def assert_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    """Compare float32 numbers with float64 ones. With the matrices drawn, transformers' own float32 differs by up to 2e-5
+    of the largest.
+    """
+    assert (found - expected).abs().max() <= 4e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -7,6 +7,7 @@ Axes: R rows, K inputs, N outputs.
 import random
 import secrets
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,6 +78,18 @@ def test_a_weight_is_what_its_groups_say_and_its_products_are_those_of_that_weig
                     assert torch.equal(found, expected)
                 alone = weight.multiply(x[-1:].contiguous(), bias, "silu")
                 assert torch.equal(alone, found[-1:])
+                largest = weight.find_largest(x)
+                assert largest is not None
+                logits = weight.multiply(x).float().numpy()
+                assert largest[0].tolist() == np.argmax(logits, 1).tolist()
+                assert np.array_equal(largest[1].numpy(), logits.max(1))
+
+
+def test_no_largest_output_is_told_where_a_number_of_the_product_is_not_finite() -> None:
+    part = draw_grouped(100, 64, random.Random(secrets.randbits(32)))
+    for dtype in DTYPES:
+        weight = GroupedWeight([part], dtype, DOT)
+        assert weight.find_largest(torch.full((1, 64), float("inf"), dtype=dtype)) is None
 
 
 def test_what_the_kernels_have_no_form_of_is_named() -> None:

@@ -9,8 +9,9 @@
 // A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
 // one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 float16 scales,
 // then 64 mins if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8
-// for mins; then for each pair of inputs the codes of 64 outputs: 64 bytes, the first input in the lower four bits, or
-// 64 bytes for either input.
+// for mins; then the codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. One of 4 bits is [64] words
+// of 32 bits, whose bits are an output's codes: from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs
+// next to each other are 16 bits apart, as in a pair of bfloat16.
 #pragma once
 
 #include "products/products.h"
@@ -54,47 +55,100 @@ ALWAYS_INLINE Vector load_halves(const uint8_t* p) {
 }
 template <class Bytes>
 ALWAYS_INLINE Vector load_whole(const Bytes* p) {
+  constexpr bool HAS_SIGN = __is_same(Bytes, int8_t);
+  // GCC's own conversions take such vectors apart.
   return each_part([&](int i) {
-    typedef Bytes Some __attribute__((vector_size(WIDTH)));
-    Some x;
-    memcpy(&x, p + i * WIDTH, sizeof x);
 #if defined(__AVX512F__)
-    const __m512i whole = __is_same(Bytes, int8_t) ? _mm512_maskz_cvtepi8_epi32(0xFFFF, (__m128i)x)
-                                                   : _mm512_maskz_cvtepu8_epi32(0xFFFF, (__m128i)x);
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i);
+    const __m512i whole = HAS_SIGN ? _mm512_maskz_cvtepi8_epi32(0xFFFF, x) : _mm512_maskz_cvtepu8_epi32(0xFFFF, x);
     return (Floats)_mm512_maskz_cvtepi32_ps(0xFFFF, whole);
+#elif defined(__AVX2__)
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + i * WIDTH));
+    return (Floats)_mm256_cvtepi32_ps(HAS_SIGN ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
 #else
-    return __builtin_convertvector(__builtin_convertvector(x, Ints), Floats);
+    uint32_t bytes;
+    memcpy(&bytes, p + i * WIDTH, sizeof bytes);
+    if constexpr (HAS_SIGN) return (Floats)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))));
+    else return (Floats)vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes)))));
 #endif
   });
 }
 
-// The values of 64 codes of four bits in the lower, and 64 in the upper halves of 64 bytes.
-ALWAYS_INLINE void look_up(const uint8_t* codes, const int8_t* values, int8_t* lower, int8_t* upper) {
-#if defined(__AVX512BW__)
-  const __m512i table = _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
-  const __m512i mask = _mm512_set1_epi8(15), both = _mm512_loadu_si512(codes);
-  _mm512_storeu_si512(lower, _mm512_shuffle_epi8(table, _mm512_and_si512(both, mask)));
-  _mm512_storeu_si512(upper, _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(both, 4), mask)));
+constexpr int OCTET = 8;  // inputs
+constexpr long octet_bytes(long bits) { return bits * BLOCK; }
+
+// The values that codes of four bits choose among, as `Octet` looks them up.
+struct Table {
+#if defined(__AVX512F__)
+  Floats values;
+  explicit Table(const Grouping& all) : values(load_whole(all.values).part[0]) {}
 #elif defined(__AVX2__)
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
-  const __m256i mask = _mm256_set1_epi8(15);
-  for (long i = 0; i < BLOCK; i += 32) {
-    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
-    const __m256i low = _mm256_and_si256(both, mask), high = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lower + i), _mm256_shuffle_epi8(table, low));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(upper + i), _mm256_shuffle_epi8(table, high));
+  __m256i values;
+  explicit Table(const Grouping& all)
+      : values(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all.values)))) {}
+#else
+  int8x16_t values;
+  explicit Table(const Grouping& all) : values(vld1q_s8(all.values)) {}
+#endif
+};
+
+// An octet of inputs of 16 outputs, vector v of a block's: `value` gives those of input I.
+template <int BITS>
+struct Octet {
+  const int8_t* codes;
+  Octet(const uint8_t* octet, int v, const Table&) : codes(reinterpret_cast<const int8_t*>(octet) + v * LANES) {}
+  template <int I>
+  ALWAYS_INLINE Vector value() const { return load_whole(codes + I * BLOCK); }
+};
+template <>
+struct Octet<4> {
+  static constexpr int place(int i) { return i / 2 + i % 2 * 4; }  // among the codes of a word
+#if defined(__AVX512F__)
+  Words codes;
+  Floats values;
+  ALWAYS_INLINE Octet(const uint8_t* octet, int v, const Table& table) : values(table.values) {
+    memcpy(&codes, octet + v * LINE, sizeof codes);
+  }
+  template <int I>
+  ALWAYS_INLINE Vector value() const {
+    const __m512i places = (__m512i)(codes >> 4 * place(I));  // the lowest four bits count
+    return {{(Floats)_mm512_maskz_permutexvar_ps(0xFFFF, places, (__m512)values)}};
   }
 #else
-  const int8x16_t table = vld1q_s8(values);
-  for (long i = 0; i < BLOCK; i += 16) {
-    const uint8x16_t both = vld1q_u8(codes + i);
-    vst1q_s8(lower + i, vqtbl1q_s8(table, vandq_u8(both, vdupq_n_u8(15))));
-    vst1q_s8(upper + i, vqtbl1q_s8(table, vshrq_n_u8(both, 4)));
+  Words lower[PARTS], upper[PARTS];  // values that the lower and the upper half of each byte chooses, a byte each
+  ALWAYS_INLINE Octet(const uint8_t* octet, int v, const Table& table) {
+    for (int i = 0; i < PARTS; ++i) {
+      const uint8_t* at = octet + v * LINE + i * sizeof(Words);
+#if defined(__AVX2__)
+      const __m256i mask = _mm256_set1_epi8(15), both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+      lower[i] = (Words)_mm256_shuffle_epi8(table.values, _mm256_and_si256(both, mask));
+      upper[i] = (Words)_mm256_shuffle_epi8(table.values, _mm256_and_si256(_mm256_srli_epi16(both, 4), mask));
+#else
+      const uint8x16_t both = vld1q_u8(at);
+      lower[i] = (Words)vqtbl1q_s8(table.values, vandq_u8(both, vdupq_n_u8(15)));
+      upper[i] = (Words)vqtbl1q_s8(table.values, vshrq_n_u8(both, 4));
+#endif
+    }
+  }
+  template <int I>
+  ALWAYS_INLINE Vector value() const {
+    constexpr int BYTE = place(I) / 2;
+    return each_part([&](int i) {
+      const Words bytes = place(I) % 2 ? upper[i] : lower[i];
+      return __builtin_convertvector((Ints)(bytes << (24 - 8 * BYTE)) >> 24, Floats);
+    });
   }
 #endif
+};
+
+// Calls use(Index<4>()) or use(Index<8>()), the bits of the codes.
+template <class F>
+ALWAYS_INLINE void with_bits(const Grouping& all, F use) {
+  if (all.bits == 4) use(Index<4>());
+  else use(Index<8>());
 }
 
-// Writes the numbers of two inputs of 16 outputs, as a step of `Float` (the second one a step later) or of bfloat16.
+// Writes the numbers of two inputs of 16 outputs, as two steps of `Float` or as a step of bfloat16.
 ALWAYS_INLINE void put_pair(const Vector& even, const Vector& odd, float* to) {
   store(to, even);
   store(to + BLOCK, odd);
@@ -128,153 +182,240 @@ ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long nu
   group.codes = at + all.group_head();
 }
 
+// Asks for the codes that are used a while after those of an octet.
+ALWAYS_INLINE void fetch_octet(const uint8_t* octet, long bits) {
+  for (long i = 0; i < octet_bytes(bits); i += LINE) __builtin_prefetch(octet + AHEAD + i);
+}
+
 // Writes groups first <= g < end of a block: out [inputs][64] float, or [inputs / 2][64] pairs of bfloat16.
 template <class Out>
 void write_out(const uint8_t* block, long first, long end, Out* out) {
   const Grouping all = grouping_of(block);
-  alignas(64) int8_t looked_up[2][BLOCK];
-  for (long g = first; g < end; ++g) {
-    Group group;
-    read_group(block, all, g, group);
-    const uint8_t* at = group.codes;
-    for (long pair = 0; pair < all.group / 2; ++pair, out += __is_same(Out, float) ? 2 * BLOCK : BLOCK) {
-      const int8_t *even = reinterpret_cast<const int8_t*>(at), *odd = even + BLOCK;
-      __builtin_prefetch(at + AHEAD);
-      if (all.bits == 4) {
-        look_up(at, all.values, looked_up[0], looked_up[1]);
-        even = looked_up[0], odd = looked_up[1];
-        at += BLOCK;
-      } else {
-        __builtin_prefetch(at + AHEAD + BLOCK);
-        at += 2 * BLOCK;
+  const Table table(all);
+  constexpr long PAIR = __is_same(Out, float) ? 2 * BLOCK : BLOCK;
+  with_bits(all, [&]<int BITS>(Index<BITS>) {
+    for (long g = first; g < end; ++g) {
+      Group group;
+      read_group(block, all, g, group);
+      const uint8_t* at = group.codes;
+      for (long k = 0; k < all.group; k += OCTET, at += octet_bytes(BITS), out += OCTET / 2 * PAIR) {
+        fetch_octet(at, BITS);
+        unrolled<VECTORS>([&](auto v) {
+          const Octet<BITS> octet(at, v, table);
+          const auto number = [&]<int I>(Index<I>) {
+            return fma(group.scales[v], octet.template value<I>(), group.mins[v]);
+          };
+          unrolled<OCTET / 2>([&](auto pair) {
+            put_pair(number(Index<2 * pair>()), number(Index<2 * pair + 1>()), out + pair * PAIR + v * LANES);
+          });
+        });
       }
-      unrolled<VECTORS>([&](auto v) {
-        put_pair(fma(group.scales[v], load_whole(even + v * LANES), group.mins[v]),
-                 fma(group.scales[v], load_whole(odd + v * LANES), group.mins[v]), out + v * LANES);
-      });
     }
-  }
+  });
 }
-
-// What a form takes a weight as.
-template <class Form>
-struct WrittenAs {
-  using Type = Word;
-};
-template <>
-struct WrittenAs<Float> {
-  using Type = float;
-};
 
 constexpr long FEW_INPUTS = 128;   // that few rows pass over at once: 16 or 32 KB of what was written out
 constexpr long MANY_INPUTS = 512;  // that many rows pass over at once
+#if defined(__AVX512F__)
+constexpr int FUSED_ROWS = ROWS_TOGETHER;  // up to which numbers are not written out: their sums stay in registers
+#else
+constexpr int FUSED_ROWS = 1;
+#endif
 
 #if defined(__AVX512BF16__)
-// The values of a group's codes, which bfloat16 holds: out [inputs / 2][64] pairs.
-ALWAYS_INLINE void write_values(const Grouping& all, const uint8_t* codes, Word* out) {
-  alignas(64) uint16_t values[32] = {};
-  for (int i = 0; i < 16; ++i) store_one(values + i, float(all.values[i]));
-  const __m512i table = _mm512_load_si512(values);
-  for (long pair = 0; pair < all.group / 2; ++pair, out += BLOCK) {
-    __builtin_prefetch(codes + AHEAD);
-    if (all.bits == 4) {
-      unrolled<VECTORS>([&](auto v) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + v);
-        const Words both = (Words)_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes), places = (both | both << 12) & 0x000F000F;
-        _mm512_store_si512(out + v * LANES, _mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)places, table));
-      });
-      codes += BLOCK;
-    } else {
-      __builtin_prefetch(codes + AHEAD + BLOCK);
-      const auto* even = reinterpret_cast<const int8_t*>(codes);
-      unrolled<VECTORS>([&](auto v) {
-        const Words lower = (Words)load_whole(even + v * LANES).part[0];
-        const Words upper = (Words)load_whole(even + BLOCK + v * LANES).part[0];
-        const Words pair = lower >> 16 | upper;
-        _mm512_store_si512(out + v * LANES, (__m512i)pair);
-      });
-      codes += 2 * BLOCK;
+template <class Form>
+constexpr bool SUMS_FIRST = __is_same(Form, Paired);
+#else
+template <class Form>
+constexpr bool SUMS_FIRST = false;
+#endif
+
+// Calls use(Index<rows>()), for 1 <= rows <= R.
+template <int R = ROWS_TOGETHER, class F>
+ALWAYS_INLINE void with_rows(long rows, F use) {
+  if constexpr (R > 1)
+    if (rows < R) return with_rows<R - 1>(rows, use);
+  use(Index<R>());
+}
+
+// Rows x [count], `stride` apart, as a form takes them; for Paired with the sums of their numbers, of 16 each, by which
+// mins are multiplied.
+template <class Form>
+struct Rows {
+  const typename Form::Number* x;
+  long stride, count;
+  const float* sums = nullptr;  // [count][K / 16]
+
+  Rows(const typename Form::Number* x, long stride, long count, long K) : x(x), stride(stride), count(count) {
+    if constexpr (SUMS_FIRST<Form>) {
+      float* of_rows = scratch<Rows, float>(count * (K / LANES));
+      sums = of_rows;
+      for (long r = 0; r < count; ++r)
+        for (long k = 0; k < K; k += LANES) *of_rows++ = sum_of_lanes(load(x + r * stride + k));
     }
+  }
+};
+
+// Calls pass(first, Index<count>()) for rows some at a time, as many as there is room for in registers.
+template <class F>
+ALWAYS_INLINE void each_pass(long rows, F pass) {
+  const long passes = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+  for (long i = 0; i < passes; ++i) {
+    const long first = i * rows / passes;
+    with_rows((i + 1) * rows / passes - first, [&](auto count) { pass(first, count); });
   }
 }
 
-// The sum of the numbers of a row from x on.
-ALWAYS_INLINE float sum_of_row(const bfloat16* x, long count) {
-  Vector sum = zeros();
-  for (long k = 0; k < count; k += LANES) sum = sum + load(x + k);
-  return sum_of_lanes(sum);
+// Goes on with the sums [R][64] of few rows x, or begins them, by a group, whose numbers are not written out.
+template <int BITS, int R>
+void add_numbers(const float* x, long stride, const Grouping& all, const Group& group, const Table& table, bool begins,
+                 float* sums) {
+  Vector t[R][VECTORS];
+  unrolled<R>([&](auto r) {
+    unrolled<VECTORS>([&](auto v) { t[r][v] = begins ? zeros() : load(sums + r * BLOCK + v * LANES); });
+  });
+  const uint8_t* at = group.codes;
+  for (long k = 0; k < all.group; k += OCTET, at += octet_bytes(BITS)) {
+    fetch_octet(at, BITS);
+    unrolled<OCTET>([&]<int I>(Index<I>) {
+      unrolled<VECTORS>([&](auto v) {
+        const Octet<BITS> octet(at, v, table);
+        const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
+        unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+      });
+    });
+  }
+  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
 }
 
-// Goes on with the sums [R][64] of rows x, or begins them, by a group whose values are written out.
-template <int R>
-void add_group(const bfloat16* x, long stride, const Grouping& all, const Group& group, const Word* values, bool begins,
-               float* sums) {
+#if defined(__AVX512BF16__)
+// The values of pair J of an octet's inputs, of 16 outputs; bfloat16 holds them. table: the 16 values, twice, as of the
+// five bits that choose a word the fifth is the next code's.
+template <int BITS, int J>
+ALWAYS_INLINE __m512bh pair_of_values(const uint8_t* octet, int v, __m512i table) {
+  if constexpr (BITS == 4) {
+    Words codes;
+    memcpy(&codes, octet + v * LINE, sizeof codes);
+    return (__m512bh)_mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)(codes >> 4 * J), table);
+  } else {
+    const auto* codes = reinterpret_cast<const int8_t*>(octet) + 2 * J * BLOCK + v * LANES;
+    const Words even = (Words)load_whole(codes).part[0], odd = (Words)load_whole(codes + BLOCK).part[0];
+    return (__m512bh)(even >> 16 | odd);
+  }
+}
+
+// Goes on with the sums [R][64] of rows x, or begins them, by a group: values(octet, pair, v) gives a pair of its
+// values, of which sums are made that the scales are multiplied by. So no number of the weight is rounded.
+template <int R, class V>
+void add_group(const Rows<Paired>& rows, long first_row, long first_input, long K, const Grouping& all, const Group& group,
+               V values, float* sums) {
+  const bfloat16* x = rows.x + first_row * rows.stride + first_input;
   Vector t[R][VECTORS];
   unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { t[r][v] = zeros(); }); });
-  for (long k = 0; k < all.group; k += Paired::INPUTS, values += BLOCK) Paired::step(x + k, stride, values, t);
+  for (long octet = 0; octet < all.group / OCTET; ++octet, x += OCTET)
+    unrolled<OCTET / 2>([&](auto pair) {
+      __m512bh weights[VECTORS];
+      unrolled<VECTORS>([&](auto v) { weights[v] = values(octet, pair, v); });
+      int32_t pairs[R];
+      unrolled<R>([&](auto r) { memcpy(&pairs[r], x + r * rows.stride + 2 * pair, sizeof pairs[r]); });
+      Paired::add(pairs, weights, t);
+    });
   unrolled<R>([&](auto r) {
-    float* to = sums + r * BLOCK;
-    const float of_row = all.has_min ? sum_of_row(x + r * stride, all.group) : 0.0f;
+    float* to = sums + (first_row + r) * BLOCK;
+    float of_row = 0;
+    if (all.has_min) {
+      const float* parts = rows.sums + (first_row + r) * (K / LANES) + first_input / LANES;
+      for (long i = 0; i < all.group / LANES; ++i) of_row += parts[i];
+    }
     unrolled<VECTORS>([&](auto v) {
-      Vector sum = begins ? zeros() : load(to + v * LANES);
+      Vector sum = first_input == 0 ? zeros() : load(to + v * LANES);
       if (all.has_min) sum = fma(group.mins[v], of_row, sum);
       store(to + v * LANES, fma(group.scales[v], t[r][v], sum));
     });
   });
 }
-template <int R = ROWS_TOGETHER>
-void add_groups(long rows, const bfloat16* x, long stride, const Grouping& all, const Group& group, const Word* values,
-                bool begins, float* sums) {
-  if constexpr (R > 1)
-    if (rows < R) return add_groups<R - 1>(rows, x, stride, all, group, values, begins, sums);
-  add_group<R>(x, stride, all, group, values, begins, sums);
-}
 
-// `sum_grouped` below with values as they are: rows are multiplied with a group's values, and these sums by its scales.
-// So no number of the weight is rounded.
-template <class F>
-void sum_of_groups(const bfloat16* x, long stride, long num_rows, const uint8_t* block, long K, float* sums, F finish) {
+// sums [rows][64] = rows times a block. Many rows share what is looked up of a group.
+template <int BITS, class F>
+void sum_of_groups(const Rows<Paired>& rows, const uint8_t* block, long K, float* sums, F finish) {
   const Grouping all = grouping_of(block);
-  alignas(64) Word values[FEW_INPUTS / Paired::INPUTS * BLOCK];
-  for (long g = 0; g < K / all.group; ++g) {
+  alignas(64) uint16_t words[32];
+  for (int i = 0; i < 32; ++i) store_one(words + i, float(all.values[i % 16]));
+  const __m512i table = _mm512_load_si512(words);
+  alignas(64) Word kept[FEW_INPUTS / 2 * BLOCK];
+  for (long k = 0; k < K; k += all.group) {
     Group group;
-    read_group(block, all, g, group);
-    write_values(all, group.codes, values);
-    for (long r = 0; r < num_rows; r += ROWS_TOGETHER) {
-      const long rows = num_rows - r < ROWS_TOGETHER ? num_rows - r : ROWS_TOGETHER;
-      add_groups(rows, x + r * stride + g * all.group, stride, all, group, values, g == 0, sums + r * BLOCK);
+    read_group(block, all, k / all.group, group);
+    const auto looked_up = [&](long octet, auto pair, auto v) {
+      const uint8_t* at = group.codes + octet * octet_bytes(BITS);
+      if (pair == 0) __builtin_prefetch(at + AHEAD + v * LINE);
+      if (BITS == 8 && pair == 1) __builtin_prefetch(at + AHEAD + (VECTORS + v) * LINE);
+      return pair_of_values<BITS, pair>(at, v, table);
+    };
+    if (rows.count <= 2 * ROWS_TOGETHER) {
+      each_pass(rows.count, [&](long r, auto some) { add_group<some>(rows, r, k, K, all, group, looked_up, sums); });
+      continue;
     }
+    for (long octet = 0; octet < all.group / OCTET; ++octet)
+      unrolled<OCTET / 2>([&](auto pair) {
+        unrolled<VECTORS>([&](auto v) {
+          _mm512_store_si512(kept + (octet * OCTET / 2 + pair) * BLOCK + v * LANES, (__m512i)looked_up(octet, pair, v));
+        });
+      });
+    const auto again = [&](long octet, auto pair, auto v) {
+      return (__m512bh)_mm512_load_si512(kept + (octet * OCTET / 2 + pair) * BLOCK + v * LANES);
+    };
+    each_pass(rows.count, [&](long r, auto some) { add_group<some>(rows, r, k, K, all, group, again, sums); });
   }
-  finish(0, num_rows);
+  finish(0, rows.count);
 }
 #endif
 
-// sums [num_rows][64] = rows x, as the form takes them, `stride` apart, times a block; `finish` as `sum_block` says.
+// sums [rows][64] = rows, as the form takes them, times a block; `finish` as `sum_block` says.
 template <class Form, class F>
-void sum_grouped(const typename Form::Number* x, long stride, long num_rows, const uint8_t* block, long K, float* sums,
-                 F finish) {
+void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* sums, F finish) {
   const Grouping all = grouping_of(block);
-  using Out = typename WrittenAs<Form>::Type;
   if constexpr (__is_same(Form, Tiled)) {
 #if defined(TILES)
     Word* written = scratch<Grouping, Word>(K / Form::INPUTS * BLOCK);
     write_out(block, 0, K / all.group, written);
-    sum_block<Tiled>(x, stride, num_rows, written, K, sums, finish);
+    sum_block<Tiled>(rows.x, rows.stride, rows.count, written, K, sums, finish);
 #endif
 #if defined(__AVX512BF16__)
   } else if constexpr (__is_same(Form, Paired)) {
-    sum_of_groups(x, stride, num_rows, block, K, sums, finish);
+    with_bits(all, [&](auto bits) { sum_of_groups<bits>(rows, block, K, sums, finish); });
 #endif
+  } else if (rows.count <= FUSED_ROWS) {
+    const Table table(all);
+    for (long k = 0; k < K; k += all.group) {
+      Group group;
+      read_group(block, all, k / all.group, group);
+      with_bits(all, [&]<int BITS>(Index<BITS>) {
+        with_rows<FUSED_ROWS>(rows.count, [&](auto r) {
+          add_numbers<BITS, r>(rows.x + k, rows.stride, all, group, table, k == 0, sums);
+        });
+      });
+    }
+    finish(0, rows.count);
   } else {
-    const long some = num_rows <= FEW ? FEW_INPUTS : MANY_INPUTS;
-    Out* written = scratch<Grouping, Out>(MANY_INPUTS / Form::INPUTS * BLOCK);
+    const long some = rows.count <= FEW ? FEW_INPUTS : MANY_INPUTS;
+    float* written = scratch<Grouping, float>(MANY_INPUTS * BLOCK);
     for (long k = 0; k < K; k += some) {
       const long inputs = K - k < some ? K - k : some;
       write_out(block, k / all.group, (k + inputs) / all.group, written);
-      pass_rows<Form>(x + k, stride, num_rows, reinterpret_cast<const Word*>(written), inputs, nullptr, 0, k == 0,
-                      k + inputs == K, sums, finish);
+      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, nullptr, 0,
+                      k == 0, k + inputs == K, sums, finish);
     }
   }
+}
+
+// What makes the sums of rows with a block of the weight, as `multiply_by` asks for it.
+template <class Form>
+auto sums_of_grouped(const void* w, long K) {
+  return [=](const typename Form::Number* x, long count) {
+    const Rows<Form> rows(x, laid_stride<Form>(K), count, K);
+    return [=](long block, float* sums, auto finish) { sum_grouped(rows, block_at(w, block), K, sums, finish); };
+  };
 }
 
 }  // namespace grouped

@@ -5,16 +5,6 @@
 namespace LEVEL {
 namespace {
 
-// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
-template <class Form, class T>
-void multiply_grouped(const T* x, const void* w, const T* bias, T* out, long num_rows, long K, long N,
-                      long activation) {
-  multiply_by<Form>(x, bias, out, num_rows, K, N, activation,
-                    [&](const auto* rows, long count, long block, float* sums, auto finish) {
-    grouped::sum_grouped<Form>(rows, laid_stride<Form>(K), count, grouped::block_at(w, block), K, sums, finish);
-  });
-}
-
 // The codes, scales and so on of `count` outputs, from the first one on, as `pack_grouped` below.
 struct Source {
   const uint8_t* codes;
@@ -39,16 +29,17 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
           at[n] = from.scale_factors[n * groups + g];
           if (all.has_min) at[BLOCK + n] = from.min_factors[n * groups + g];
         }
-        at += all.group_head() + n;
+        at += all.group_head();
         const uint8_t* codes = from.codes + n * K + g * all.group;
-        for (long k = 0; k < all.group; k += 2, codes += 2) {
+        for (long k = 0; k < all.group; k += grouped::OCTET, codes += grouped::OCTET) {
           if (all.bits == 4) {
-            *at = uint8_t((codes[0] & 15) | codes[1] << 4);
-            at += BLOCK;
+            Word word = 0;
+            for (int i = 0; i < grouped::OCTET; ++i) word |= Word(codes[i] & 15) << 4 * grouped::Octet<4>::place(i);
+            memcpy(at + n * sizeof word, &word, sizeof word);
           } else {
-            at[0] = codes[0], at[BLOCK] = codes[1];
-            at += 2 * BLOCK;
+            for (int i = 0; i < grouped::OCTET; ++i) at[i * BLOCK + n] = codes[i];
           }
+          at += grouped::octet_bytes(all.bits);
         }
       }
     }
@@ -73,12 +64,15 @@ void read_row(const uint8_t* block, long n, long K, float* row) {
       scale = scale * float(int8_t(at[n]));
       if (all.has_min) min = min * float(at[BLOCK + n]);
     }
-    at += all.group_head() + n;
-    for (long k = 0; k < all.group; k += 2, row += 2) {
-      int8_t even, odd;
-      if (all.bits == 4) even = all.values[*at & 15], odd = all.values[*at >> 4], at += BLOCK;
-      else even = int8_t(at[0]), odd = int8_t(at[BLOCK]), at += 2 * BLOCK;
-      row[0] = fma(scale, float(even), min), row[1] = fma(scale, float(odd), min);
+    at += all.group_head();
+    for (long k = 0; k < all.group; k += grouped::OCTET, at += grouped::octet_bytes(all.bits)) {
+      Word word;
+      memcpy(&word, at + n * sizeof word, sizeof word);
+      for (int i = 0; i < grouped::OCTET; ++i, ++row) {
+        const int8_t value = all.bits == 4 ? all.values[word >> 4 * grouped::Octet<4>::place(i) & 15]
+                                           : int8_t(at[i * BLOCK + n]);
+        *row = fma(scale, float(value), min);
+      }
     }
   }
 }
@@ -102,7 +96,7 @@ void gather(const void* w, const long* ids, long num_rows, long K, T* out) {
 EXPORT(void, product_grouped_f32)
 (const float* x, const void* w, const float* bias, float* out, long num_rows, long K, long N, long activation) {
   using namespace LEVEL;
-  multiply_grouped<Float>(x, w, bias, out, num_rows, K, N, activation);
+  multiply_by<Float>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Float>(w, K));
 }
 // arithmetic: 0 multiplies float32 numbers; 1 multiplies as bfloat16 where the level can
 EXPORT(void, product_grouped_bf16)
@@ -110,8 +104,9 @@ EXPORT(void, product_grouped_bf16)
  long arithmetic) {
   using namespace LEVEL;
   if constexpr (HAS_DOT)
-    if (arithmetic == 1) return multiply_grouped<Dot>(x, w, bias, out, num_rows, K, N, activation);
-  multiply_grouped<Float>(x, w, bias, out, num_rows, K, N, activation);
+    if (arithmetic == 1)
+      return multiply_by<Dot>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Dot>(w, K));
+  multiply_by<Float>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Float>(w, K));
 }
 
 // The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / superblock] in

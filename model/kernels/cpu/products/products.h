@@ -90,6 +90,10 @@ struct Paired {  // bfloat16 weights times rows of bfloat16, two inputs at a tim
   static ALWAYS_INLINE void add(const int32_t (&pairs)[R], const Word* w, Vector (&sums)[R][V]) {
     __m512bh weights[V];
     unrolled<V>([&](auto v) { weights[v] = (__m512bh)_mm512_loadu_si512(w + v * LANES); });
+    add(pairs, weights, sums);
+  }
+  template <int R, int V>
+  static ALWAYS_INLINE void add(const int32_t (&pairs)[R], const __m512bh (&weights)[V], Vector (&sums)[R][V]) {
     unrolled<R>([&](auto r) {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(pairs[r]);
       unrolled<V>([&](auto v) {

@@ -53,22 +53,22 @@ ALWAYS_INLINE const typename Form::Number* rows_for(const T* x, long count, long
   }
 }
 
-// out [num_rows][N] = activation(x [num_rows][K] times a weight + bias [N] or null), rounded once. sum(rows, count,
-// block, sums, finish) makes the sums of `count` rows, as the form takes them, with a block of the weight, as
-// `sum_block` does.
+// out [num_rows][N] = activation(x [num_rows][K] times a weight + bias [N] or null), rounded once. sums_of(rows, count)
+// is asked once for some rows, as the form takes them, and returns what makes their sums with a block of the weight, as
+// `sum_block` does: called with (block, sums, finish).
 template <class Form, class T, class S>
-void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long N, long activation, S sum) {
+void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long N, long activation, S sums_of) {
   if (num_rows == 0 || N == 0) return;
   const Cuts cuts(num_rows, N);
   parallel(cuts.num_parts(), [&](long part) {
     const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
     const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
-    const auto* rows = rows_for<Form>(x + first * K, count, K);
+    const auto make_sums = sums_of(rows_for<Form>(x + first * K, count, K), count);
     float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
     const InUse<Form> in_use;
     for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
       const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-      sum(rows, count, block, sums, [&](long r, long num) {
+      make_sums(block, sums, [&](long r, long num) {
         store_block(sums + r * BLOCK, num, width, bias ? bias + column : nullptr, activation,
                     out + (first + r) * N + column, N);
       });
@@ -77,13 +77,18 @@ void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long 
 }
 
 // The same with a weight w in the form's own layout.
+template <class Form>
+auto sums_of_words(const Word* w, long K) {
+  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+  return [=](const typename Form::Number* rows, long count) {
+    return [=](long block, float* sums, auto finish) {
+      sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, finish);
+    };
+  };
+}
 template <class Form, class T>
 void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
-  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
-  multiply_by<Form>(x, bias, out, num_rows, K, N, activation,
-                    [&](const auto* rows, long count, long block, float* sums, auto finish) {
-    sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, finish);
-  });
+  multiply_by<Form>(x, bias, out, num_rows, K, N, activation, sums_of_words<Form>(w, K));
 }
 
 // The same from a weight [N][K] as it is, number by number: what `multiply` must give but for Paired and Tiled.
