@@ -103,6 +103,16 @@ struct Octet {
 template <>
 struct Octet<4> {
   static constexpr int place(int i) { return i / 2 + i % 2 * 4; }  // among the codes of a word
+  // The word of an output's eight codes, a byte each: those at even places are pushed together, and so are the others.
+  static Word word_of(const uint8_t* codes) {
+    const auto together = [](uint64_t fours) {
+      const uint64_t bytes = (fours | fours >> 12) & 0x000000FF000000FF;
+      return Word((bytes | bytes >> 24) & 0xFFFF);
+    };
+    uint64_t all;
+    memcpy(&all, codes, sizeof all);
+    return together(all & 0x000F000F000F000F) | together(all >> 8 & 0x000F000F000F000F) << 16;
+  }
 #if defined(__AVX512F__)
   Words codes;
   Floats values;

@@ -33,8 +33,7 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
         const uint8_t* codes = from.codes + n * K + g * all.group;
         for (long k = 0; k < all.group; k += grouped::OCTET, codes += grouped::OCTET) {
           if (all.bits == 4) {
-            Word word = 0;
-            for (int i = 0; i < grouped::OCTET; ++i) word |= Word(codes[i] & 15) << 4 * grouped::Octet<4>::place(i);
+            const Word word = grouped::Octet<4>::word_of(codes);
             memcpy(at + n * sizeof word, &word, sizeof word);
           } else {
             for (int i = 0; i < grouped::OCTET; ++i) at[i * BLOCK + n] = codes[i];
