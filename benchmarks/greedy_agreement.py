@@ -1,0 +1,122 @@
+"""Compares the greedy tokens of GGUF files with llama.cpp's over the same texts.
+
+Our server continues each prompt greedily; llama.cpp is asked for its next token after each prefix of that text, so that
+one difference does not make all that follows differ. Both compute with errors, llama.cpp's the larger, as it rounds
+activations to eight bits: the difference of their log-probabilities of the two likeliest tokens says how large. A
+token counts where our likeliest one leads by more than the 99th percentile of these differences. Status 1 where such a
+token differs.
+"""
+
+import argparse
+import json
+import sys
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.comparison import table
+from benchmarks.load import percentile
+from benchmarks.models import GGUF_MODELS, add_folders
+from benchmarks.peers.engines import STORED, Engine, Setup, lightwell, llama
+
+PROMPTS = (
+    "The capital of France is",
+    "Water boils at a temperature of",
+    "Once upon a time, in a village by the sea, there lived",
+    "To bake bread you need flour,",
+    "def fibonacci(n):\n",
+    "The first law of thermodynamics states that",
+    "In 1969 two men",
+    "Dear Sir or Madam, I am writing to",
+    "The main difference between a frog and a toad is",
+    "She opened the letter slowly, and",
+)
+NUM_LIKELIEST = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """One token of a continuation."""
+
+    prefix: list[int]
+    """The token ids before it."""
+    token: str
+    """Our token, the likeliest."""
+    logprobs: dict[str, float]
+    """Our log-probabilities of the likeliest tokens."""
+
+    @property
+    def leading(self) -> list[str]:
+        """Return the two likeliest tokens."""
+        return sorted(self.logprobs, key=lambda token: -self.logprobs[token])[:2]
+
+    @property
+    def margin(self) -> float:
+        """Return by how much the likeliest token leads, in nats."""
+        first, second = (self.logprobs[token] for token in self.leading)
+        return first - second
+
+
+def _post(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"{engine.server.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def continued(engine: Engine, prompt: str, num_tokens: int) -> list[Place]:
+    """Return the greedy continuation of a prompt by our server."""
+    prefix = _post(engine, "/tokenize", {"model": engine.model, "prompt": prompt})["tokens"]
+    body = {"model": engine.model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+    choice = _post(engine, "/v1/completions", {**body, "logprobs": NUM_LIKELIEST, "return_token_ids": True})["choices"][
+        0
+    ]
+    ids, told = choice["token_ids"], choice["logprobs"]
+    return [Place([*prefix, *ids[:i]], told["tokens"][i], told["top_logprobs"][i]) for i in range(num_tokens)]
+
+
+def asked(engine: Engine, prefix: list[int]) -> dict[str, float]:
+    """Return llama.cpp's log-probabilities of the likeliest tokens after a prefix."""
+    body = {"prompt": prefix, "n_predict": 1, "n_probs": NUM_LIKELIEST, "temperature": 0, "cache_prompt": True}
+    found = _post(engine, "/completion", body)["completion_probabilities"][0]["top_logprobs"]
+    return {each["token"]: each["logprob"] for each in found}
+
+
+def compare(name: str, setup: Setup, num_tokens: int) -> tuple[list[str], bool]:
+    """Return a row of the table, and whether all tokens that count are equal."""
+    with lightwell(setup) as engine:
+        places = [place for prompt in PROMPTS for place in continued(engine, prompt, num_tokens)]
+    with llama(setup) as engine:
+        theirs = [asked(engine, place.prefix) for place in places]
+    differences, equal = [], []
+    for place, other in zip(places, theirs, strict=True):
+        differences += [abs(place.logprobs[token] - other[token]) for token in place.leading if token in other]
+        equal.append(max(other, key=lambda token: other[token]) == place.token)
+    error = percentile(differences, 0.99)
+    counted = [same for place, same in zip(places, equal, strict=True) if place.margin > error]
+    row = [name, len(places), sum(equal), f"{error:.2f}", len(counted), sum(counted)]
+    return [str(each) for each in row], all(counted)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["smollm2-q4_1"], choices=[*GGUF_MODELS])
+    parser.add_argument("--tokens", type=int, default=100, help=f"tokens of each of {len(PROMPTS)} continuations")
+    add_folders(parser)
+    options = parser.parse_args()
+    rows = [["model", "tokens", "equal", "difference of log-probabilities, p99", "margin is larger", "of these equal"]]
+    all_equal = True
+    for name in options.models:
+        row, is_equal = compare(
+            name, Setup(GGUF_MODELS[name].folder(options.cache), STORED, options.home), options.tokens
+        )
+        rows.append(row)
+        all_equal = all_equal and is_equal
+    print(table(rows))
+    return 0 if all_equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
