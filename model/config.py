@@ -106,6 +106,8 @@ class ModelConfig:
     local_rope: RopeConfig | None = None
     """The embedding of the layers that have a window, if it differs (Gemma 3, ModernBERT); None: all layers use `rope`.
     """
+    unrotated_layers: tuple[int, ...] = ()
+    """The layers that have no rotary embedding although others do (SmolLM3)."""
     learned_positions: bool = False
     sinusoidal_positions: bool = False
     """Whether positions are a fixed table in place of a learned one (Marian): sines in the first half, cosines in the
@@ -155,6 +157,12 @@ class ModelConfig:
     def window_of(self, layer: int) -> int | None:
         """Return the sliding window of a layer, or None if it sees everything."""
         return self.sliding_windows[layer] if self.sliding_windows else None
+
+    def rope_of(self, layer: int) -> RopeConfig | None:
+        """Return the rotary embedding of a layer, or None if it has none."""
+        if layer in self.unrotated_layers:
+            return None
+        return self.rope if self.local_rope is None or self.window_of(layer) is None else self.local_rope
 
     @property
     def num_matrix_parameters(self) -> int:

@@ -21,6 +21,7 @@ from model.checkpoint.families import (
     olmo2,
     opt,
     phi3,
+    smollm3,
     t5,
 )
 from model.checkpoint.families.family import Family
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     llama.MISTRAL,
     llama.QWEN2,
     llama.QWEN3,
+    smollm3.SMOLLM3,
     gemma.GEMMA2,
     gemma.GEMMA3,
     phi3.PHI3,

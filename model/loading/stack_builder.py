@@ -78,22 +78,19 @@ class StackBuilder:
         config = self.config
         bias = self._position_bias()
         rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
-        rope, local_rope = self._rope(local=False), self._rope(local=True)
+        ropes = self._ropes()
         blocks = [self._block(i, rule) for i in range(config.num_layers)]
         final_norm = self._norm("final_norm") if config.final_norm else None
         embedding = self.embedding()
         stack = Stack(
             config,
             embedding,
-            rope=rope,
-            local_rope=local_rope,
             blocks=blocks,
+            ropes=ropes,
             final_norm=final_norm,
-            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope)
-            if config.causal and self.shares is None
-            else None,
+            decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
-            triton_step=self._triton_step(embedding, blocks, final_norm, rope, local_rope),
+            triton_step=self._triton_step(embedding, blocks, final_norm, ropes),
         )
         left = sorted((*self.weights, *self.quantized))
         assert not left, f"weights that no part took: {left}"
@@ -104,14 +101,13 @@ class StackBuilder:
         embedding: Embedding,
         blocks: Sequence[Block],
         final_norm: Norm | None,
-        rope: Rope | None,
-        local_rope: Rope | None,
+        ropes: Sequence[Rope | None],
     ) -> "TritonStep | None":
         if not self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
             return None
         from model.network.triton_step import TritonStep
 
-        return TritonStep.of(embedding, blocks, final_norm, rope, local_rope)
+        return TritonStep.of(embedding, blocks, final_norm, ropes)
 
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""
@@ -143,12 +139,16 @@ class StackBuilder:
             at_once=embed_at_once(tokens, token_type, positions, norm, self.kernels) if is_plain else None,
         )
 
-    def _rope(self, *, local: bool) -> Rope | None:
-        rope = self.config.local_rope if local else self.config.rope
-        if rope is None:
-            return None
+    def _ropes(self) -> list[Rope | None]:
+        """Return the rotary embedding of each block, or None; blocks that rotate alike share one."""
         dtype, device = self.tokens.dtype, self.tokens.device
-        return Rope(rope, self.config.head_dim, self.context, dtype, device, self.kernels)
+        wanted = [self.config.rope_of(i) for i in range(self.config.num_layers)]
+        made = {
+            rope: Rope(rope, self.config.head_dim, self.context, dtype, device, self.kernels)
+            for rope in set(wanted)
+            if rope is not None
+        }
+        return [None if rope is None else made[rope] for rope in wanted]
 
     def _position_bias(self) -> torch.Tensor | None:
         if self.config.position_bias is None:
@@ -205,8 +205,7 @@ class StackBuilder:
             cross,
             self._residual(Feedforward(self._mlp(name)), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
-        uses_local_rope = config.local_rope is not None and config.window_of(index) is not None
-        return Block(index, *sublayers, parallel=config.parallel_blocks, uses_local_rope=uses_local_rope)
+        return Block(index, *sublayers, parallel=config.parallel_blocks)
 
     def _mlp(self, name: str) -> Mlp:
         activation = self.config.activation

@@ -72,7 +72,6 @@ class Block:
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
     """
-    uses_local_rope: bool = False
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""

@@ -128,12 +128,9 @@ class DecodeStep:
         self._layer_caches: LayerCaches | None = None
 
     @classmethod
-    def of(
-        cls, blocks: Sequence[Block], final_norm: Norm | None, rope: Rope | None, local_rope: Rope | None
-    ) -> Self | None:
-        """Return the step of a causal stack, or None if the kernels cannot replace its blocks here.
-
-        local_rope: of the blocks that use it; None is `rope`.
+    def of(cls, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> Self | None:
+        """Return the step of a causal stack, or None if the kernels cannot replace its blocks here. ropes: one for
+        each block.
         """
         parts = [part for block in blocks if (part := _Parts.of(block)) is not None]
         if len(parts) < len(blocks) or not parts:
@@ -144,7 +141,7 @@ class DecodeStep:
         norms = [norm for part in parts for norm in part.norms()] + ([final_norm] if final_norm else [])
         if len(rules) > 1 or len({(norm.eps, norm.rounds_once) for norm in norms}) > 1:
             return None
-        return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
+        return cls(parts, final_norm, ropes)
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
         """Return whether there are few rows that see few keys and need all layers, and whether hooks read at most

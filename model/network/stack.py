@@ -33,10 +33,9 @@ class Stack:
 
     config: ModelConfig
     embedding: Embedding
-    rope: Rope | None
-    local_rope: Rope | None
-    """The rotary positions of the layers with a window, if they differ."""
     blocks: Sequence[Block]
+    ropes: Sequence[Rope | None]
+    """The rotary positions of each block, or None; blocks that rotate alike share them."""
     final_norm: Norm | None
     decode_step: DecodeStep | None
     """All blocks in one call, for steps of few rows that it can run, or None."""
@@ -64,15 +63,13 @@ class Stack:
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
-        rotary_tables = None if self.rope is None else self.rope.at(batch.positions)
-        local_rotary_tables = rotary_tables if self.local_rope is None else self.local_rope.at(batch.positions)
-        for block, cache in zip(self.blocks, caches, strict=True):
+        tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
+        for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
             batch.check()
-            tables = local_rotary_tables if block.uses_local_rope else rotary_tables
-            step = BlockInputs(batch, cache, tables, adapted)
+            step = BlockInputs(batch, cache, tables[rope], adapted)
             x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.write_kv(x, step, layer_hooks)

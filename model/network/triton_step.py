@@ -79,13 +79,9 @@ class TritonStep:
         embedding: Embedding,
         blocks: Sequence[Block],
         final_norm: Norm | None,
-        rope: Rope | None,
-        local_rope: Rope | None,
+        ropes: Sequence[Rope | None],
     ) -> Self | None:
-        """Return the step of a stack, or None if the card's kernels cannot run it.
-
-        local_rope: of the blocks that use it; None is `rope`.
-        """
+        """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
         if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
             return None
         norms = [norm for block in blocks for norm in _norms(block)]
@@ -93,7 +89,6 @@ class TritonStep:
             norms.append(final_norm)
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
-        ropes = [(local_rope or rope) if block.uses_local_rope else rope for block in blocks]
         return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
     @property

@@ -51,6 +51,7 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         "mlp_bias": rng.random() < 0.5,
         "rope": rope if positions == "rope" else None,
         "local_rope": replace(rope, theta=100.0) if positions == "rope" and rng.random() < 0.5 else None,
+        "unrotated_layers": tuple(n for n in range(num_layers) if rng.random() < 0.2),
         "learned_positions": positions == "learned",
         "sinusoidal_positions": positions == "sinusoidal",
         "position_offset": rng.choice([0, 2]) if positions == "learned" else 0,

@@ -143,7 +143,7 @@ class Stack:
                     bias[:, query, key] = self.weight("position_bias.weight")[index]
         for name, heads in (("q", q), ("k", k), ("v", v)):
             self.keep(f"attn.hook_{name}", heads, layer)
-        q, k = self.prepared(layer, "q", q, window), self.prepared(layer, "k", k, window)
+        q, k = self.prepared(layer, "q", q), self.prepared(layer, "k", k)
         return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out")
 
     def cross_attention(self, layer: int, x: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
@@ -157,14 +157,17 @@ class Stack:
         bias = torch.zeros(config.num_heads, len(x), len(encoded), dtype=torch.float64)
         return self.mixed(layer, "cross_attn", q, k, v, visible, bias, f"layers.{layer}.cross_out")
 
-    def prepared(self, layer: int, name: str, x: torch.Tensor, window: int | None) -> torch.Tensor:
+    def prepared(self, layer: int, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return q or k [S, H or K, D] after its norm and its rotation."""
         config = self.config
         if config.qk_norm is not None:
             weight = self.weight(f"layers.{layer}.{name}_norm.weight")
             flat = x.flatten(1) if config.qk_norm == "full" else x
             x = formulas.rms_norm(flat, weight, config.norm_eps, config.norm_weight_offset, self.casts).reshape(x.shape)
-        rope = config.local_rope if window is not None and config.local_rope is not None else config.rope
+        has_window = config.window_of(layer) is not None
+        rope = config.local_rope if has_window and config.local_rope is not None else config.rope
+        if layer in config.unrotated_layers:
+            rope = None
         return x if rope is None else formulas.rotate(x, rope, self.max_len, self.casts)
 
     def mixed(

@@ -153,6 +153,18 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
     "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
+    "smollm3": Family(
+        "decoder",
+        hf.SmolLM3Config,
+        hf.SmolLM3ForCausalLM,
+        {
+            **_GROUPED,
+            "pad_token_id": 1,
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+        },
+    ),
     "gemma2": Family(
         "decoder",
         hf.Gemma2Config,
@@ -271,6 +283,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1, "tie_word_embeddings": False},
     ),
     "qwen3": ("qwen3", {}),
+    "smollm3": ("smollm3", {}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),

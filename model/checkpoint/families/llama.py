@@ -49,7 +49,7 @@ END_ROWS: tuple[WeightRow, ...] = (
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Buffers that transformers before 4.32 saved with the weights."""
 
-_TABLE = WeightMap(
+TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
@@ -144,7 +144,7 @@ def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
     return tuple(window if windowed else None for windowed in has_window)
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM",), ("llama",), _read_llama, _TABLE)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), ("mistral",), _read_mistral, _TABLE)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), ("qwen2",), _read_qwen2, _TABLE)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), ("qwen3",), _read_qwen3, _TABLE)
+LLAMA = Family("llama", ("LlamaForCausalLM",), ("llama",), _read_llama, TABLE)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), ("mistral",), _read_mistral, TABLE)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), ("qwen2",), _read_qwen2, TABLE)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), ("qwen3",), _read_qwen3, TABLE)

@@ -17,13 +17,14 @@ def read_rope(
     *,
     original: int | None = None,
     partial: float | None = None,
+    theta: float = 10000.0,
     renamed: Mapping[str, str] | None = None,
 ) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before); the newer wins.
 
     `original` is a length before stretching that wins over the parameters' own; `partial` is the share of each head
-    that is rotated if the file does not say (None: the family rotates whole heads); `renamed` maps the names of types
-    to what the family means by them.
+    that is rotated if the file does not say (None: the family rotates whole heads); `theta` is the base if the file
+    does not say; `renamed` maps the names of types to what the family means by them.
     """
     written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
     outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
@@ -31,7 +32,8 @@ def read_rope(
     for spelled in ("rope_type", "type"):
         if inner.get(spelled) in (renamed or {}):
             inner[spelled] = (renamed or {})[inner[spelled]]
-    return rope_of(Fields({**outer, **inner}, hf.file), head_dim, max_position, original=original, partial=partial)
+    values = {"rope_theta": theta, **outer, **inner}
+    return rope_of(Fields(values, hf.file), head_dim, max_position, original=original, partial=partial)
 
 
 def read_local_and_global_rope(

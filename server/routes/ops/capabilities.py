@@ -112,6 +112,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         **_sizes(own),
         "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
         "positions": [name for name, is_used in positions.items() if is_used],
+        "unrotated_layers": own.unrotated_layers or None,
         "norm": own.norm,
         "norm_placement": own.norm_placement,
         "activation": own.activation,

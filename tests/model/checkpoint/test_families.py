@@ -43,6 +43,7 @@ CLASSES = {
     "MistralForCausalLM": "MistralConfig",
     "Qwen2ForCausalLM": "Qwen2Config",
     "Qwen3ForCausalLM": "Qwen3Config",
+    "SmolLM3ForCausalLM": "SmolLM3Config",
     "Gemma2ForCausalLM": "Gemma2Config",
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Phi3ForCausalLM": "Phi3Config",
@@ -272,6 +273,16 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
         },
     ),
+    "SmolLM3": (
+        "SmolLM3ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 5, "no_rope_layer_interval": 3},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "no_rope_layers": [1, 1, 0, 1, 1, 0],
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"] * 2,
+        },
+    ),
     "T5": (  # whether an unscaled head is tied is another question; where there are files, they answer it
         "T5ForConditionalGeneration",
         {"tie_word_embeddings": False},
@@ -292,6 +303,8 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
     ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
+    ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
+    ("SmolLM3ForCausalLM", {"layer_types": ["sliding_attention"] * 6}, "sliding_attention needs use_sliding_window"),
     ("OPTForCausalLM", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False; only True"),
     ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'abs"),
     ("BertModel", {"is_decoder": True}, "is_decoder is True; only False"),

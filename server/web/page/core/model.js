@@ -45,6 +45,12 @@ export function useHead() {
   };
 }
 
+/** A stack as one of its layers is: without rotary positions in a layer that has none. */
+export function stackAt(stack, layer) {
+  if (!stack.unrotated_layers?.includes(layer)) return stack;
+  return { ...stack, positions: stack.positions.filter((name) => name !== "rotary") };
+}
+
 /** {queries, keys}: the tokens at both sides of an attention, of an answer that shows the inside of that part. */
 export function sidesOf(entry, part) {
   const encoder = entry.encoder_tokens ?? entry.tokens;

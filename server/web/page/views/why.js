@@ -1,7 +1,7 @@
 // Where one weight comes from: every step from the two words' vectors to what the head adds, with its numbers.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
-import { clamp, inputOf, sidesOf, useCapabilities, useHead } from "../core/model.js";
+import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
@@ -20,8 +20,8 @@ export function View() {
   const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
   const answer = useLook(selection.text && query !== null ? "v1/explain" : null, body);
   if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
-  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack}
-    body=${body} />`}<//>`;
+  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry}
+    stack=${stackAt(stack, layer)} body=${body} />`}<//>`;
 }
 
 /** All steps, for the chosen key. */

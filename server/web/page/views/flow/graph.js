@@ -3,6 +3,7 @@
 // A band is one row of the picture: the residual stream runs along its top, what a sublayer computes hangs below.
 // A node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row -1
 // is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of what is added to the stream.
+import { stackAt } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { wordsOf } from "./words.js";
 
@@ -185,7 +186,8 @@ function mlpBand(stack, points, { start, end, isParallel }) {
 }
 
 /** The bands of one block. encoderOutput: a node, for the cross attention of a decoder that has one; else null. */
-export function blockBands(stack, points, layer, encoderOutput) {
+export function blockBands(whole, points, layer, encoderOutput) {
+  const stack = stackAt(whole, layer);
   const node = nodesOfStack(stack);
   const window = stack.sliding_windows?.[layer] ?? null;
   const { norm, isOfSum } = placing(stack);

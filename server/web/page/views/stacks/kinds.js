@@ -145,6 +145,12 @@ export function maskWords(stack) {
   return `${seen}; in layers ${windows.map(([, layer]) => layer).join(", ")} only within ${sizes} tokens`;
 }
 
+/** How positions come in, in words. */
+function positionWords(stack) {
+  const said = stack.positions.map((name) => POSITIONS[name]).join("; ") || "none";
+  return stack.unrotated_layers ? `${said}, not in layers ${stack.unrotated_layers.join(", ")}` : said;
+}
+
 /** What a stack is built of, as a list. */
 export function Facts({ stack }) {
   const facts = [
@@ -158,7 +164,7 @@ export function Facts({ stack }) {
       `${grouped(stack.hidden_size)} numbers a word, ${stack.head_dim} a head, ${grouped(stack.intermediate_size)} neurons a layer`,
     ],
     ["Sees", maskWords(stack)],
-    ["Positions", stack.positions.map((name) => POSITIONS[name]).join("; ") || "none"],
+    ["Positions", positionWords(stack)],
     [
       "Norms",
       `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm
