@@ -40,6 +40,7 @@ FAMILIES: tuple[Family, ...] = (
     gemma.GEMMA3,
     phi3.PHI3,
     olmo2.OLMO2,
+    olmo2.OLMO3,
     gpt2.GPT2,
     gpt_neox.GPT_NEOX,
     opt.OPT,

@@ -175,6 +175,12 @@ FAMILIES: dict[str, Family] = {
     "gemma3": Family("decoder", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {**_GEMMA, **_TWO_ROPES}, norm_centre=0.0),
     "phi3": Family("decoder", hf.Phi3Config, hf.Phi3ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
     "olmo2": Family("decoder", hf.Olmo2Config, hf.Olmo2ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
+    "olmo3": Family(
+        "decoder",
+        hf.Olmo3Config,
+        hf.Olmo3ForCausalLM,
+        {**_GROUPED, **_TWO_ROPES, "sliding_window": WINDOW, "pad_token_id": 1},
+    ),
     "gpt2": Family("decoder", hf.GPT2Config, hf.GPT2LMHeadModel, _GPT2, gain=2.0),
     "gpt_neox": Family(
         "decoder", hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM, {**_EQUAL, **_PARTIAL, "num_attention_heads": 3}
@@ -292,6 +298,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sliding_window": WINDOW, "hidden_size": 64, "original_max_position_embeddings": 32, **_PHI_LONG},
     ),
     "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"layer_types": ["sliding_attention", "full_attention"]}),
     "gpt2": ("gpt2", {}),
     "gpt2-untied": ("gpt2", {"tie_word_embeddings": False}),
     "gpt2-relu-unscaled": ("gpt2", {"activation_function": "relu", "scale_attn_weights": False, "n_inner": None}),

@@ -169,6 +169,15 @@ class Fields:
             )
         return [kind == "sliding_attention" for kind in value]
 
+    def windows(self, usual: Sequence[bool], size: int | None) -> tuple[int | None, ...]:
+        """Return the window of each layer: `sliding_window`, or `size` in files that do not write it, for those that
+        have one. Raises ModelLoadError if some have one, and its size is null.
+        """
+        has_window, window = self.windowed_layers(usual), self.nullable_size("sliding_window", size)
+        if window is None and any(has_window):
+            raise self.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
+        return tuple(window if windowed else None for windowed in has_window)
+
     def only(self, name: str, accepted: Any) -> None:
         """Raise for an option that would change the network and is not built."""
         if self.values.get(name, accepted) not in (accepted, None):

@@ -44,10 +44,6 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
     hf.only("use_bidirectional_attention", False)
     heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
     num_layers = hf.size("num_hidden_layers")
-    has_window = hf.windowed_layers([(i + 1) % pattern > 0 for i in range(num_layers)])
-    window = hf.nullable_size("sliding_window", 4096)
-    if window is None and any(has_window):
-        raise hf.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
     bias = hf.flag("attention_bias", False)
     shared = {
         **read_common(hf, heads),
@@ -59,7 +55,7 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
         "embedding_scale": heads.hidden_size**0.5,
         "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
         "attention_scale": hf.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        "sliding_windows": tuple(window if windowed else None for windowed in has_window),
+        "sliding_windows": hf.windows([(i + 1) % pattern > 0 for i in range(num_layers)], 4096),
     }
     return ModelConfig(**common, **{**shared, **options})
 

@@ -48,6 +48,7 @@ CLASSES = {
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Phi3ForCausalLM": "Phi3Config",
     "Olmo2ForCausalLM": "Olmo2Config",
+    "Olmo3ForCausalLM": "Olmo3Config",
     "GPT2LMHeadModel": "GPT2Config",
     "GPTNeoXForCausalLM": "GPTNeoXConfig",
     "OPTForCausalLM": "OPTConfig",
@@ -283,6 +284,15 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "layer_types": ["full_attention", "full_attention", "sliding_attention"] * 2,
         },
     ),
+    "OLMo 3": (
+        "Olmo3ForCausalLM",
+        {"rope_theta": 500_000, "rope_scaling": {"rope_type": "yarn", "factor": 8.0}, "sliding_window": 5},
+        {
+            "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0}},
+            "sliding_window": 5,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention", *["sliding_attention"] * 2],
+        },
+    ),
     "T5": (  # whether an unscaled head is tied is another question; where there are files, they answer it
         "T5ForConditionalGeneration",
         {"tie_word_embeddings": False},
@@ -305,6 +315,8 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
     ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
     ("SmolLM3ForCausalLM", {"layer_types": ["sliding_attention"] * 6}, "sliding_attention needs use_sliding_window"),
+    ("Olmo3ForCausalLM", {"rope_theta": 1e6}, "rope_theta is 1000000.0; only 500000.0 is supported"),
+    ("Olmo3ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
     ("OPTForCausalLM", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False; only True"),
     ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'abs"),
     ("BertModel", {"is_decoder": True}, "is_decoder is True; only False"),
