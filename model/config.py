@@ -95,6 +95,10 @@ class ModelConfig:
     """Whether block 0 has a norm before its attention (not in ModernBERT, whose embedding is normed already)."""
     parallel_blocks: bool = False
     """Whether a block is x + attention(norm1(x)) + mlp(norm2(x)), as in GPT-NeoX."""
+    residual_scale: float = 1.0
+    """The factor of what each sublayer adds to the residual stream (Granite). It is not multiplied into the weights: an
+    adapter's part has it too, and quantised matrices stay as they are.
+    """
     qk_norm: QkNorm | None = None
     activation: Activation
     gated_mlp: bool = False
@@ -120,12 +124,12 @@ class ModelConfig:
     embedding_size: int | None = None
     """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
     embedding_scale: float = 1.0
-    """The factor of the token's vector: sqrt(d) for Gemma, rounded to the model's dtype first."""
+    """The factor of the token's vector: sqrt(d) for Gemma; it is rounded to the model's dtype first."""
     position_bias: PositionBiasConfig | None = None
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
-    """The factor of the last hidden state before the head: d^-0.5 for a tied T5."""
+    """The factor of the last hidden state before the head: d^-0.5 for a tied T5, 1 / logits_scaling for Granite."""
     has_head: bool = True
     """Whether logits exist; False for encoders."""
     attention_scale: float

@@ -7,9 +7,10 @@ with the two small matrices below nothing of width d_model either:
 
     gram    [D, D]  M M^T                        readout [D, T]  M u_t
 
-where M = W_O^h, or, where the attention's output goes through a norm before it is added (sandwich and output norms),
-M = W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; what the norm divides by depends on the
-query alone and is applied here. u_t is the direction of a token's logit: with the final norm's scale held as it was,
+where M = W_O^h, or, where the attention's output goes through a norm before it is added (sandwich and output norms), M
+= W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; what the norm divides by depends on the
+query alone and is applied here. Where all that is added has a factor (residual_scale), M has it too. u_t is the
+direction of a token's logit: with the final norm's scale held as it was,
 
     logit_t = (stream . u_t) / sigma + bias_t,   u_t = gamma_final * W_U[:, t], less its mean for a LayerNorm,
 

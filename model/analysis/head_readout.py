@@ -146,13 +146,17 @@ def _output_name(part: str) -> str:
 
 def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
     """Return M of every head of a layer: [H, D, d_model]."""
-    heads = reader.heads_of_output(f"layers.{layer}.{_output_name(part)}.weight", config.head_dim).to(torch.float64)
-    return heads if part == "cross" else _through_norm(reader, config, layer, heads)
+    name = _output_name(part)
+    heads = reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim).to(torch.float64)
+    return _as_added(reader, config, name, layer, heads)
 
 
-def _through_norm(reader: WeightReader, config: ModelConfig, layer: int, vectors: torch.Tensor) -> torch.Tensor:
-    """Take vectors [..., d_model] through the norm of the attention's output, if there is one, except for its scale."""
-    if config.norm_placement not in ("sandwich", "output"):
+def _as_added(reader: WeightReader, config: ModelConfig, name: str, layer: int, vectors: torch.Tensor) -> torch.Tensor:
+    """Return what is added to the stream of vectors [..., d_model] of an attention's output: they go through its norm,
+    if there is one, except for its scale, and are multiplied by the factor of all that is added.
+    """
+    vectors = vectors * config.residual_scale
+    if name == "cross_out" or config.norm_placement not in ("sandwich", "output"):
         return vectors
     if config.norm == "layernorm":
         vectors = vectors - vectors.mean(-1, keepdim=True)
@@ -172,6 +176,5 @@ def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Se
         if bias is None:
             rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))
             continue
-        wide = bias.to(torch.float64)
-        rows.append((wide if name == "cross_out" else _through_norm(reader, config, layer, wide)) @ direction)
+        rows.append(_as_added(reader, config, name, layer, bias.to(torch.float64)) @ direction)
     return torch.stack(rows)

@@ -106,7 +106,7 @@ POINTS: tuple[Point, ...] = (
         "hook_attn_out",
         _MODEL,
         "sum over the heads of attn.hook_result + b_O",
-        "what is added to the stream: after a norm of the attention's output, where there is one",
+        "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
     ),
     Point(
         "hook_resid_mid",
@@ -135,7 +135,7 @@ POINTS: tuple[Point, ...] = (
         "hook_mlp_out",
         _MODEL,
         "mlp.hook_post W_out + b_out",
-        "what is added to the stream: after a norm of the mlp's output, where there is one",
+        "what is added to the stream: after a norm of the mlp's output, where there is one, times residual_scale",
     ),
     Point(
         "hook_resid_post",
@@ -147,7 +147,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "logits",
         ("position", "d_vocab"),
-        "cap(ln_final.hook_out W_U + b_U)",
+        "cap(ln_final.hook_out W_U * logit_scale + b_U)",
         "after the soft cap, before temperature, penalties and softmax",
         in_block=False,
     ),

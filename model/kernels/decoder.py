@@ -55,6 +55,7 @@ class _CDecoderStep(ctypes.Structure):
         *((name, _POINTER) for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out")),
         *((name, _LONG) for name in ("num_items", "num_rows", "width", "rounds_once")),
         ("eps", ctypes.c_float),
+        ("residual_scale", ctypes.c_float),
     )
 
 
@@ -168,10 +169,12 @@ class Decoder:
         eps: float,
         scale: float,
         softcap: float | None = None,
+        residual_scale: float = 1.0,
     ) -> None:
         """Check and keep the layers.
 
         dtype: of the residual stream and the cache. final_norm [d]. eps: of all norms. scale, softcap: as in `attend`.
+        residual_scale: the factor of what attention and the gated network add to the stream.
         """
         if dtype not in SUFFIXES:
             raise ValueError(f"dtype is {dtype}; {', '.join(map(str, SUFFIXES))} are accepted")
@@ -183,7 +186,7 @@ class Decoder:
         self.num_heads, self.num_key_heads, self.head_dim = num_heads, num_key_heads, head_dim
         self._norm_dtype = layers[0].before_attention.dtype
         self._rule = {"scale": scale, "softcap": softcap or 0.0}
-        self._eps = eps
+        self._eps, self._residual_scale = eps, residual_scale
         self._kept = [*layers], final_norm
         self._layers = (_CDecoderLayer * len(layers))(*map(self._layer, layers))
         self._final_norm = None if final_norm is None else self._norm("final_norm", final_norm, self.width)
@@ -247,6 +250,7 @@ class Decoder:
             width=self.width,
             rounds_once=self._norm_dtype != self.dtype,
             eps=self._eps,
+            residual_scale=self._residual_scale,
         )
         layers = ctypes.addressof(self._layers) + first_layer * ctypes.sizeof(_CDecoderLayer)
         kernels().call(

@@ -235,7 +235,16 @@ class StackBuilder:
                 before, after = self._norm(f"{weights}_norm"), self._norm(f"{weights}_post_norm")
             case "output":
                 after = self._norm(f"{weights}_post_norm")
-        return Residual(f, out=out, stream=stream, norm=points, before=before, after=after, of_sum=of_sum)
+        return Residual(
+            f,
+            out=out,
+            stream=stream,
+            norm=points,
+            before=before,
+            after=after,
+            of_sum=of_sum,
+            scale=self.config.residual_scale,
+        )
 
     def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
         config, name = self.config, f"layers.{index}"

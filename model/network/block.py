@@ -19,7 +19,7 @@ Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforwar
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual(Generic[Sublayer]):
-    """A sublayer f on the residual stream: of_sum(x + after(f(before(x)))); each norm is optional.
+    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional.
 
     A call returns what is added to x, and `add` adds it.
     Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
@@ -35,13 +35,18 @@ class Residual(Generic[Sublayer]):
     before: Norm | None = None
     after: Norm | None = None
     of_sum: Norm | None = None
+    scale: float = 1.0
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what is added to the residual stream: x [T, d] -> [T, d]."""
         y = self.f(_normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
-        y = _normed(self.after, second, y, layer_hooks)
+        y = self.scaled(_normed(self.after, second, y, layer_hooks))
         return y if layer_hooks is None else layer_hooks(self.out, y)
+
+    def scaled(self, y: torch.Tensor) -> torch.Tensor:
+        """Return what is added of y [T, d], which is rounded before it is."""
+        return y if self.scale == 1 else y * self.scale
 
     def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""

@@ -101,8 +101,16 @@ def _is_native(norm: Norm | None) -> TypeGuard[RmsNorm]:
 class DecodeStep:
     """The blocks of one decoder, and the norm after them."""
 
-    def __init__(self, parts: Sequence[_Parts], final_norm: RmsNorm | None, ropes: Sequence[Rope | None]) -> None:
-        """Keep the parts. ropes: one for each layer. All parts have norms of one kind, and one rule of attention."""
+    def __init__(
+        self,
+        parts: Sequence[_Parts],
+        final_norm: RmsNorm | None,
+        ropes: Sequence[Rope | None],
+        residual_scale: float,
+    ) -> None:
+        """Keep the parts. ropes: one for each layer; residual_scale: of what each sublayer adds. All parts have norms
+        of one kind, and one rule of attention.
+        """
         self._parts = parts
         self._windows = list(dict.fromkeys(each.attention.window for each in parts))
         layers = [
@@ -121,6 +129,7 @@ class DecodeStep:
             eps=norm.eps,
             scale=first.heads.rule.scale,
             softcap=first.heads.rule.softcap,
+            residual_scale=residual_scale,
         )
         products = first.qkv, first.heads.out, parts[0].gate_up, parts[0].down
         self._num_weights = sum(each.in_features * each.out_features for each in products)
@@ -141,7 +150,8 @@ class DecodeStep:
         norms = [norm for part in parts for norm in part.norms()] + ([final_norm] if final_norm else [])
         if len(rules) > 1 or len({(norm.eps, norm.rounds_once) for norm in norms}) > 1:
             return None
-        return cls(parts, final_norm, ropes)
+        scales = {residual.scale for block in blocks for residual in (block.attention, block.mlp)}
+        return cls(parts, final_norm, ropes, scales.pop()) if len(scales) == 1 else None
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
         """Return whether there are few rows that see few keys and need all layers, and whether hooks read at most

@@ -42,6 +42,7 @@ def why_not_whole(
         "norm_placement": "post",
         "final_norm": False,
         "parallel_blocks": False,
+        "residual_scale": 1.0,
         "qk_norm": None,
         "activation": "gelu",
         "gated_mlp": False,

@@ -89,6 +89,9 @@ class TritonStep:
             norms.append(final_norm)
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
+        residuals = [each for block in blocks for each in (block.attention, block.cross, block.mlp) if each is not None]
+        if any(each.scale != 1 and each.after is not None for each in residuals):
+            return None  # its kernel norms what is already scaled
         return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
     @property
@@ -161,8 +164,8 @@ class TritonStep:
         """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
         added = self._attend(block, normed, step)
         if block.parallel:
-            mlp = _feed_forward(block.mlp.f, self._normed(block.mlp, x))
-            return _both(add_norm(x, (mlp, added), before=last))
+            mlp = block.mlp.scaled(_feed_forward(block.mlp.f, self._normed(block.mlp, x)))
+            return _both(add_norm(x, (mlp, block.attention.scaled(added)), before=last))
         residuals: list[Residual[Any]] = (
             [block.attention, block.cross, block.mlp] if block.cross else [block.attention, block.mlp]
         )
@@ -175,7 +178,7 @@ class TritonStep:
             x, normed = _both(
                 add_norm(
                     x,
-                    (added,),
+                    (residual.scaled(added),),
                     after=self._weights(residual.after),
                     of_sum=self._weights(residual.of_sum),
                     before=last if following is None else self._weights(following.before),

@@ -63,6 +63,7 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         "tie_word_embeddings": kind == "encoder" or rng.random() < 0.5,
         "head_bias": kind != "encoder" and rng.random() < 0.5,
         "logit_scale": rng.choice([1.0, 0.4]),
+        "residual_scale": rng.choice([1.0, 0.3]),
         "attn_logit_softcap": rng.choice([None, 2.0]),
         "final_logit_softcap": rng.choice([None, 3.0]),
         "sliding_windows": tuple(rng.choice([None, rng.randint(1, 12)]) for _ in range(num_layers)),

@@ -45,7 +45,7 @@ class Contributions:
             values = v[:, head * config.num_kv_heads // config.num_heads]
             columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
             added.append(pattern[head][:, :, None] * (values @ w_o[:, columns].T))
-        x = torch.stack(added)
+        x = torch.stack(added) * config.residual_scale
         placement = config.norm_placement
         if cross or placement not in ("sandwich", "output"):
             return x

@@ -87,19 +87,20 @@ class Stack:
 
     def block(self, layer: int, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
         self.keep("hook_resid_pre", x, layer)
+        factor = self.config.residual_scale
         if self.config.parallel_blocks:
-            attention = self.keep("hook_attn_out", self.attention(layer, self.before(layer, "ln1", x)), layer)
-            mlp = self.keep("hook_mlp_out", self.mlp(layer, self.before(layer, "ln2", x)), layer)
+            attention = self.keep("hook_attn_out", factor * self.attention(layer, self.before(layer, "ln1", x)), layer)
+            mlp = self.keep("hook_mlp_out", factor * self.mlp(layer, self.before(layer, "ln2", x)), layer)
             return self.keep("hook_resid_post", x + attention + mlp, layer)
-        added = self.after(layer, "ln1", self.attention(layer, self.before(layer, "ln1", x)))
+        added = factor * self.after(layer, "ln1", self.attention(layer, self.before(layer, "ln1", x)))
         x = self.outside(layer, "ln1", x + self.keep("hook_attn_out", added, layer))
         self.keep("hook_resid_mid", x, layer)
         if self.config.cross_attention:
             assert encoded is not None
-            added = self.cross_attention(layer, self.before(layer, "ln_cross", x), encoded)
+            added = factor * self.cross_attention(layer, self.before(layer, "ln_cross", x), encoded)
             x = self.outside(layer, "ln_cross", x + self.keep("hook_cross_attn_out", added, layer))
             self.keep("hook_resid_mid_cross", x, layer)
-        added = self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
+        added = factor * self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
         x = self.outside(layer, "ln2", x + self.keep("hook_mlp_out", added, layer))
         return self.keep("hook_resid_post", x, layer)
 

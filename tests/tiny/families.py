@@ -165,6 +165,18 @@ FAMILIES: dict[str, Family] = {
             "sliding_window": WINDOW,
         },
     ),
+    "granite": Family(
+        "decoder",
+        hf.GraniteConfig,
+        hf.GraniteForCausalLM,
+        {
+            **_GROUPED,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 5.0,
+        },
+    ),
     "gemma2": Family(
         "decoder",
         hf.Gemma2Config,
@@ -290,6 +302,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {}),
     "smollm3": ("smollm3", {}),
+    "granite": ("granite", {"attention_bias": True}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),

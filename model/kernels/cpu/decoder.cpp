@@ -170,7 +170,7 @@ struct Decoder {
     });
   }
 
-  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, then of the stream += y where that is wanted.
+  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, then of y *= scale and the stream += y where that is wanted.
   void multiply(const Product& p, const T* x, long piece, T* y, bool adds) const {
     const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
     const long N = p.num_outputs;
@@ -187,7 +187,9 @@ struct Decoder {
     const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
     for (long r = rows.begin; r < rows.end; ++r) {
       T* to = stream + r * N + column;
-      const T* from = y + r * N + column;
+      T* from = y + r * N + column;
+      if (step.residual_scale != 1)
+        each_number(end - column, [&]<class N>(long i) { put(from + i, take<N>(from + i) * step.residual_scale); });
       each_number(end - column, [&]<class N>(long i) { put(to + i, take<N>(to + i) + take<N>(from + i)); });
     }
   }

@@ -48,6 +48,7 @@ struct DecoderStep {
   long num_items, num_rows, width;   // R, d
   long rounds_once;                  // 1: norms round after the product with their weights, which are float32
   float eps;                         // of all norms
+  float residual_scale;              // of what a product adds to the stream, rounded before it is added
 };
 
 }  // namespace LEVEL

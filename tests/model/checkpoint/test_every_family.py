@@ -163,6 +163,7 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
                     point = "ln1_post" if found.config.norm_placement == "sandwich" else "ln1"
                     weight = found.weights[f"layers.{layer}.attn_post_norm.weight"] + found.config.norm_weight_offset
                     total = total / found.at(f"{point}.hook_scale", layer) * weight
+                total = total * found.config.residual_scale
                 torch.testing.assert_close(total, found.at(f"hook_{name}_out", layer))
 
 

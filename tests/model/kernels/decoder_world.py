@@ -43,7 +43,7 @@ class World:
         self.num_heads, self.dim = self.num_key_heads * self.group, rng.choice([8, 16, 20, 32, 64])
         self.width, self.inside = rng.choice([40, 64, 77, 130, 200, 333]), rng.choice([24, 64, 100, 231])
         self.norm_dtype = rng.choice([self.dtype, torch.float32])
-        self.softcap = rng.choice([None, 2.0])
+        self.softcap, self.residual_scale = rng.choice([None, 2.0]), rng.choice([1.0, 0.22])
         self.windows = [math.inf, *rng.sample([1, 7, 40], rng.choice([0, 1, 2]))]
         self.head_norm = rng.choice([None, "head", "full"])
         self.layers = [self._layer() for _ in range(rng.randint(1, 3))]
@@ -155,6 +155,7 @@ class World:
             eps=EPS,
             scale=self.scale,
             softcap=self.softcap,
+            residual_scale=self.residual_scale,
         )
 
     def run(self, pieces: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
@@ -187,9 +188,9 @@ class World:
                 softcap=self.softcap,
                 out=mixed,
             )
-            x = x + _multiply(layer.out, mixed.flatten(1))
+            x = x + _multiply(layer.out, mixed.flatten(1)) * self.residual_scale
             gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
-            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu"))
+            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu")) * self.residual_scale
             queries.append(q)
         out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
         return x, out, *queries, *(each for cache in caches for each in cache)
@@ -221,9 +222,9 @@ class World:
                 unseen = (numbers < key_range.first[own][:, None]) | (numbers >= key_range.last[own][:, None])
                 scores = scores.masked_fill(torch.from_numpy(unseen), -math.inf).softmax(2)
                 mixed[own] = torch.einsum("hqk,khd->qhd", scores, weighted.repeat_interleave(self.group, 1))
-            x = x + _exactly(layer.out, mixed.flatten(1))
+            x = x + _exactly(layer.out, mixed.flatten(1)) * self.residual_scale
             gate, up = _exactly(layer.gate_up, _normal(x, layer.before_mlp)).chunk(2, 1)
-            x = x + _exactly(layer.down, gate * gate.sigmoid() * up)
+            x = x + _exactly(layer.down, gate * gate.sigmoid() * up) * self.residual_scale
         return x
 
 

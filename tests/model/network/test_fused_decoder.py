@@ -44,6 +44,7 @@ def draw_config(rng: random.Random) -> ModelConfig:
         "local_rope": replace(rope, theta=100.0) if rope is not None and rng.random() < 0.5 else None,
         "unrotated_layers": tuple(n for n in range(num_layers) if rng.random() < 0.2),
         "attn_logit_softcap": rng.choice([None, 2.0]),
+        "residual_scale": rng.choice([1.0, 0.3]),
         "sliding_windows": tuple(rng.choice([None, rng.randint(1, 100)]) for _ in range(num_layers)),
     }
     return ModelConfig(

@@ -31,6 +31,9 @@ function placing(stack) {
   };
 }
 
+/** The factor of what a sublayer adds to the stream. */
+const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale)}`;
+
 /** What happens to q and k between the projection and the scores, step by step. */
 function turning(stack, isCross) {
   if (isCross) return [];
@@ -82,7 +85,7 @@ function attentionBody({ stack, isCross, from, window }) {
     node(at("hook_pattern"), next + 1, 0.5, ["softmax by row"]),
     node(at("hook_z"), next + 2, 1, ["Σ pattern · v"]),
     node(at("hook_result"), next + 3, 1, ["z · W_O"]),
-    node(out, next + 4, 1, [`sum of ${stack.num_heads} heads`, isAfter && `then ${norm}`]),
+    node(out, next + 4, 1, [`sum of ${stack.num_heads} heads`, isAfter && `then ${norm}`, factor(stack)]),
   ];
   const wires = [
     [from.q, at("hook_q"), "query"],
@@ -162,7 +165,7 @@ function mlpBand(stack, points, { start, end, isParallel }) {
       node(pre, first + 1, 0, [`${own} · ${isGated ? "W_gate" : "W_up"}`]),
       ...(isGated ? [node(linear, first + 1, 1, [`${own} · W_up`])] : []),
       node(post, first + 2, middle, [isGated ? `${act}(gate) × up` : `${act}(up)`]),
-      node(out, first + 3, middle, ["times W_down", isAfter && `then ${norm}`]),
+      node(out, first + 3, middle, ["times W_down", isAfter && `then ${norm}`, factor(stack)]),
       { ...end, column: first + 4 },
     ],
     wires: [
