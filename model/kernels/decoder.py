@@ -9,6 +9,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, B key
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,10 @@ from model.kernels.library import kernels
 
 _FLOAT32 = (torch.float32,)
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+
+
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+"""The products of a layer, in their order."""
 
 
 class _CProduct(ctypes.Structure):
@@ -36,10 +41,22 @@ class _CDecoderLayer(ctypes.Structure):
     """`DecoderLayer` of decoder.h."""
 
     _fields_ = (
-        *((name, _CProduct) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, _CProduct) for name in PRODUCTS),
         *((name, _POINTER) for name in ("before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin")),
         *((name, _LONG) for name in ("q_norm_width", "k_norm_width", "num_rotated", "key_range")),
     )
+
+
+class _CChange(ctypes.Structure):
+    """`Change` of decoder.h."""
+
+    _fields_ = (("down", _CProduct), ("up", _CProduct))
+
+
+class _CAdaptedRows(ctypes.Structure):
+    """`AdaptedRows` of decoder.h."""
+
+    _fields_ = (("first", _LONG), ("end", _LONG), ("changes", _POINTER))
 
 
 class _CMemory(ctypes.Structure):
@@ -52,8 +69,11 @@ class _CDecoderStep(ctypes.Structure):
     """`DecoderStep` of decoder.h."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out")),
-        *((name, _LONG) for name in ("num_items", "num_rows", "width", "rounds_once")),
+        *(
+            (name, _POINTER)
+            for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out", "adapted")
+        ),
+        *((name, _LONG) for name in ("num_items", "num_rows", "width", "num_adapted", "rounds_once")),
         ("eps", ctypes.c_float),
         ("residual_scale", ctypes.c_float),
     )
@@ -93,6 +113,24 @@ class DecoderLayer:
     """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
     key_range: int = 0
     """The index of the layer's key range among the step's `key_ranges`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an adapter adds to a product: up(down(x)), each rounded as a product of its own."""
+
+    down: Product
+    """The product's inputs to the adapter's rank."""
+    up: Product
+    """The rank to the product's outputs."""
+
+
+class AdapterChanges:
+    """What an adapter changes of a decoder. `Decoder.changes` checks and makes it, once."""
+
+    def __init__(self, array: "ctypes.Array[_CChange]", kept: object) -> None:
+        """Keep an array [L, 4] of changes, and what its addresses are of."""
+        self.array, self._kept = array, kept
 
 
 class LayerCaches:
@@ -203,11 +241,12 @@ class Decoder:
         first_layer: int = 0,
         end_layer: int | None = None,
         queries: Mapping[int, Tensor] | None = None,
+        adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
         """Run layers first_layer <= n < end_layer (None: all that follow) on x [R, d], in place.
 
         Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: where to
-        write those of some layers, [R, H, D] float32.
+        write those of some layers, [R, H, D] float32. adapted: rows that have adapters, and what these change.
         """
         num_layers, num_rows = len(self._layers), rows.num_rows
         end = num_layers if end_layer is None else end_layer
@@ -237,6 +276,7 @@ class Decoder:
                 for key_range in rows.key_ranges
             )
         )
+        adapters = self._adapted(adapted, first_layer, num_rows)
         step = _CDecoderStep(
             key_ranges=ctypes.addressof(key_ranges),
             items=rows.items.address,
@@ -245,6 +285,8 @@ class Decoder:
             memory=ctypes.addressof(memory) + first_layer * ctypes.sizeof(_CMemory),
             final_norm=None if out is x else self._final_norm,
             out=out.data_ptr(),
+            adapted=ctypes.addressof(adapters),
+            num_adapted=len(adapters),
             num_items=len(rows.items.array),
             num_rows=num_rows,
             width=self.width,
@@ -259,6 +301,30 @@ class Decoder:
             *(layers, end - first_layer, ctypes.addressof(step), x.data_ptr()),
         )
         return out
+
+    def changes(self, layers: Sequence[Mapping[str, Change]]) -> AdapterChanges:
+        """Return what an adapter changes, for `run`: of each layer some of `PRODUCTS`. Raises ValueError for a change
+        that does not fit its product.
+        """
+        array = (_CChange * (len(PRODUCTS) * len(self._layers)))()
+        for n, (own, layer) in enumerate(zip(layers, self._layers, strict=True)):
+            for name, change in own.items():
+                product, rank = getattr(layer, name), change.down.weight.num_outputs
+                array[n * len(PRODUCTS) + PRODUCTS.index(name)] = _CChange(
+                    down=self._product(f"down of {name}", change.down, product.num_inputs, rank),
+                    up=self._product(f"up of {name}", change.up, rank, product.num_outputs),
+                )
+        return AdapterChanges(array, [*layers])
+
+    def _adapted(self, adapted: Sequence[tuple[slice, AdapterChanges]], first_layer: int, num_rows: int) -> Any:
+        """Return the rows that have adapters as the kernels take them."""
+        skipped = first_layer * len(PRODUCTS) * ctypes.sizeof(_CChange)
+        found = (_CAdaptedRows * len(adapted))()
+        for i, (rows, changes) in enumerate(adapted):
+            if not 0 <= rows.start <= rows.stop <= num_rows or len(changes.array) != len(PRODUCTS) * len(self._layers):
+                raise ValueError(f"an adapter is of rows {rows.start} to {rows.stop}; there are {num_rows}")
+            found[i] = _CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)
+        return found
 
     def _check_rows(self, rows: DecoderRows, caches: LayerCaches) -> None:
         shape = caches.dtype, caches.num_key_heads, caches.dim, len(caches.memory)

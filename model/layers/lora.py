@@ -31,7 +31,7 @@ class LowRank(NamedTuple):
         return self.up(self.down(x))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """An adapter of one network, ready to be multiplied with."""
 
@@ -45,12 +45,13 @@ class AdaptedRows:
     def __init__(self, adapters: Sequence[Adapter | None]) -> None:
         """Keep the adapter of each row, or None for a row of the network as it is."""
         self._adapters = adapters
-        self._runs: list[tuple[slice, Adapter]] = []
+        self.runs: list[tuple[slice, Adapter]] = []
+        """The rows that have adapters, in order."""
         start = 0
         for adapter, run in groupby(adapters):
             stop = start + sum(1 for _ in run)
             if adapter is not None:
-                self._runs.append((slice(start, stop), adapter))
+                self.runs.append((slice(start, stop), adapter))
             start = stop
 
     @classmethod
@@ -70,7 +71,7 @@ class AdaptedRows:
 
     def changes(self, linear: Linear, num_rows: int) -> Iterator[tuple[slice, LowRank]]:
         """Yield the runs of rows, of the first `num_rows`, for which adapters change a layer, and each one's change."""
-        for rows, adapter in self._runs:
+        for rows, adapter in self.runs:
             change = adapter.changes.get(linear)
             if change is not None and rows.start < num_rows:
                 yield slice(rows.start, min(rows.stop, num_rows)), change

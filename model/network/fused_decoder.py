@@ -9,6 +9,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, L lay
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self, TypeGuard, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,12 +18,13 @@ from model.batch import Batch, KeyRange
 from model.hooks.attention_hooks import Attended, deliver_rows
 from model.hooks.hooks import Hooks
 from model.kernels.attention import AttentionItems
-from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.forms import LaidWeight
 from model.kernels.library import num_threads
 from model.kv_cache import LayerCache
 from model.layers.attention import NativeAttention
 from model.layers.linear import Linear
+from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.network.block import Block, Residual
@@ -60,6 +62,11 @@ class _Parts:
             return None
         return cls(attention, mlp.up, mlp.down, before_attention, before_mlp)
 
+    def linears(self) -> dict[str, Linear]:
+        """Return the layers of the products by the kernels' names."""
+        heads = self.attention.heads
+        return {"qkv": self.attention.qkv, "out": heads.out, "gate_up": self.gate_up, "down": self.down}
+
     def norms(self) -> list[RmsNorm]:
         """Return all norms."""
         of_heads = self.attention.q_norm, self.attention.k_norm
@@ -71,10 +78,7 @@ class _Parts:
             None if norm is None else norm.weight for norm in (self.attention.q_norm, self.attention.k_norm)
         )
         return DecoderLayer(
-            qkv=_product(self.attention.qkv),
-            out=_product(self.attention.heads.out),
-            gate_up=_product(self.gate_up),
-            down=_product(self.down),
+            **{name: _product(linear) for name, linear in self.linears().items()},
             before_attention=self.before_attention.weight,
             before_mlp=self.before_mlp.weight,
             q_norm=q_norm,
@@ -131,8 +135,8 @@ class DecodeStep:
             softcap=first.heads.rule.softcap,
             residual_scale=residual_scale,
         )
-        products = first.qkv, first.heads.out, parts[0].gate_up, parts[0].down
-        self._num_weights = sum(each.in_features * each.out_features for each in products)
+        self._num_weights = sum(each.in_features * each.out_features for each in parts[0].linears().values())
+        self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
 
@@ -170,7 +174,12 @@ class DecodeStep:
         return batch.attention_items(batch.num_rows, self._num_kv_heads, num_threads())
 
     def __call__(
-        self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None
+        self,
+        x: torch.Tensor,
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        hooks: Hooks | None,
+        adapted: AdaptedRows | None = None,
     ) -> torch.Tensor:
         """Return the final-normed rows [R, d] of x [R, d], which may be overwritten; keys and values are written to the
         caches.
@@ -187,12 +196,13 @@ class DecodeStep:
         alone = np.repeat(counts == 1, counts)
         rows = DecoderRows([each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads)
         memory, num_layers, out = self._memory(caches), len(caches), x
+        changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
         work = self._num_weights * (1 + len(x) // 16) + 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
         step = max(1, _WORK_BETWEEN_CHECKS // work)
         for start in range(0, num_layers, step):
             batch.check()
             end = min(start + step, num_layers)
-            out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries)
+            out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries, adapted=changes)
         if hooks is not None:
             self._show(hooks, queries, batch, caches, key_ranges)
         return out
@@ -203,6 +213,22 @@ class DecodeStep:
             self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
             self._caches = caches
         return self._layer_caches
+
+    def _changes_of(self, adapter: Adapter) -> AdapterChanges:
+        """Return what an adapter changes in the form that the kernels take, which is kept as long as the adapter is."""
+        found = self._changes.get(adapter)
+        if found is None:
+            found = self._changes[adapter] = self._decoder.changes(
+                [
+                    {
+                        name: Change(_product(change.down), _product(change.up))
+                        for name, linear in part.linears().items()
+                        if (change := adapter.changes.get(linear)) is not None
+                    }
+                    for part in self._parts
+                ]
+            )
+        return found
 
     def _show(
         self,

@@ -52,15 +52,15 @@ class Stack:
         output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
-        adapted = AdaptedRows.of(batch)  # no step in one call can add what they change
+        adapted = AdaptedRows.of(batch)
         if self.triton_step is not None and adapted is None:
             plan = self.triton_step.plan(batch, hooks)
             if plan is not None:
                 return self.triton_step(batch, caches, plan)
         outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
-        if self.decode_step is not None and adapted is None and self.decode_step.can_run(batch, hooks):
-            return self.decode_step(x[: batch.num_rows], batch, caches, hooks)
+        if self.decode_step is not None and self.decode_step.can_run(batch, hooks):
+            return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
         tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}

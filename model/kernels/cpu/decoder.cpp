@@ -4,6 +4,7 @@
 
 #include "products/grouped.h"
 #include "products/int8.h"
+#include "products/whole_products.h"
 #include "rows.h"
 #include "threads/work_queue.h"
 
@@ -13,6 +14,7 @@ namespace {
 // Of a block, one after the other.
 enum Phase { NORM, QKV, ENTER, ATTEND, READY, OUT, NORM_MLP, GATE_UP, GATE, DOWN, NUM_PHASES };
 constexpr Phase PRODUCTS[] = {QKV, OUT, GATE_UP, DOWN};
+constexpr long NUM_PRODUCTS = sizeof PRODUCTS / sizeof *PRODUCTS;
 
 // The product of a phase, or null.
 ALWAYS_INLINE const Product* product_of(const DecoderLayer& layer, long phase) {
@@ -35,6 +37,8 @@ struct Queries;
 struct Ready;
 struct Scales;
 struct Sums;
+struct InRank;
+struct Added;
 
 template <class T>
 struct Decoder {
@@ -140,38 +144,64 @@ struct Decoder {
     return static_cast<const char*>(p.weight) + block * num_bytes;
   }
 
+  // Blocks of y [count, outputs] = x W^T + bias, of rows x as the form takes them.
   template <class Form>
-  void multiply_floats(const Product& p, const T* x, Share rows, Share blocks, T* y) const {
-    const long count = rows.end - rows.begin, K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
+  void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y) const {
+    const long K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
     const T* bias = static_cast<const T*>(p.bias);
-    const auto* from = static_cast<const typename Form::Number*>(ready);
-    if constexpr (TAKES_ROWS<Form, T>) from = x;
     float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
     const InUse<Form> in_use;
     const auto each_block = [&](auto sum) {
       for (long block = blocks.begin; block < blocks.end; ++block) {
         const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
         sum(block_at(p, block), [&](long r, long some) {
-          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
-                      y + (rows.begin + r) * N + column, N);
+          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE, y + r * N + column, N);
         });
       }
     };
-    from += rows.begin * stride;
     if constexpr (!__is_same(Form, Widened))
       if (is_grouped(p)) {
-        const grouped::Rows<Form> of_piece(from, stride, count, K);
+        const grouped::Rows<Form> rows(x, stride, count, K);
         return each_block([&](const void* w, auto finish) {
-          grouped::sum_grouped(of_piece, static_cast<const uint8_t*>(w), K, sums, finish);
+          grouped::sum_grouped(rows, static_cast<const uint8_t*>(w), K, sums, finish);
         });
       }
     each_block([&](const void* w, auto finish) {
-      sum_block<Form>(from, stride, count, static_cast<const Word*>(w), K, sums, finish);
+      sum_block<Form>(x, stride, count, static_cast<const Word*>(w), K, sums, finish);
     });
   }
 
-  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, then of y *= scale and the stream += y where that is wanted.
-  void multiply(const Product& p, const T* x, long piece, T* y, bool adds) const {
+  // Adds to blocks of y [R, outputs], a layer's product with rows x [R, inputs], what adapters change of them.
+  void add_changes(long n, long which, const Product& p, const T* x, Share rows, Share blocks, T* y) const {
+    const long N = p.num_outputs, column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
+    for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each) {
+      const long first = each->first > rows.begin ? each->first : rows.begin;
+      const long count = (each->end < rows.end ? each->end : rows.end) - first;
+      const Change& change = each->changes[n * NUM_PRODUCTS + which];
+      if (count <= 0 || !change.down.weight) continue;
+      T* in_rank = scratch<InRank, T>(count * change.down.num_outputs);
+      T* added = scratch<Added, T>(count * N);
+      const auto multiply = [&](const Product& of, const T* from, Share some, T* to) {
+        with_form(of, [&]<class Form>(Form) {
+          multiply_floats<Form>(of, rows_for<Form>(from, count, of.num_inputs), count, some, to);
+        });
+      };
+      multiply(change.down, x + first * p.num_inputs, {0, blocks_of(change.down)}, in_rank);
+      multiply(change.up, in_rank, blocks, added);
+      for (long r = 0; r < count; ++r) {
+        T* to = y + (first + r) * N;
+        const T* from = added + r * N;
+        each_number(end - column, [&]<class V>(long i) {
+          put(to + column + i, take<V>(to + column + i) + take<V>(from + column + i));
+        });
+      }
+    }
+  }
+
+  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, the product `which` of layer n, as adapters change it; then of
+  // y *= scale and the stream += y where that is wanted.
+  void multiply(long n, long which, const T* x, long piece, T* y, bool adds) const {
+    const Product& p = *product_of(layers[n], PRODUCTS[which]);
     const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
     const long N = p.num_outputs;
     if (p.form == INT8) {
@@ -181,8 +211,14 @@ struct Decoder {
                             static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N, blocks.begin,
                             blocks.end, y + rows.begin * N);
     } else {
-      with_form(p, [&]<class Form>(Form) { multiply_floats<Form>(p, x, rows, blocks, y); });
+      with_form(p, [&]<class Form>(Form) {
+        const auto* from = static_cast<const typename Form::Number*>(ready);
+        if constexpr (TAKES_ROWS<Form, T>) from = x;
+        from += rows.begin * laid_stride<Form>(p.num_inputs);
+        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N);
+      });
     }
+    add_changes(n, which, p, x, rows, blocks, y);
     if (!adds) return;
     const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
     for (long r = rows.begin; r < rows.end; ++r) {
@@ -239,7 +275,7 @@ struct Decoder {
     };
     switch (phase) {
       case NORM: return norm(layer.before_attention, layer.qkv);
-      case QKV: return multiply(layer.qkv, normed, piece, wide, false);
+      case QKV: return multiply(n, 0, normed, piece, wide, false);
       case ENTER: return each_row([&](long r) { enter_row(layer, memory, r); });
       case ATTEND: {
         const Share items = piece_of(step.num_items, num_threads, piece);
@@ -247,11 +283,11 @@ struct Decoder {
         return;
       }
       case READY: return each_row([&](long r) { make_ready(layer.out, mixed + r * layer.out.num_inputs, r); });
-      case OUT: return multiply(layer.out, mixed, piece, normed, true);
+      case OUT: return multiply(n, 1, mixed, piece, normed, true);
       case NORM_MLP: return norm(layer.before_mlp, layer.gate_up);
-      case GATE_UP: return multiply(layer.gate_up, normed, piece, wide, false);
+      case GATE_UP: return multiply(n, 2, normed, piece, wide, false);
       case GATE: return each_row([&](long r) { gate_row(layer, r); });
-      case DOWN: return multiply(layer.down, mixed, piece, normed, true);
+      case DOWN: return multiply(n, 3, mixed, piece, normed, true);
     }
   }
 };

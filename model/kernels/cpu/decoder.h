@@ -30,6 +30,16 @@ struct DecoderLayer {
   long key_range;                         // which of the step's is the layer's
 };
 
+// What an adapter adds to a product of its rows: up(down(x)), each rounded as a product of its own. No weight: nothing.
+struct Change {
+  Product down, up;  // inputs to its rank, and that to outputs
+};
+// Rows first <= r < end of a step have an adapter.
+struct AdaptedRows {
+  long first, end;
+  const Change* changes;  // [L, 4]: of the products in a layer's order
+};
+
 // What a layer writes to.
 struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
@@ -45,7 +55,9 @@ struct DecoderStep {
   const LayerMemory* memory;         // [L]
   const void* final_norm;            // [d], or null
   void* out;                         // [R, d] of T: the final-normed rows; may be null where final_norm is
+  const AdaptedRows* adapted;        // [num_adapted]
   long num_items, num_rows, width;   // R, d
+  long num_adapted;
   long rounds_once;                  // 1: norms round after the product with their weights, which are float32
   float eps;                         // of all norms
   float residual_scale;              // of what a product adds to the stream, rounded before it is added

@@ -53,8 +53,8 @@ def theirs(network: Any, ids: list[int]) -> torch.Tensor:
 
 
 def assert_alike(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Compare float32 numbers with float64 ones. With the matrices drawn, transformers' own float32 differs by up to 2e-5
-    of the largest.
+    """Compare float32 numbers with float64 ones. With such matrices transformers' own float32 is up to 2e-5 of the
+    largest away.
     """
     assert (found - expected).abs().max() <= 4e-5 * expected.abs().max()
 

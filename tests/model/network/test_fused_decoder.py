@@ -16,6 +16,8 @@ from model.config import ModelConfig, RopeConfig
 from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
+from model.layers.linear import Linear
+from model.layers.lora import Adapter, LowRank
 from model.loading.loader import build_model, load_model
 from model.network.fused_decoder import MOST_ROWS, DecodeStep
 from model.network.stack import Stack
@@ -119,13 +121,33 @@ def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copi
     return caches
 
 
-def draw_batch(rng: random.Random, config: ModelConfig, counts: Sequence[int], num_blocks: int) -> Batch:
-    """Draw sequences of any length, with their blocks anywhere in the cache."""
+def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adapter:
+    """Draw what an adapter changes of some layers."""
+
+    def linear(outputs: int, inputs: int) -> Linear:
+        return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype))
+
+    changed = [each for block in decoder.blocks for each in block.linears.values() if rng.random() < 0.8]
+    ranks = {each: rng.choice([1, 7, 16, 70]) for each in changed}
+    return Adapter(
+        {each: LowRank(linear(rank, each.in_features), linear(each.out_features, rank)) for each, rank in ranks.items()}
+    )
+
+
+def draw_batch(
+    rng: random.Random,
+    config: ModelConfig,
+    counts: Sequence[int],
+    num_blocks: int,
+    adapters: Sequence[Adapter | None] = (None,),
+) -> Batch:
+    """Draw sequences of any length, with their blocks anywhere in the cache, each with one of the adapters."""
     blocks, spans = rng.sample(range(num_blocks), num_blocks), []
     for count in counts:
         start = rng.randint(0, BLOCK_SIZE * rng.choice([1, 6]))
         table = [blocks.pop() for _ in range((start + count - 1) // BLOCK_SIZE + 1)]
-        spans.append(Span([rng.randrange(VOCAB_SIZE) for _ in range(count)], start, table, config.num_layers))
+        token_ids, adapter = [rng.randrange(VOCAB_SIZE) for _ in range(count)], rng.choice(adapters)
+        spans.append(Span(token_ids, start, table, config.num_layers, adapter=adapter))
     return Batch(spans, BLOCK_SIZE, CPU)
 
 
@@ -154,7 +176,8 @@ def draw_case(dtype: torch.dtype, threads: int, quantize: Quantization = "none")
     assert network.decoder is not None
     assert network.decoder.decode_step is not None
     num_blocks = 8 * len(counts) + 2
-    batch = draw_batch(rng, config, counts, num_blocks)
+    drawn = [draw_adapter(rng, network.decoder, dtype) for _ in range(rng.randrange(3))]
+    batch = draw_batch(rng, config, counts, num_blocks, [None, *drawn])
     return Case(network, network.decoder.decode_step, batch, filled_caches(config, dtype, num_blocks, 2))
 
 
