@@ -56,6 +56,23 @@ class PositionBiasConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """A mixture of experts in place of the mlp: a router chooses some of many for each token (Shazeer et al. 2017,
+    arXiv:1701.06538).
+    """
+
+    num_experts: int
+    num_chosen: int
+    """The experts that a token goes through."""
+    intermediate_size: int
+    """The neurons of one expert."""
+    normalized: bool
+    """Whether the weights of the chosen experts are divided by their sum."""
+    dense_layers: tuple[int, ...] = ()
+    """The layers that have one mlp, of the network's `intermediate_size`, instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
     tokens.
@@ -102,6 +119,7 @@ class ModelConfig:
     qk_norm: QkNorm | None = None
     activation: Activation
     gated_mlp: bool = False
+    experts: ExpertsConfig | None = None
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
     attention_out_bias: bool = False
@@ -162,6 +180,15 @@ class ModelConfig:
         """Return the sliding window of a layer, or None if it sees everything."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
+    def has_experts(self, layer: int) -> bool:
+        """Return whether a layer has a mixture of experts in place of one mlp."""
+        return self.experts is not None and layer not in self.experts.dense_layers
+
+    @property
+    def dense_layers(self) -> tuple[int, ...]:
+        """Return the layers that have one mlp."""
+        return tuple(layer for layer in range(self.num_layers) if not self.has_experts(layer))
+
     def rope_of(self, layer: int) -> RopeConfig | None:
         """Return the rotary embedding of a layer, or None if it has none."""
         if layer in self.unrotated_layers:
@@ -171,10 +198,15 @@ class ModelConfig:
     @property
     def num_matrix_parameters(self) -> int:
         """Return the number of weights that a token of each stack is multiplied by: all matrices, the head's included,
-        without norms and biases.
+        of experts those of the chosen ones, without norms and biases.
         """
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
-        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
-        block = attention * (2 if self.cross_attention else 1) + mlp
+        blocks = self.num_layers * attention * (2 if self.cross_attention else 1)
+        neurons = len(self.dense_layers) * self.intermediate_size
+        if self.experts is not None:
+            mixed = self.num_layers - len(self.dense_layers)
+            neurons += mixed * self.experts.num_chosen * self.experts.intermediate_size
+            blocks += mixed * self.hidden_size * self.experts.num_experts  # routers
+        blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
         head = self.vocab_size * self.hidden_size if self.has_head else 0
-        return self.num_layers * block + head + (self.encoder.num_matrix_parameters if self.encoder else 0)
+        return blocks + head + (self.encoder.num_matrix_parameters if self.encoder else 0)

@@ -17,7 +17,7 @@ from model.config import ModelConfig
 
 MATRICES = (
     "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
-    "cross output", "gate", "up", "down", "unembedding",
+    "cross output", "router", "gate", "up", "down", "unembedding",
 )  # fmt: skip
 VECTORS = ("positions", "token types", "position bias", "norms", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
@@ -29,6 +29,7 @@ _WHOLE = {
     "embed_out": "embedding projection",
     "attn_out": "output",
     "cross_out": "cross output",
+    "router": "router",
     "up": "up",
     "down": "down",
     "head": "unembedding",
@@ -47,11 +48,11 @@ class WeightGroup:
     """The stack: decoder, encoder, or shared (the one token table of an encoder-decoder)."""
     component: str
     weight: str
-    """Our name of the weight, without the layer: "qkv.weight" holds queries, keys and values."""
+    """Our name of the weight, without layer and expert: "qkv.weight" holds queries, keys and values."""
     shape: tuple[int, ...]
     """The shape of one of them: matrices [out, in], tables [entries, width]."""
     count: int
-    """How many there are: one a layer; of queries, keys and values one a head."""
+    """How many there are: one a layer; of queries, keys and values one a head, of experts one each."""
     tied_to: str | None = None
     """The weight whose storage it shares, or None. A tied weight is not in the total."""
 
@@ -108,8 +109,8 @@ def take_census(config: ModelConfig) -> Census:
 
 
 def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
-    """Return the stack of a weight, and its name without stack and layer."""
-    short = re.sub(r"^layers\.\d+\.", "", name.removeprefix("encoder."))
+    """Return the stack of a weight, and its name without stack, layer and expert."""
+    short = re.sub(r"^layers\.\d+\.(experts\.)?(\d+\.)?", r"\1", name.removeprefix("encoder."))
     if config.encoder is None:
         return config.kind, short
     if short == "embed.weight":
@@ -119,7 +120,7 @@ def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
 
 def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Yield (component, shape of one, how many) for each part of one weight."""
-    base, _, kind = name.rpartition(".")
+    base, _, kind = name.removeprefix("experts.").rpartition(".")
     width = shape[-1]
     if base.endswith("norm"):
         yield "norms", shape, 1

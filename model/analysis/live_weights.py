@@ -51,7 +51,7 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         if match[2].endswith("_norm"):
             return _of_norm(sums.get(match[2]), kind)
         if match[2] in ("gate", "up"):
-            return _of_up(block.mlp.f.mlp, match[2], kind)
+            return None if block.one_mlp is None else _of_up(block.one_mlp, match[2], kind)
         return _of_linear(block.linears.get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)

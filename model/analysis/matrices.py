@@ -76,6 +76,8 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         raise UnknownMatrix(f"{short!r} is there in each block: say which layer, 0 to {own.num_layers - 1}")
     if not 0 <= layer < own.num_layers:
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
+    if short.startswith("mlp.") and own.has_experts(layer):
+        raise UnknownMatrix(f"layer {layer} has experts and no {short!r}; layers {own.dense_layers} have it")
     return _inside(config, own, stack, short, layer)
 
 
@@ -99,9 +101,9 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
         "embed.W_E": has_table,
         "pos_embed.W_pos": own.learned_positions,
         **{f"{attention}.W_{letter}": True for attention in attentions for letter in "QKVO"},
-        "mlp.W_gate": own.gated_mlp,
-        "mlp.W_in": True,
-        "mlp.W_out": True,
+        "mlp.W_gate": own.gated_mlp and bool(own.dense_layers),
+        "mlp.W_in": bool(own.dense_layers),
+        "mlp.W_out": bool(own.dense_layers),
         "unembed.W_U": own.has_head and stack == "decoder",
     }
     return [name for name, is_there in there.items() if is_there]

@@ -22,6 +22,7 @@ from model.checkpoint.families import (
     olmo2,
     opt,
     phi3,
+    qwen3_moe,
     smollm3,
     t5,
 )
@@ -36,6 +37,7 @@ FAMILIES: tuple[Family, ...] = (
     llama.MISTRAL,
     llama.QWEN2,
     llama.QWEN3,
+    qwen3_moe.QWEN3_MOE,
     smollm3.SMOLLM3,
     granite.GRANITE,
     gemma.GEMMA2,

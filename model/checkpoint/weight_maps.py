@@ -4,9 +4,10 @@ tensors.
 Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
 of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
-cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, mlp_post_norm; `final_norm`; `head`, absent when it is
-tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix
-is [out, in], every table [entries, width].
+cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
+`experts.{e}.` gate_up, down; mlp_post_norm; `final_norm`; `head`, absent when it is tied to `embed`. The encoder of an
+encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is [out, in], every table [entries,
+width].
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,22 +65,25 @@ def weights_of(config: ModelConfig) -> Iterator[MappedWeight]:
 def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Iterator[MappedWeight]:
     lengths = _lengths(config)
 
-    def fill(row: WeightRow, layer: int) -> MappedWeight:
+    def fill(row: WeightRow, layer: int, expert: int = 0) -> MappedWeight:
+        def named(name: str) -> str:
+            return name.replace("{i}", str(layer)).replace("{e}", str(expert))
+
         sources = (
-            Source(
-                tuple(name.replace("{i}", str(layer)) for name in names.split("|")),
-                tuple(lengths[length] for length in shape.split()),
-            )
+            Source(tuple(map(named, names.split("|"))), tuple(lengths[length] for length in shape.split()))
             for names, shape in zip(row.sources, row.shapes, strict=True)
         )
-        return MappedWeight(prefix + row.name.replace("{i}", str(layer)), tuple(sources), row.arrange, config.num_heads)
+        return MappedWeight(prefix + named(row.name), tuple(sources), row.arrange, config.num_heads)
 
     rows = [row for row in rows if row.when(config)]
     layered = ["{i}" in row.name for row in rows]
     first, last = layered.index(True), len(rows) - layered[::-1].index(True)
     yield from (fill(row, 0) for row in rows[:first])
     for layer in range(config.num_layers):
-        yield from (fill(row, layer) for row in rows[first:last] if layer >= row.first_layer)
+        for row in rows[first:last]:
+            if layer >= row.first_layer and row.in_layer(config, layer):
+                experts = range(config.experts.num_experts) if config.experts and "{e}" in row.name else (0,)
+                yield from (fill(row, layer, expert) for expert in experts)
     yield from (fill(row, 0) for row in rows[last:])
 
 
@@ -102,4 +106,6 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "types": config.num_token_types,
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,
         "heads": config.num_heads,
+        "experts": config.experts.num_experts if config.experts else 0,
+        "expert_ff": config.experts.intermediate_size if config.experts else 0,
     }

@@ -61,14 +61,29 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         "ln1_post": (own.norm_placement == "sandwich", f"its norms are placed {own.norm_placement!r}, one a sublayer"),
         "ln2_post": (own.norm_placement == "sandwich", f"its norms are placed {own.norm_placement!r}, one a sublayer"),
         "hook_resid_mid": (not own.parallel_blocks, "attention and mlp are added together, in parallel blocks"),
-        "mlp.hook_pre_linear": (own.gated_mlp, "its mlp is not gated"),
         "ln_final": (own.final_norm, "no norm follows its last block"),
         "logits": (own.has_head and stack == "decoder", "an encoder predicts no next token"),
     }
+    is_dense, is_mixed = _kinds_of_mlp(own, layer)
+    here = "it" if layer is None else "its layer"
+    for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
+        reasons[point_of_one] = (is_dense, f"{here} has experts, whose neurons are not handed out")
+    if is_dense and not own.gated_mlp:
+        reasons["mlp.hook_pre_linear"] = (False, "its mlp is not gated")
+    for point_of_many in ("mlp.hook_router_logits", "mlp.hook_expert_weights", "mlp.hook_expert_indices"):
+        reasons[point_of_many] = (is_mixed, f"{here} has no experts")
     for cross in ("ln_cross", "cross_attn", "hook_cross_attn_out", "hook_resid_mid_cross"):
         reasons[cross] = (own.cross_attention, "it has no cross attention")
     is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
     return None if is_there else reason
+
+
+def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
+    """Return whether a layer, or any layer if it is None, has one mlp, and whether it has experts."""
+    if layer is not None:
+        return not config.has_experts(layer), config.has_experts(layer)
+    num_dense = len(config.dense_layers)
+    return num_dense > 0, num_dense < config.num_layers
 
 
 def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
@@ -91,6 +106,8 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
         "d_head": own.head_dim,
         "d_model": own.hidden_size,
         "d_mlp": own.intermediate_size,
+        "expert": own.experts.num_experts if own.experts else 0,
+        "chosen": own.experts.num_chosen if own.experts else 0,
         "d_vocab": own.vocab_size,
         "one": 1,
     }

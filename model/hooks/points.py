@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Stack = Literal["decoder", "encoder"]
-Axis = Literal["position", "head", "kv_head", "d_head", "d_model", "d_mlp", "query", "key", "d_vocab", "one"]
+Axis = Literal[
+    "position", "head", "kv_head", "d_head", "d_model", "d_mlp", "expert", "chosen", "query", "key", "d_vocab", "one"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ _KV_HEADS: tuple[Axis, ...] = ("position", "kv_head", "d_head")
 _MAP: tuple[Axis, ...] = ("head", "query", "key")
 _SCALE: tuple[Axis, ...] = ("position", "one")
 _NEURONS: tuple[Axis, ...] = ("position", "d_mlp")
+_EXPERTS: tuple[Axis, ...] = ("position", "expert")
 
 
 def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
@@ -130,11 +133,25 @@ POINTS: tuple[Point, ...] = (
     Point("mlp.hook_pre", _NEURONS, "n W_in + b_in; gated: n W_gate", "before the activation"),
     Point("mlp.hook_pre_linear", _NEURONS, "n W_in", "what the activated gate is multiplied with"),
     Point("mlp.hook_post", _NEURONS, "act(hook_pre); gated: act(hook_pre) * hook_pre_linear", "what W_out is given"),
+    Point("mlp.hook_router_logits", _EXPERTS, "n W_router", "of a layer with experts, each a gated mlp"),
+    Point(
+        "mlp.hook_expert_weights",
+        _EXPERTS,
+        "softmax of hook_router_logits over the experts",
+        "before the largest are chosen (and, in some models, divided by their sum): a change changes who is chosen",
+    ),
+    Point(
+        "mlp.hook_expert_indices",
+        ("position", "chosen"),
+        "the experts with the largest hook_expert_weights",
+        "largest first; what they make of n, weighted, is summed",
+        changeable=False,
+    ),
     *_norm("ln2_post", "the mlp's output (Gemma 2 and 3)"),
     Point(
         "hook_mlp_out",
         _MODEL,
-        "mlp.hook_post W_out + b_out",
+        "mlp.hook_post W_out + b_out; of experts their weighted sum",
         "what is added to the stream: after a norm of the mlp's output, where there is one, times residual_scale",
     ),
     Point(

@@ -8,7 +8,8 @@ Axes: rows, d, ff.
 import torch
 
 from model.config import Activation
-from model.layers.gate import gated
+from model.kernels.rows import activate_times
+from model.layers.dense_weight import activate, activate_in_any_batch
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 
@@ -67,3 +68,17 @@ class Mlp:
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
+
+
+def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:
+    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]: in each row the gate, then up.
+
+    The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, which
+    `native` asks for, a row has the same bits whatever rows are next to it; without it, only if `batch_invariant`.
+    """
+    if native:
+        return activate_times(gate_up.contiguous(), activation)
+    gate, up = gate_up.chunk(2, -1)
+    if batch_invariant:
+        return activate_in_any_batch(gate, activation) * up
+    return activate(gate, activation) * up

@@ -35,5 +35,5 @@ def _layers(model: Transformer) -> Iterator[tuple[str, Linear]]:
     for start, stack in ((prefix, model.encoder), ("", model.decoder)):
         for block in () if stack is None else stack.blocks:
             for name, linear in block.linears.items():
-                name = "gate_up" if name == "up" and block.mlp.f.mlp.gate is not None else name
+                name = "gate_up" if name == "up" and block.one_mlp and block.one_mlp.gate is not None else name
                 yield f"{start}layers.{block.index}.{name}.weight", linear

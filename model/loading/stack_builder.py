@@ -14,6 +14,7 @@ from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
 from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
+from model.layers.experts import Experts
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import LayerNorm, Norm, RmsNorm
@@ -26,7 +27,7 @@ from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.stack import Stack
-from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
+from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 from model.quantized import QuantizedMatrix
 from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.sharding.shares import Share, Shares
@@ -200,10 +201,11 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
+        feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
         sublayers = (
             self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
-            self._residual(Feedforward(self._mlp(name)), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+            self._residual(feedforward, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
         return Block(index, *sublayers, parallel=config.parallel_blocks)
 
@@ -213,6 +215,22 @@ class StackBuilder:
             return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
         up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
         return Mlp(up, down, activation, batch_invariant=self.batch_invariant)
+
+    def _experts(self, name: str) -> MixedFeedforward:
+        assert self.config.experts is not None
+        experts = [self._mlp(f"{name}.experts.{e}") for e in range(self.config.experts.num_experts)]
+        # One product of so few numbers decides where a row goes: it is not quantised.
+        router = Linear(
+            self.weights.pop(f"{name}.router.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
+        )
+        mixture = Experts(
+            router,
+            experts,
+            num_chosen=self.config.experts.num_chosen,
+            normalized=self.config.experts.normalized,
+            softmax=self.attention.softmax,
+        )
+        return MixedFeedforward(mixture)
 
     def _residual(
         self,

@@ -11,10 +11,11 @@ import torch
 
 from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
+from model.layers.mlp import Mlp
 from model.layers.norm import Norm
-from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, SelfAttention
+from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
-Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward)
+Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward | MixedFeedforward)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +73,7 @@ class Block:
     index: int
     attention: Residual[SelfAttention]
     cross: Residual[CrossAttention] | None
-    mlp: Residual[Feedforward]
+    mlp: Residual[Feedforward | MixedFeedforward]
     parallel: bool
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
@@ -103,13 +104,19 @@ class Block:
 
     @property
     def linears(self) -> dict[str, Linear]:
-        """Return its matrices by their names; up has the gate, if there is one, above it."""
-        attention, mlp = self.attention.f, self.mlp.f.mlp
-        found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
+        """Return its matrices by their names, without those of experts; up has the gate, if there is one, above it."""
+        found = {"qkv": self.attention.f.qkv, "attn_out": self.attention.f.heads.out}
+        if (mlp := self.one_mlp) is not None:
+            found |= {"up": mlp.up, "down": mlp.down}
         if self.cross is not None:
             cross = self.cross.f
             found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
         return found
+
+    @property
+    def one_mlp(self) -> Mlp | None:
+        """Return its mlp, or None if it has experts."""
+        return self.mlp.f.mlp if isinstance(self.mlp.f, Feedforward) else None
 
     @property
     def cross_attention(self) -> CrossAttention:

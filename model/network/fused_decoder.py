@@ -8,7 +8,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, L lay
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self, TypeGuard, cast
+from typing import Any, Self, TypeGuard, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,7 +28,7 @@ from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.network.block import Block, Residual
-from model.network.sublayers import Feedforward, SelfAttention
+from model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Most weights that one call reads, or one layer's: some milliseconds. A key of a head counts as 64."""
@@ -54,9 +54,9 @@ class _Parts:
         """Return the parts, or None if the block has something else."""
         if block.parallel or block.cross is not None:
             return None
-        attention, mlp = block.attention.f, block.mlp.f.mlp
+        attention, mlp = block.attention.f, block.one_mlp
         before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
-        if before_attention is None or before_mlp is None or mlp.gate != "silu":
+        if before_attention is None or before_mlp is None or mlp is None or mlp.gate != "silu":
             return None
         if attention.heads.rule.bias is not None or not isinstance(attention.heads.attention, NativeAttention):
             return None
@@ -92,7 +92,7 @@ def _product(linear: Linear) -> Product:
     return Product(cast(LaidWeight, linear.weight), linear.bias)  # of a block whose attention and norms are native
 
 
-def _norm_before(residual: Residual[SelfAttention] | Residual[Feedforward]) -> RmsNorm | None:
+def _norm_before(residual: Residual[Any]) -> RmsNorm | None:
     """Return the only norm of a residual, or None if the kernels cannot compute it."""
     alone = residual.after is None and residual.of_sum is None
     return residual.before if alone and _is_native(residual.before) else None

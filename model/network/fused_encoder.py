@@ -46,6 +46,7 @@ def why_not_whole(
         "qk_norm": None,
         "activation": "gelu",
         "gated_mlp": False,
+        "experts": None,
         "attention_bias": True,
         "attention_out_bias": True,
         "mlp_bias": True,
@@ -99,7 +100,8 @@ class EncodeStep:
 
 
 def _layer(block: Block) -> EncoderLayer:
-    attention, mlp = block.attention.f, block.mlp.f.mlp
+    attention, mlp = block.attention.f, block.one_mlp
+    assert mlp is not None
     return EncoderLayer(
         *_product(attention.qkv),
         *_product(attention.heads.out),

@@ -19,6 +19,7 @@ from model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_res
 from model.hooks.hooks import LayerHooks
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
+from model.layers.experts import Experts
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 from model.layers.mlp import Mlp
@@ -232,3 +233,23 @@ class Feedforward:
             pre[at], None if linear is None else linear[at]
         )
         return hidden
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedFeedforward:
+    """A mixture of experts with its points. Adapters change none of its matrices."""
+
+    experts: Experts
+
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return what the experts add: x [T, d] -> [T, d]."""
+        logits = self.experts.router(x)  # [T, E]
+        if layer_hooks is not None:
+            logits = layer_hooks("mlp.hook_router_logits", logits)
+        probabilities = self.experts.probabilities(logits)
+        if layer_hooks is not None:
+            probabilities = layer_hooks("mlp.hook_expert_weights", probabilities)
+        chosen, weights = self.experts.choose(probabilities)
+        if layer_hooks is not None:
+            layer_hooks("mlp.hook_expert_indices", chosen.to(probabilities.dtype))
+        return self.experts(x, chosen, weights)

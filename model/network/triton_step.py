@@ -31,7 +31,7 @@ from model.layers.rope import Rope
 from model.layers.triton_attention import TritonAttention, attend
 from model.network.block import Block, Residual
 from model.network.embedding import Embedding
-from model.network.sublayers import CrossAttention, Feedforward, SelfAttention
+from model.network.sublayers import CrossAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +84,8 @@ class TritonStep:
         """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
         if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
             return None
+        if any(block.one_mlp is None for block in blocks):
+            return None  # how many rows an expert gets is known to the host too late for a graph
         norms = [norm for block in blocks for norm in _norms(block)]
         if final_norm is not None:
             norms.append(final_norm)
@@ -164,7 +166,7 @@ class TritonStep:
         """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
         added = self._attend(block, normed, step)
         if block.parallel:
-            mlp = block.mlp.scaled(_feed_forward(block.mlp.f, self._normed(block.mlp, x)))
+            mlp = block.mlp.scaled(_feed_forward(block, self._normed(block.mlp, x)))
             return _both(add_norm(x, (mlp, block.attention.scaled(added)), before=last))
         residuals: list[Residual[Any]] = (
             [block.attention, block.cross, block.mlp] if block.cross else [block.attention, block.mlp]
@@ -172,7 +174,7 @@ class TritonStep:
         for residual, following in pairwise((*residuals, None)):
             assert residual is not None
             if residual is block.mlp:
-                added = _feed_forward(block.mlp.f, normed)
+                added = _feed_forward(block, normed)
             elif residual is block.cross:
                 added = self._attend_across(block, normed, step)
             x, normed = _both(
@@ -189,7 +191,7 @@ class TritonStep:
     def _weights(self, norm: Norm | None) -> NormWeights | None:
         return None if norm is None else self._norms[id(norm)]
 
-    def _normed(self, residual: Residual[SelfAttention] | Residual[Feedforward], x: Tensor) -> Tensor:
+    def _normed(self, residual: Residual[Any], x: Tensor) -> Tensor:
         """Return what a sublayer reads of the stream x [T, d]."""
         return x if residual.before is None else _both(add_norm(x, (), before=self._weights(residual.before)))[1]
 
@@ -231,10 +233,12 @@ class TritonStep:
         return own.heads.out(z.flatten(1))
 
 
-def _feed_forward(own: Feedforward, normed: Tensor) -> Tensor:
+def _feed_forward(block: Block, normed: Tensor) -> Tensor:
     """Return what the mlp adds to the stream [T, d]."""
-    up = own.mlp.up(normed)
-    return own.mlp.down(up if own.mlp.gate is None else gated(up, own.mlp.gate))
+    own = block.one_mlp
+    assert own is not None
+    up = own.up(normed)
+    return own.down(up if own.gate is None else gated(up, own.gate))
 
 
 def _both(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:

@@ -113,7 +113,7 @@ def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
 
 def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
     """Return the bytes of all weights as they are kept: int8 and fp8 have one byte and a scale a row for each matrix
-    but the embedding.
+    but the embedding and routers.
 
     They are those of all ranks together; several ranks do not go with either. Float32 weights whose numbers are all
     bfloat16 take half of it for their matrices; only reading them can tell.
@@ -121,7 +121,7 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     each = BYTES_OF[dtype]
     total = 0
     for row in take_census(config).rows:
-        is_quantized = quantize != "none" and row.component in MATRICES and row.component != "embedding"
+        is_quantized = quantize != "none" and row.component in MATRICES and row.component not in ("embedding", "router")
         if is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from model.config import Kind, ModelConfig, PositionBiasConfig, RopeConfig
+from model.config import ExpertsConfig, Kind, ModelConfig, PositionBiasConfig, RopeConfig
 from model.loading.loader import build_model
 from tests import reference
 from tests.network import CPU, look_at_everything, worst
@@ -68,6 +68,15 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         "final_logit_softcap": rng.choice([None, 3.0]),
         "sliding_windows": tuple(rng.choice([None, rng.randint(1, 12)]) for _ in range(num_layers)),
     }
+    if options["gated_mlp"] and rng.random() < 0.4:
+        count, dense = rng.randint(1, 5), tuple(n for n in range(num_layers) if rng.random() < 0.4)
+        options["experts"] = ExpertsConfig(
+            num_experts=count,
+            num_chosen=rng.randint(1, count),
+            intermediate_size=rng.randint(1, 20),
+            normalized=rng.random() < 0.5,
+            dense_layers=dense,
+        )
     is_pre = options["norm_placement"] == "pre"
     options["first_attention_norm"] = not is_pre or rng.random() < 0.7
     options["parallel_blocks"] = is_pre and kind != "encoder-decoder" and rng.random() < 0.3
@@ -170,6 +179,13 @@ class _Weights:
             self.linear(f"{layer}cross_q", heads, d, config.attention_bias)
             self.linear(f"{layer}cross_kv", 2 * kv_heads, d, config.attention_bias)
             self.linear(f"{layer}cross_out", d, heads, config.attention_out_bias)
+        if config.experts is not None and config.has_experts(index):
+            self.linear(f"{layer}router", config.experts.num_experts, d, False)
+            for expert in range(config.experts.num_experts):
+                neurons = config.experts.intermediate_size
+                self.linear(f"{layer}experts.{expert}.gate_up", 2 * neurons, d, config.mlp_bias)
+                self.linear(f"{layer}experts.{expert}.down", d, neurons, config.mlp_bias)
+            return
         up = ("gate_up", 2 * hidden) if config.gated_mlp else ("up", hidden)
         self.linear(f"{layer}{up[0]}", up[1], d, config.mlp_bias)
         self.linear(f"{layer}down", d, hidden, config.mlp_bias)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from model.config import ModelConfig
+from model.config import ExpertsConfig, ModelConfig
 from tests.reference import formulas
 
 Weights = Mapping[str, torch.Tensor]
@@ -209,6 +209,8 @@ class Stack:
         return self.linear(out, torch.stack(zs, 1).flatten(1))
 
     def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        if self.config.experts is not None and layer not in self.config.experts.dense_layers:
+            return self.mixture(layer, x, self.config.experts)
         if not self.config.gated_mlp:
             before = self.keep("mlp.hook_pre", self.linear(f"layers.{layer}.up", x), layer)
             hidden = formulas.activate(before, self.config.activation)
@@ -218,3 +220,19 @@ class Stack:
             self.keep("mlp.hook_pre_linear", up, layer)
             hidden = formulas.activate(gate, self.config.activation) * up
         return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
+
+    def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig) -> torch.Tensor:
+        """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538)."""
+        logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", x), layer)
+        weights = self.keep("mlp.hook_expert_weights", formulas.softmax(logits, self.casts), layer)
+        chosen, out = [], torch.zeros_like(x)
+        for token, own in enumerate(weights.float() if self.casts else weights):
+            best = sorted(range(experts.num_experts), key=own.tolist().__getitem__, reverse=True)[: experts.num_chosen]
+            shares = own[best] / own[best].sum() if experts.normalized else own[best]
+            for expert, share in zip(best, shares.double(), strict=True):
+                gate, up = self.linear(f"layers.{layer}.experts.{expert}.gate_up", x[token]).chunk(2)
+                hidden = formulas.activate(gate, self.config.activation) * up
+                out[token] += share * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
+            chosen.append(best)
+        self.keep("mlp.hook_expert_indices", torch.tensor(chosen, dtype=torch.float64), layer)
+        return out

@@ -58,9 +58,10 @@ def make_variant(name: str, path: Path, **more: Any) -> Path:
 
 
 def theirs(folder: Path, dtype: torch.dtype) -> Any:
-    """Return the checkpoint as transformers reads it, with plain ("eager") attention."""
+    """Return the checkpoint as transformers reads it, with plain ("eager") attention and experts."""
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
-    return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, **plain).eval()
 
 
 def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:

@@ -153,6 +153,19 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
     "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
+    "qwen3_moe": Family(
+        "decoder",
+        hf.Qwen3MoeConfig,
+        hf.Qwen3MoeForCausalLM,
+        {
+            **_GROUPED,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 36,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+    ),
     "smollm3": Family(
         "decoder",
         hf.SmolLM3Config,
@@ -301,6 +314,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1, "tie_word_embeddings": False},
     ),
     "qwen3": ("qwen3", {}),
+    "qwen3_moe": ("qwen3_moe", {"tie_word_embeddings": False}),
     "smollm3": ("smollm3", {}),
     "granite": ("granite", {"attention_bias": True}),
     "gemma2": ("gemma2", {}),

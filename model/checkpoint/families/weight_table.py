@@ -41,8 +41,9 @@ def not_gated(config: ModelConfig) -> bool:
 class WeightRow:
     """A row of a table: one of our weights, and the tensors that are stacked to make it.
 
-    `{i}` is replaced by the layer. Names that files spell in more than one way are joined by "|", the usual one first.
-    `shapes` are the file's, one for each source: "q d" is [q, d], in the lengths that weight_maps knows.
+    `{i}` is replaced by the layer, `{e}` by each of its experts. Names that files spell in more than one way are joined
+    by "|", the usual one first. `shapes` are the file's, one for each source: "q d" is [q, d], in the lengths that
+    weight_maps knows.
     """
 
     name: str
@@ -52,6 +53,8 @@ class WeightRow:
     arrange: Arrange = "as it is"
     first_layer: int = 0
     """The first layer that has such a weight."""
+    in_layer: Callable[[ModelConfig, int], bool] = lambda config, layer: True
+    """Whether a layer from there on has it."""
 
 
 @dataclass(frozen=True, slots=True)

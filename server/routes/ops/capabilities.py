@@ -117,6 +117,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "norm_placement": own.norm_placement,
         "activation": own.activation,
         "gated_mlp": own.gated_mlp,
+        "experts": None if own.experts is None else asdict(own.experts),
         "parallel_blocks": own.parallel_blocks,
         "qk_norm": own.qk_norm,
         "residual_scale": own.residual_scale,

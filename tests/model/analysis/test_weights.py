@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from model.analysis.matrices import UnknownMatrix, find_matrix, names_of
 from model.analysis.weight_geometry import BINS, QUANTILES, geometry
 from model.analysis.weight_reader import WeightReader
 from model.analysis.weights import answer
+from model.config import ExpertsConfig
 from model.loading.loader import build_model
 from tests.model.analysis.weights_by_hand import SOME, ask, matrix_by_hand, network
 from tests.server.running import ROOT
@@ -39,6 +41,11 @@ def test_names_that_are_not_there_are_answered_with_those_that_are() -> None:
     with pytest.raises(UnknownMatrix, match="no layer 99"):
         find_matrix(config, "blocks.99.attn.W_Q")
     assert find_matrix(config, "W_Q", 1) == find_matrix(config, "blocks.1.attn.W_Q")
+    experts = ExpertsConfig(num_experts=4, num_chosen=2, intermediate_size=8, normalized=True, dense_layers=(1,))
+    mixed = replace(config, experts=experts)
+    assert find_matrix(mixed, "W_in", 1) == find_matrix(config, "W_in", 1)
+    with pytest.raises(UnknownMatrix, match=r"layer 0 has experts and no 'mlp.W_in'; layers \(1,\) have it"):
+        find_matrix(mixed, "W_in", 0)
 
 
 def cosines_by_hand(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

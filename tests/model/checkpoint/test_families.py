@@ -37,12 +37,14 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "mistral": SIZES | {"num_attention_heads": 8},  # whose default are 8 key heads
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
+    "qwen3_moe": SIZES | {"num_attention_heads": 8, "num_experts": 9},
 }
 CLASSES = {
     "LlamaForCausalLM": "LlamaConfig",
     "MistralForCausalLM": "MistralConfig",
     "Qwen2ForCausalLM": "Qwen2Config",
     "Qwen3ForCausalLM": "Qwen3Config",
+    "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
     "SmolLM3ForCausalLM": "SmolLM3Config",
     "GraniteForCausalLM": "GraniteConfig",
     "Gemma2ForCausalLM": "Gemma2Config",
@@ -275,6 +277,11 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
         },
     ),
+    "Qwen3-MoE": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 9, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+        {"num_experts": None, "num_local_experts": 9, "mlp_only_layers": [0, 2, 3, 4]},
+    ),
     "SmolLM3": (
         "SmolLM3ForCausalLM",
         {"use_sliding_window": True, "sliding_window": 5, "no_rope_layer_interval": 3},
@@ -314,11 +321,12 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
     ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
     ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
+    ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 10}, r"num_experts_per_tok is 10; at most num_experts \(9\) is ac"),
+    ("Qwen3MoeForCausalLM", {"num_experts": 10**6}, "num_experts is 1000000; at most 100000 in all 6 layers"),
     ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
     ("SmolLM3ForCausalLM", {"layer_types": ["sliding_attention"] * 6}, "sliding_attention needs use_sliding_window"),
     ("GraniteForCausalLM", {"residual_multiplier": 0}, "residual_multiplier is 0; a positive number is expected"),
     ("Olmo3ForCausalLM", {"rope_theta": 1e6}, "rope_theta is 1000000.0; only 500000.0 is supported"),
-    ("Olmo3ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
     ("OPTForCausalLM", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False; only True"),
     ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'abs"),
     ("BertModel", {"is_decoder": True}, "is_decoder is True; only False"),

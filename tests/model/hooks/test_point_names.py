@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import ModelConfig
+from model.config import ExpertsConfig, ModelConfig
 from model.hooks.point_names import (
     UnknownPoint,
     full_name,
@@ -22,6 +22,7 @@ from model.hooks.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
 DECODER = tiny_config()
+EXPERTS = ExpertsConfig(num_experts=4, num_chosen=2, intermediate_size=8, normalized=True)
 ENCODER = replace(DECODER, kind="encoder", has_head=False, causal=False, final_norm=False, norm_placement="post")
 BOTH = replace(
     DECODER,
@@ -40,6 +41,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     config = replace(
         BOTH, norm_placement="sandwich", gated_mlp=True, embedding_norm=True, num_token_types=2, learned_positions=True
     )
+    if "expert" in point.axes or "chosen" in point.axes:
+        config = replace(config, experts=EXPERTS)
     layer = 1 if point.in_block else None
     full = full_name(config, "decoder", point.name, layer)
     assert full.startswith("decoder.")
@@ -112,6 +115,8 @@ def test_full_names_have_a_prefix_only_where_there_are_two_stacks() -> None:
         (replace(DECODER, parallel_blocks=True), {"hook_resid_mid"}),
         (ENCODER, {"logits", "ln_final.hook_out", "embed_norm.hook_scale"}),
         (replace(DECODER, norm_placement="post"), {"ln2_post.hook_out"}),
+        (DECODER, {"mlp.hook_router_logits", "mlp.hook_expert_weights", "mlp.hook_expert_indices"}),
+        (replace(DECODER, experts=EXPERTS), {"mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"}),
     ],
 )
 def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: ModelConfig, absent: set[str]) -> None:
@@ -123,6 +128,15 @@ def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: M
         assert proposed
         for near in proposed:
             read_name(config, near)
+
+
+def test_points_of_experts_and_of_one_mlp_are_those_of_different_layers() -> None:
+    config = replace(DECODER, experts=replace(EXPERTS, dense_layers=(1,)))
+    assert read_name(config, "blocks.0.mlp.hook_expert_weights").layer == 0
+    assert read_name(config, "blocks.1.mlp.hook_post").layer == 1
+    for name, why in (("blocks.1.mlp.hook_expert_indices", "no experts"), ("blocks.0.mlp.hook_post", "has experts")):
+        with pytest.raises(UnknownPoint, match=why):
+            read_name(config, name)
 
 
 def test_a_first_block_without_norm_is_refused_by_layer_only() -> None:

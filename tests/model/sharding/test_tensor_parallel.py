@@ -31,8 +31,8 @@ from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, wor
 EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
 """Options that give a family a number of heads that two ranks can share."""
 ALIKE = ("llama", "llama-gelu", "gpt2-untied", "gpt2-relu-unscaled", *(f"llama-{name}" for name in tiny.ROPE_VARIANTS))
-NAMES = [name for name in tiny.VARIANTS if name not in ALIKE]
-"""Variants of every family, except those that differ only in what is not sharded."""
+NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, "qwen3_moe")]
+"""Variants of every family that can be sharded, except those that differ only in what is not."""
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,9 @@ def test_what_cannot_be_shared_is_refused_with_what_can(tmp_path: Path) -> None:
     config = read_config(tiny.make_variant("gpt_neox", tmp_path))
     with pytest.raises(ModelLoadError, match=r"--tensor-parallel 2: GPTNeoX.* has 3 attention heads.*; 1 is accepted"):
         shares_of(config, Group(0, 2))
+    mixed = read_config(tiny.make_variant("qwen3_moe", tmp_path / "mixed"))
+    with pytest.raises(ModelLoadError, match=r"Qwen3Moe.* has experts, which are not divided; 1 is accepted"):
+        shares_of(mixed, Group(0, 2))
     grouped = replace(config, num_heads=12, num_kv_heads=4, intermediate_size=96)
     assert [n for n in range(1, 13) if why_not_split(grouped, n) is None] == [1, 2, 4, 12]
 

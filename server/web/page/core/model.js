@@ -45,10 +45,16 @@ export function useHead() {
   };
 }
 
-/** A stack as one of its layers is: without rotary positions in a layer that has none. */
+/** A stack as one of its layers is: without rotary positions, or without experts, in a layer that has none. */
 export function stackAt(stack, layer) {
-  if (!stack.unrotated_layers?.includes(layer)) return stack;
-  return { ...stack, positions: stack.positions.filter((name) => name !== "rotary") };
+  const isUnrotated = stack.unrotated_layers?.includes(layer);
+  const isDense = stack.experts?.dense_layers.includes(layer);
+  if (!isUnrotated && !isDense) return stack;
+  return {
+    ...stack,
+    positions: stack.positions.filter((name) => name !== "rotary" || !isUnrotated),
+    experts: isDense ? null : stack.experts,
+  };
 }
 
 /** {queries, keys}: the tokens at both sides of an attention, of an answer that shows the inside of that part. */

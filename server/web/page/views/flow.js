@@ -1,7 +1,7 @@
 // One block opened: every tensor of it, left to right, with the numbers of the chosen words.
 import { useLook } from "../core/fetching.js";
 import { html, useEffect, useMemo, useRef } from "../core/html.js";
-import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../core/model.js";
+import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
@@ -22,7 +22,7 @@ export function View() {
   const isReady = tokens.length > 0 && !sequences.loading;
   const place = {
     stackName,
-    stack,
+    stack: stackAt(stack, layer),
     layer,
     head,
     tokens,

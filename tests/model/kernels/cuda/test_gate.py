@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from model.config import Activation
 from model.kernels.cuda.gate import gated
-from model.layers import gate as layer
+from model.layers import mlp as layer
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)

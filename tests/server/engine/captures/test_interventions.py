@@ -38,7 +38,7 @@ def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "bert", "bart"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "bert", "bart"])
 def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: str) -> None:
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]
@@ -112,6 +112,22 @@ def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: st
     own = stack_config(model.config, stack)
     values = np.repeat(after.array(f"{kind}blocks.0.attn.hook_v"), own.num_heads // own.num_kv_heads, axis=1)
     assert np.allclose(after.array(z), np.einsum("hqk,khd->qhd", expected, values), atol=1e-4)
+
+
+def test_an_expert_whose_weight_is_lowered_is_routed_around(model_of: Load) -> None:
+    model = model_of("qwen3_moe")
+    weights, indices = (f"blocks.1.mlp.hook_expert_{name}" for name in ("weights", "indices"))
+    before = run(build(model), [trace(model)])[0]
+    avoided = int(before.array(indices)[0, 0])
+    lowered = -np.eye(before.array(weights).shape[1], dtype=np.float32)[avoided]
+    intervention = Intervention(
+        stack="decoder", layer=1, point="mlp.hook_expert_weights", op="add", value=array(lowered)
+    )
+    after = run(build(model), [trace(model, intervention)])[0]
+    expected = np.argsort(-(before.array(weights) + lowered), axis=-1, kind="stable")
+    chosen = after.array(indices)
+    assert (chosen == expected[:, : chosen.shape[1]]).all()
+    assert avoided not in chosen
 
 
 @pytest.mark.parametrize("length", [LENGTH, 128])

@@ -46,6 +46,7 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
     num_kv_heads: keyHeads,
     head_dim: width,
     intermediate_size: neurons,
+    experts,
   } = stack;
   const formula = `${node.title} = ${node.how[0]}`;
   const projected = (count) => [formula, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`];
@@ -58,7 +59,13 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
     hook_result: ["result = z · W_O of this head", `[${n}, ${width}] · [${width}, ${d}] → [${n}, ${d}]`],
     hook_pre: up,
     hook_pre_linear: up,
-    hook_mlp_out: ["mlp out = neurons · W_down", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+    hook_router_logits: experts && [formula, `[${n}, ${d}] · [${d}, ${experts.num_experts}] → [${n}, ${experts.num_experts}]`],
+    hook_mlp_out: experts
+      ? [
+          `mlp out = ${node.how[0]}`,
+          `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
+        ]
+      : ["mlp out = neurons · W_down", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
   };
 }
 

@@ -142,19 +142,60 @@ function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   };
 }
 
+/** {nodes, wires} from what the mlp reads, `from` (called `own`), to its output: through neurons, the first in a column. */
+function neurons(stack, first, from, own) {
+  const node = nodesOfStack(stack);
+  const isGated = stack.gated_mlp;
+  const act = stack.activation.replace("_tanh", "");
+  const [pre, linear, post] = ["mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"];
+  const gate = isGated
+    ? [
+        [from, linear, "ink"],
+        [linear, post, "ink"],
+      ]
+    : [];
+  return {
+    nodes: [
+      node(pre, first, 0, [`${own} · ${isGated ? "W_gate" : "W_up"}`]),
+      ...(isGated ? [node(linear, first, 1, [`${own} · W_up`])] : []),
+      node(post, first + 1, isGated ? 0.5 : 0, [isGated ? `${act}(gate) × up` : `${act}(up)`]),
+    ],
+    wires: [[from, pre, "ink"], [pre, post, "ink"], ...gate, [post, "hook_mlp_out", "ink"]],
+    how: "times W_down",
+    rows: isGated ? 2 : 1,
+  };
+}
+
+/** The same through a router and the experts that it chooses. */
+function mixture(stack, first, from, own) {
+  const node = nodesOfStack(stack);
+  const [router, weights] = ["mlp.hook_router_logits", "mlp.hook_expert_weights"];
+  return {
+    nodes: [
+      node(router, first, 0, [`${own} · W_router`]),
+      node(weights, first + 1, 0, ["softmax", `the largest ${stack.experts.num_chosen} count`]),
+    ],
+    wires: [
+      [from, router, "ink"],
+      [router, weights, "ink"],
+      [weights, "hook_mlp_out", "ink"],
+    ],
+    how: `Σ weight × expert(${own})`,
+    rows: 1,
+  };
+}
+
 /** The band of the mlp; in a parallel block it reads a copy of attention's stream, whose sum is still running above. */
 function mlpBand(stack, points, { start, end, isParallel }) {
   const node = nodesOfStack(stack);
   const { norm, isBefore, isAfter } = placing(stack);
-  const isGated = stack.gated_mlp;
   const normed = "ln2.hook_out";
   const hasNorm = isBefore && points.has(normed);
   const from = hasNorm ? normed : start.id;
-  const own = hasNorm ? "n" : "x";
-  const act = stack.activation.replace("_tanh", "");
   const first = isParallel ? 1 : 0;
-  const middle = isGated ? 0.5 : 0;
-  const [pre, linear, post, out] = ["mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post", "hook_mlp_out"];
+  const body = (stack.experts ? mixture : neurons)(stack, first + 1, from, hasNorm ? "n" : "x");
+  const middle = (body.rows - 1) / 2;
+  const out = "hook_mlp_out";
   return {
     title: isParallel
       ? "Feed-forward: in parallel with the attention, from the same residual stream"
@@ -162,27 +203,14 @@ function mlpBand(stack, points, { start, end, isParallel }) {
     nodes: [
       { ...start, column: 0, ...(isParallel ? { row: middle, isCopy: true } : {}) },
       ...(hasNorm ? [node(normed, first, middle, [`${norm}(x)`])] : []),
-      node(pre, first + 1, 0, [`${own} · ${isGated ? "W_gate" : "W_up"}`]),
-      ...(isGated ? [node(linear, first + 1, 1, [`${own} · W_up`])] : []),
-      node(post, first + 2, middle, [isGated ? `${act}(gate) × up` : `${act}(up)`]),
-      node(out, first + 3, middle, ["times W_down", isAfter && `then ${norm}`, factor(stack)]),
+      ...body.nodes,
+      node(out, first + 3, middle, [body.how, isAfter && `then ${norm}`, factor(stack)]),
       { ...end, column: first + 4 },
     ],
-    wires: [
-      ...(hasNorm ? [[start.id, normed, "ink"]] : []),
-      [from, pre, "ink"],
-      [pre, post, "ink"],
-      ...(isGated
-        ? [
-            [from, linear, "ink"],
-            [linear, post, "ink"],
-          ]
-        : []),
-      [post, out, "ink"],
-    ],
+    wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
     adds: [out],
     columns: first + 5,
-    rows: isGated ? 2 : 1,
+    rows: body.rows,
     start: isParallel ? null : start.id,
     end: end.id,
   };

@@ -44,6 +44,8 @@ const WORDS = {
   hook_pre_gate: ["gate", "ink", "The gate: how far each neuron opens."],
   hook_pre_linear: ["up", "ink", "What each neuron would let through."],
   hook_post: ["neurons", "ink", "The neurons after the activation: few are far from 0."],
+  hook_router_logits: ["router", "ink", "How well each expert suits the word."],
+  hook_expert_weights: ["experts", "ink", "The chance of each expert. The word goes through those with the largest alone."],
   hook_mlp_out: ["mlp out", "ink", `What the neurons write: ${ADDED}`],
   logits: [
     "logits",

@@ -151,6 +151,9 @@ function positionWords(stack) {
   return stack.unrotated_layers ? `${said}, not in layers ${stack.unrotated_layers.join(", ")}` : said;
 }
 
+const expertWords = ({ num_experts: all, num_chosen: chosen, intermediate_size: size }) =>
+  `${chosen} of ${all} experts of ${grouped(size)} neurons for each word; `;
+
 /** What a stack is built of, as a list. */
 export function Facts({ stack }) {
   const facts = [
@@ -172,8 +175,8 @@ export function Facts({ stack }) {
     ],
     [
       "Feed-forward",
-      `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
-        ? ", in parallel with the attention" : ""}`,
+      `${stack.experts ? expertWords(stack.experts) : ""}${stack.gated_mlp ? "gated, " : ""}${stack.activation
+        .replace("_tanh", "")}${stack.parallel_blocks ? ", in parallel with the attention" : ""}`,
     ],
     [
       "Scores",

@@ -1,0 +1,63 @@
+"""Computes a mixture of experts in place of one feed-forward: a router chooses some for each row (Shazeer et al. 2017,
+arXiv:1701.06538). It knows rows and the layers of each expert, but no residuals, norms or hooks.
+
+A row's bits depend on that row alone, as those of its products do: its experts are chosen by a stable sort, and what
+they add is summed in their order.
+
+Axes: rows, d, E experts, C experts chosen for a row.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import torch
+
+from model.layers.attention_arithmetic import at_least_float32
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+
+
+class Experts:
+    """Many feed-forwards, and the router that chooses among them."""
+
+    def __init__(
+        self,
+        router: Linear,
+        experts: Sequence[Mlp],
+        *,
+        num_chosen: int,
+        normalized: bool,
+        softmax: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        """Keep the layers. router: [E, d]; num_chosen: C; normalized: whether the weights of those that are chosen are
+        divided by their sum; softmax: over the last axis of [1, rows, E].
+        """
+        self.router = router
+        self._experts = experts
+        self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
+
+    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
+        return self._softmax(logits.to(at_least_float32(logits.dtype))[None])[0]
+
+    def choose(self, probabilities: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the experts with the largest probabilities [rows, E], largest first, and the weight of what each adds:
+        both [rows, C].
+        """
+        ordered, experts = probabilities.sort(dim=-1, descending=True, stable=True)
+        weights = ordered[:, : self._num_chosen]
+        if self._normalized:
+            weights = weights / reduce(torch.add, weights.unbind(-1))[:, None]
+        return experts[:, : self._num_chosen], weights
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d]; weights [rows, C]."""
+        pairs = chosen.flatten().argsort(stable=True)  # of a row and one of its experts, by expert
+        counts = torch.bincount(chosen.flatten(), minlength=len(self._experts)).tolist()
+        # index_select runs few rows in this thread; x[...] would wake torch's others, and wait for them behind ours.
+        given = torch.split(x.index_select(0, pairs // self._num_chosen), counts)
+        busy = [(expert, own) for expert, own in zip(self._experts, given, strict=True) if len(own)]
+        made = torch.cat([expert.down(expert.hidden(own, None)) for expert, own in busy])
+        made *= weights.to(x.dtype).flatten().index_select(0, pairs)[:, None]
+        places = pairs.argsort().view(chosen.shape).sort(-1).values  # of what was made of each row, by expert
+        return reduce(torch.add, made.index_select(0, places.flatten()).view(*chosen.shape, -1).unbind(1))
