@@ -149,7 +149,13 @@ class ModelConfig:
     logit_scale: float = 1.0
     """The factor of the last hidden state before the head: d^-0.5 for a tied T5, 1 / logits_scaling for Granite."""
     has_head: bool = True
-    """Whether logits exist; False for encoders."""
+    """Whether logits exist; an encoder has them if its checkpoint's head fills in masked words."""
+    head_transform: Activation | None = None
+    """The activation of the dense layer that comes, with a LayerNorm after it, before the head of an encoder; None if
+    there is no such layer.
+    """
+    head_transform_bias: bool = True
+    """Whether that dense layer has a bias."""
     attention_scale: float
     """The factor of q.k; 1 for T5."""
     attn_logit_softcap: float | None = None
@@ -209,4 +215,6 @@ class ModelConfig:
             blocks += mixed * self.hidden_size * self.experts.num_experts  # routers
         blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
         head = self.vocab_size * self.hidden_size if self.has_head else 0
+        if self.head_transform is not None:
+            head += self.hidden_size**2
         return blocks + head + (self.encoder.num_matrix_parameters if self.encoder else 0)

@@ -38,7 +38,7 @@ def look_at_everything(
 def logits_alone(
     model: Transformer, token_ids: Sequence[int], encoder_token_ids: Sequence[int] = (), *, chunk: int = WHOLE
 ) -> torch.Tensor:
-    """Return the logits of a decoder, or the hidden states of an encoder, with no captures."""
+    """Return the logits, or the hidden states of an encoder without a head, with no captures."""
     return _Looked(model, list(token_ids), list(encoder_token_ids), chunk, looking=False).output
 
 
@@ -60,6 +60,10 @@ class _Looked:
         if self.config.kind == "encoder":
             self.lengths["encoder"] = len(token_ids)
             self.output = self.encode(token_ids)
+            if self.config.has_head:
+                self.output = self.model.logits(self.output)
+                if looking:
+                    self.points["logits"] = self.output
             return
         blocks = torch.randperm(NUM_BLOCKS - 1, generator=torch.Generator().manual_seed(len(token_ids))).add(1).tolist()
         needed = -(-len(token_ids) // BLOCK_SIZE)

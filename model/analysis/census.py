@@ -17,7 +17,7 @@ from model.config import ModelConfig
 
 MATRICES = (
     "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
-    "cross output", "router", "gate", "up", "down", "unembedding",
+    "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
 )  # fmt: skip
 VECTORS = ("positions", "token types", "position bias", "norms", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
@@ -32,6 +32,7 @@ _WHOLE = {
     "router": "router",
     "up": "up",
     "down": "down",
+    "head_transform": "head transform",
     "head": "unembedding",
     "pos_embed": "positions",
     "token_type_embed": "token types",

@@ -104,7 +104,7 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
         "mlp.W_gate": own.gated_mlp and bool(own.dense_layers),
         "mlp.W_in": bool(own.dense_layers),
         "mlp.W_out": bool(own.dense_layers),
-        "unembed.W_U": own.has_head and stack == "decoder",
+        "unembed.W_U": own.has_head and stack == stacks(config)[-1],
     }
     return [name for name, is_there in there.items() if is_there]
 

@@ -28,6 +28,7 @@ from model.checkpoint.families import (
 )
 from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
+from model.checkpoint.families.masked_head import NO_HEAD
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
@@ -117,7 +118,10 @@ def read_config(folder: Path) -> ModelConfig:
         "eos_token_ids": tuple(dict.fromkeys(generation.ids("eos_token_id") + hf.ids("eos_token_id"))),
         "pad_token_id": hf.optional_int("pad_token_id"),
     }
-    config = _with_own_head(architecture.family.read(hf, common), architecture.family.own_head, hf, written.parent)
+    config = architecture.family.read(hf, common)
+    config = _with_own_head(config, architecture.family.own_head, hf, written.parent)
+    if config.head_transform is not None:
+        config = _with_head_of_files(config, architecture.family, written.parent)
     return config if config.encoder is None else _with_start(config, hf, generation)
 
 
@@ -132,6 +136,15 @@ def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder
     names = tensor_names(folder)
     is_tied = hf.flag("tie_word_embeddings", True) if names is None else own_head not in names
     return replace(config, tie_word_embeddings=is_tied)
+
+
+def _with_head_of_files(config: ModelConfig, family: Family, folder: Path) -> ModelConfig:
+    """Leave the head that fills in masked words out if the files lack it, though config.json names a class that has it:
+    so it is in models for embeddings that were trained from such a class (all-mpnet-base-v2).
+    """
+    names = tensor_names(folder)
+    dense = next(row.sources[0] for row in family.weights.rows if row.name == "head_transform.weight")
+    return config if names is None or dense in names else replace(config, **NO_HEAD)
 
 
 def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:

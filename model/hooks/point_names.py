@@ -62,7 +62,7 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         "ln2_post": (own.norm_placement == "sandwich", f"its norms are placed {own.norm_placement!r}, one a sublayer"),
         "hook_resid_mid": (not own.parallel_blocks, "attention and mlp are added together, in parallel blocks"),
         "ln_final": (own.final_norm, "no norm follows its last block"),
-        "logits": (own.has_head and stack == "decoder", "an encoder predicts no next token"),
+        "logits": (own.has_head and stack == stacks(config)[-1], "no head follows its last block"),
     }
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"

@@ -165,7 +165,7 @@ POINTS: tuple[Point, ...] = (
         "logits",
         ("position", "d_vocab"),
         "cap(ln_final.hook_out W_U * logit_scale + b_U)",
-        "after the soft cap, before temperature, penalties and softmax",
+        "after the soft cap, before temperature, penalties and softmax; an encoder's head transforms the state first",
         in_block=False,
     ),
 )

@@ -15,8 +15,10 @@ from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
+from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
 from model.loading.stack_builder import StackBuilder
+from model.network.head_transform import HeadTransform
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 from model.quantized import QuantizedMatrix
@@ -180,6 +182,7 @@ def build_model(
         del own
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
+    transform = _head_transform(config, weights, kernels, invariant, quantize)
     tokens = _tokens(table, head if is_tied else None, shares)
     del table
 
@@ -211,6 +214,7 @@ def build_model(
         encoder=encoder,
         head=head,
         project_out=project_out,
+        head_transform=transform,
         kernels=kernels,
         batch_invariant=invariant,
     )
@@ -237,6 +241,28 @@ def _head(
     if isinstance(weight, torch.Tensor) and shares is not None:
         return GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=batch_invariant)
     return Linear(weight, bias, kernels=kernels, batch_invariant=batch_invariant, quantize=quantize)
+
+
+def _head_transform(
+    config: ModelConfig,
+    weights: dict[str, torch.Tensor],
+    kernels: KernelConfig,
+    batch_invariant: bool,
+    quantize: Quantization,
+) -> HeadTransform | None:
+    """Return what comes before an encoder's head, or None; its weights are removed from the dict."""
+    if config.head_transform is None:
+        return None
+    dense = Linear(
+        weights.pop("head_transform.weight"),
+        weights.pop("head_transform.bias", None),
+        kernels=kernels,
+        batch_invariant=batch_invariant,
+        quantize=quantize,
+        activation=config.head_transform,
+    )
+    gain, bias = weights.pop("head_norm.weight"), weights.pop("head_norm.bias", None)
+    return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
 
 
 def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:

@@ -16,13 +16,14 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
+from model.network.head_transform import HeadTransform
 from model.network.stack import Stack
 from model.sampling.row_search import largest
 
 
 class Transformer:
     """A network: `forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` the head on the
-    decoder's output.
+    output of the decoder, or of the only encoder.
     """
 
     def __init__(
@@ -33,11 +34,12 @@ class Transformer:
         encoder: Stack | None,
         head: Linear | None,
         project_out: Linear | None = None,
+        head_transform: HeadTransform | None = None,
         kernels: KernelConfig = AUTO,
         batch_invariant: bool,
     ) -> None:
-        """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it. There is at least
-        one stack.
+        """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it.
+        head_transform: what comes before the head of an encoder. There is at least one stack.
 
         kernels, batch_invariant: what its parts were built for.
         """
@@ -46,6 +48,7 @@ class Transformer:
         self.encoder = encoder
         self.head = head
         self.project_out = project_out
+        self.head_transform = head_transform
         self.kernels = kernels
         self.batch_invariant = batch_invariant
         self._scratch: LayerCache | None = None
@@ -141,8 +144,8 @@ class Transformer:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
-        """Return the logits [n, vocab] of hidden [n, d] from `forward`, float32 (float64 in float64), scaled, biased
-        and capped.
+        """Return the logits [n, vocab] of hidden [n, d] from `forward`, or from `encode` if there is no decoder:
+        float32 (float64 in float64), scaled, biased and capped.
 
         Without `widen` they keep the dtype of the head's product if they are no more than that: the same numbers in
         half the bytes. Raises ValueError when the model has no head.
@@ -171,19 +174,21 @@ class Transformer:
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
         x = hidden if self.config.logit_scale == 1 else hidden * self.config.logit_scale
+        if self.head_transform is not None:
+            x = self.head_transform(x)
         return self.head, x if self.project_out is None else self.project_out(x)
 
     @torch.inference_mode()
     def lens(self, stream: torch.Tensor) -> torch.Tensor:
         """Return the logits that the residual stream [n, d] after any block would give, read as if it were the last
-        one's: through the final norm, if there is one, and the head (nostalgebraist 2020, "interpreting GPT: the logit
-        lens").
+        one's: through the final norm, if there is one, and the head, an encoder's transform included (nostalgebraist
+        2020, "interpreting GPT: the logit lens").
 
-        Raises ValueError when the model has no decoder or no head.
+        Raises ValueError when the model has no head.
         """
-        if self.decoder is None:
-            raise ValueError(f"{self.config.architecture} has no decoder: it gives no logits")
-        norm = self.decoder.final_norm
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        norm = stack.final_norm
         if norm is None:
             return self.logits(stream)
         return self.logits(norm(stream))

@@ -56,6 +56,7 @@ class LeadingTransformer(Transformer):
             encoder=own.encoder,
             head=own.head,
             project_out=own.project_out,
+            head_transform=own.head_transform,
             kernels=own.kernels,
             batch_invariant=own.batch_invariant,
         )

@@ -63,6 +63,8 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids left out of decoded text unless `skip_special_tokens` is false."""
         self.bos_token_id: int | None = self._id_of("bos_token")
+        self.mask_token_id: int | None = self._id_of("mask_token")
+        """The token that stands for a word to be filled in, or None if the tokenizer has none."""
         eos = self._id_of("eos_token")
         ids = (*files.generation_eos_ids, *(() if eos is None else (eos,)))
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))

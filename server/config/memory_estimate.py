@@ -22,7 +22,7 @@ WORKER = 340 << 20
 """Bytes of a worker: Python, torch, what steps compute with."""
 _SCALE = 4
 """Bytes of the number that a row of int8 or fp8 is multiplied by."""
-_EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
+_EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform")
 """Components of which each rank has a whole copy."""
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")

@@ -205,7 +205,8 @@ class LensTask(BaseTask):
     target_token_ids: tuple[int, ...] = ()
 
     def depths(self, stacks: Stacks) -> Depths:
-        return Depths(encoder=None, decoder=Depth(max(1, *self.layers), needs_output=True))
+        depth = Depth(max(1, *self.layers), needs_output=True)
+        return Depths(encoder=None, decoder=depth) if stacks.decoder else Depths(encoder=depth, decoder=None)
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         return sorted(set(self.positions))

@@ -40,8 +40,8 @@ def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> tupl
 def stage_of(stack: Stack, name: str) -> Stage:
     """Return the stage in which the network reaches a point of a stack."""
     point = BY_NAME[name]
-    if stack == "encoder":
-        return "encoder"
     if name == "logits":
         return "logits"
+    if stack == "encoder":
+        return "encoder"
     return "cross" if reads_encoder(point) else "decoder"

@@ -9,7 +9,9 @@ from server.engine.request import Part
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
-ROUTES_OF_A_HEAD = ("/v1/completions", "/v1/chat/completions", "/v1/next", "/v1/lens")
+ROUTES_OF_A_DECODER = ("/v1/completions", "/v1/chat/completions")
+"""The routes that write text."""
+ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
@@ -29,12 +31,10 @@ class UnsupportedReason:
 def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     """Return why this model cannot answer this route, or None if it can."""
     config = context.config
-    if route in ROUTES_OF_A_HEAD and not config.has_head:
-        others = ", ".join(ROUTES_OF_ANY_MODEL)
-        return UnsupportedReason(
-            f"this model is an encoder ({config.architecture}): it has no language-model head and predicts no next "
-            f"token; {others} are accepted"
-        )
+    if config.kind == "encoder" and route in ROUTES_OF_A_DECODER:
+        return _lacking(config, "writes no text")
+    if not config.has_head and route in ROUTES_OF_A_HEAD:
+        return _lacking(config, "has no head that fills in masked words, and predicts no token")
     if route == "/v1/chat/completions" and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
@@ -43,6 +43,14 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             "messages",
         )
     return None
+
+
+def _lacking(config: ModelConfig, lack: str) -> UnsupportedReason:
+    """Return the reason why an encoder does not answer a route, and which routes it does answer."""
+    others = (*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL) if config.has_head else ROUTES_OF_ANY_MODEL
+    return UnsupportedReason(
+        f"this model is an encoder ({config.architecture}): it {lack}; {', '.join(others)} are accepted"
+    )
 
 
 def check_route(context: AppContext, route: str) -> None:

@@ -50,7 +50,11 @@ class InspectionRequest(InputFields):
 class NextRequest(InspectionRequest):
     """Body of POST /v1/next."""
 
-    position: Index = Field(-1, description="The position whose next token is asked for; negative from the end.")
+    position: Index | None = Field(
+        None,
+        description="The position whose next token is asked for; of an encoder, whose own. Negative from the end; null "
+        "is the last, and of an encoder the first that holds the mask token ([MASK], <mask>).",
+    )
     temperatures: Annotated[list[Temperature], Field(min_length=1, max_length=MAX_TEMPERATURES)] = Field(
         default_factory=lambda: [1.0], description="The logits are divided by each of them; 0 puts all on the largest."
     )

@@ -95,6 +95,10 @@ def lens(config: ModelConfig, weights: Weights, stream: torch.Tensor) -> torch.T
 def _logits(stack: Stack, x: torch.Tensor) -> torch.Tensor:
     """Return the logits of the normed residual stream, [S, d] -> [S, vocab]."""
     x = x * stack.config.logit_scale
+    if (activation := stack.config.head_transform) is not None:
+        bias = stack.weights.get("head_norm.bias")
+        x = formulas.activate(stack.linear("head_transform", x), activation)
+        x = formulas.layer_norm(x, stack.weights["head_norm.weight"], bias, stack.config.norm_eps)
     if stack.config.embedding_size is not None:
         x = stack.linear("embed_out", x)
     logits = x @ stack.weights.get("head.weight", stack.weights["embed.weight"]).T

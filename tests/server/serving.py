@@ -168,10 +168,11 @@ def build_site(
     on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
     **settings: Any,
 ) -> Site:
-    """Build an application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not
-    given.
+    """Build an application around `engine`. The folder receives a tokenizer, unless it has one; `config` is the tiny
+    one's if not given.
     """
-    write_tokenizer(folder)
+    if not (folder / "tokenizer.json").exists():
+        write_tokenizer(folder)
     engine.config = config = config or tiny_config()
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()

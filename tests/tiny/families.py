@@ -216,12 +216,12 @@ FAMILIES: dict[str, Family] = {
         hf.OPTForCausalLM,
         {**{k: v for k, v in _EQUAL.items() if k != "intermediate_size"}, "ffn_dim": 100, "pad_token_id": 1},
     ),
-    "bert": Family("encoder", hf.BertConfig, hf.BertModel, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=2.0),
+    "bert": Family("encoder", hf.BertConfig, hf.BertForMaskedLM, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=2.0),
     "roberta": Family(
         "encoder",
         hf.RobertaConfig,
-        hf.RobertaModel,
-        {**_BERT, "max_position_embeddings": CONTEXT + 2, "type_vocab_size": 1},
+        hf.RobertaForMaskedLM,
+        {**_BERT, "max_position_embeddings": CONTEXT + 2, "type_vocab_size": 1, "hidden_act": "gelu_new"},
         FRAMED_TEXT,
         _FRAME_IDS,
         gain=2.0,
@@ -229,7 +229,7 @@ FAMILIES: dict[str, Family] = {
     "distilbert": Family(
         "encoder",
         hf.DistilBertConfig,
-        hf.DistilBertModel,
+        hf.DistilBertForMaskedLM,
         {
             "vocab_size": VOCAB_SIZE,
             "dim": 48,
@@ -244,7 +244,7 @@ FAMILIES: dict[str, Family] = {
     "mpnet": Family(
         "encoder",
         hf.MPNetConfig,
-        hf.MPNetModel,
+        hf.MPNetForMaskedLM,
         {**_BERT, "max_position_embeddings": CONTEXT + 2},
         FRAMED_TEXT,
         _FRAME_IDS,
@@ -252,7 +252,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         "encoder",
         hf.ModernBertConfig,
-        hf.ModernBertModel,
+        hf.ModernBertForMaskedLM,
         {
             **_BERT,
             "num_hidden_layers": 4,
@@ -340,7 +340,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert": ("modernbert", {}),
     "modernbert-biases": (
         "modernbert",
-        {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_attention_heads": 2},
+        {
+            **{"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_attention_heads": 2},
+            **{"classifier_bias": True, "classifier_activation": "relu", "decoder_bias": False},
+            "tie_word_embeddings": False,
+        },
     ),
     "t5": ("t5", {}),
     "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),

@@ -45,7 +45,13 @@ class NextAtTemperature(Result):
 class NextOptions(InspectionOptions, total=False):
     """What `next` takes."""
 
-    position: Annotated[int, Argument("The position whose next token is asked for; negative from the end.", -1)]
+    position: Annotated[
+        int | None,
+        Argument(
+            "The position that is asked about, negative from the end; None is the last, of an encoder the first mask.",
+            None,
+        ),
+    ]
     temperatures: Annotated[
         Sequence[float], Argument("The logits are divided by each of them; 0 puts all on the largest.", (1.0,))
     ]

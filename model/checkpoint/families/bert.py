@@ -2,9 +2,9 @@
 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
 arXiv:1911.03894.
 
-The encoder is read, whatever head the checkpoint has; heads are left out. Positions count tokens. transformers does not
-count padding, and in RoBERTa and MPNet that makes a difference in one case: a text that spells the padding token out,
-as "<pad>".
+The encoder is read, and the head that fills in masked words; other heads are left out. Positions count tokens.
+transformers does not count padding, and in RoBERTa and MPNet that makes a difference in one case: a text that spells
+the padding token out, as "<pad>".
 """
 
 import re
@@ -13,11 +13,12 @@ from typing import Any
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.masked_head import masked_head_fields, masked_head_rows
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
-from model.config import ModelConfig
+from model.config import Activation, ModelConfig
 
 HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
-"""Task heads on top of an encoder in checkpoints: for masked words, labels, spans."""
+"""Heads on top of an encoder in checkpoints: for masked words, labels, spans. What a table names is read."""
 OLD_NORMS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
 """Names of norms in the first checkpoints, bert-base-uncased's among them, and today's names."""
 
@@ -41,11 +42,22 @@ _ROWS = (
     *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output.LayerNorm", bias=True),
 )
 
+LM_HEAD = masked_head_rows(
+    "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias|lm_head.decoder.bias"
+)
+"""The head's rows of RoBERTa and MPNet."""
+_PREDICTIONS = masked_head_rows(
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder",
+    "cls.predictions.bias|cls.predictions.decoder.bias",
+)
 
-def _table(prefix: str) -> WeightMap:
+
+def _table(prefix: str, head: tuple[WeightRow, ...], tied: str) -> WeightMap:
     # The buffer of position numbers was saved by transformers before 4.31.
     ignored = re.compile(rf"{HEADS}|embeddings\.(position|token_type)_ids")
-    return WeightMap(_ROWS, prefixes=(prefix,), ignored=ignored, respelled=OLD_NORMS)
+    return WeightMap((*_ROWS, *head), prefixes=(prefix,), ignored=ignored, respelled=OLD_NORMS, tied_heads=(tied,))
 
 
 def encoder_fields() -> dict[str, Any]:
@@ -60,13 +72,13 @@ def encoder_fields() -> dict[str, Any]:
         "attention_out_bias": True,
         "mlp_bias": True,
         "learned_positions": True,
-        "tie_word_embeddings": True,
-        "has_head": False,
         "causal": False,
     }
 
 
-def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> ModelConfig:
+def read_encoder(
+    hf: Fields, common: Common, offset: int, *, head_activation: Activation = "gelu", **options: Any
+) -> ModelConfig:
     """Read the fields that BERT, RoBERTa and MPNet share. `offset` is the first token's row in the position table."""
     heads = equal_heads(hf, defaults=(768, 12))
     hf.only("is_decoder", False)
@@ -76,6 +88,7 @@ def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> Mod
         **common,
         **heads.fields(),
         **encoder_fields(),
+        **masked_head_fields(hf, common, head_activation),
         vocab_size=hf.size("vocab_size", 30522),
         num_layers=hf.size("num_hidden_layers", 12),
         intermediate_size=hf.size("intermediate_size", 3072),
@@ -88,7 +101,8 @@ def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> Mod
 
 
 def _read_bert(hf: Fields, common: Common) -> ModelConfig:
-    return read_encoder(hf, common, 0, num_token_types=hf.size("type_vocab_size", 2))
+    activation = hf.activation("hidden_act", "gelu")
+    return read_encoder(hf, common, 0, head_activation=activation, num_token_types=hf.size("type_vocab_size", 2))
 
 
 def _read_roberta(hf: Fields, common: Common) -> ModelConfig:
@@ -111,12 +125,12 @@ BERT = Family(
     named("Bert", *TASKS, "ForPreTraining", "ForNextSentencePrediction"),
     ("bert",),
     _read_bert,
-    _table("bert."),
+    _table("bert.", _PREDICTIONS, "cls.predictions.decoder.weight"),
 )
 ROBERTA = Family(
     "roberta",
     (*named("Roberta", *TASKS), *named("XLMRoberta", *TASKS), *named("Camembert", *TASKS)),
     ("roberta", "xlm-roberta", "camembert"),
     _read_roberta,
-    _table("roberta."),
+    _table("roberta.", LM_HEAD, "lm_head.decoder.weight"),
 )

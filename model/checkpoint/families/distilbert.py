@@ -6,6 +6,7 @@ from model.checkpoint.families.bert import HEADS, OLD_NORMS, TASKS, encoder_fiel
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.masked_head import masked_head_fields, masked_head_rows
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import ModelConfig
 
@@ -21,26 +22,30 @@ _TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_BLOCK}.ffn.lin1", "ff d", bias=True),
         *linear("layers.{i}.down", f"{_BLOCK}.ffn.lin2", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output_layer_norm", bias=True),
+        *masked_head_rows("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
     ),
     prefixes=("distilbert.",),
     ignored=re.compile(rf"{HEADS}|vocab_(transform|layer_norm|projector)\..*|embeddings\.position_ids"),
     respelled=OLD_NORMS,
+    tied_heads=("vocab_projector.weight",),
 )
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
+    activation = hf.activation("activation", "gelu")
     heads = equal_heads(hf, "dim", "n_heads", defaults=(768, 12))
     # sinusoidal_pos_embds only says how the position table was made; the file has the table.
     return ModelConfig(
         **common,
         **heads.fields(),
         **encoder_fields(),
+        **masked_head_fields(hf, common, activation),
         vocab_size=hf.size("vocab_size", 30522),
         num_layers=hf.size("n_layers", 6),
         intermediate_size=hf.size("hidden_dim", 3072),
         max_model_len=hf.size("max_position_embeddings", 512),
         norm_eps=1e-12,
-        activation=hf.activation("activation", "gelu"),
+        activation=activation,
     )
 
 

@@ -9,6 +9,7 @@ from model.checkpoint.families.bert import TASKS, named
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.masked_head import masked_head_fields, masked_head_rows, names_masked_head
 from model.checkpoint.families.rotary import read_local_and_global_rope
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, mlp_bias, norm, out_bias, qkv_bias
 from model.config import ModelConfig
@@ -26,9 +27,11 @@ _TABLE = WeightMap(
         *linear("layers.{i}.gate_up", f"{_BLOCK}.mlp.Wi", "2ff d", bias=mlp_bias),  # the activated half comes first
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.Wo", "d ff", bias=mlp_bias),
         *norm("final_norm", "model.final_norm", bias=_norm_bias),
+        *masked_head_rows("head.dense", "head.norm", "decoder", "decoder.bias"),
     ),
     prefixes=("model.",),
     ignored=re.compile(r"(head|decoder|classifier|drop)\..*"),
+    tied_heads=("decoder.weight",),
 )
 
 
@@ -68,8 +71,13 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         mlp_bias=hf.flag("mlp_bias", False),
         rope=global_rope,
         local_rope=local_rope,
-        tie_word_embeddings=True,
-        has_head=False,
+        **masked_head_fields(
+            hf,
+            common,
+            hf.activation("classifier_activation", "gelu") if names_masked_head(common) else "gelu",
+            transform_bias=hf.flag("classifier_bias", False),
+            bias=hf.flag("decoder_bias", True),
+        ),
         causal=False,
         sliding_windows=tuple(window if windowed else None for windowed in has_window),
     )

@@ -2,7 +2,7 @@
 
 import re
 
-from model.checkpoint.families.bert import HEADS, TASKS, named, read_encoder
+from model.checkpoint.families.bert import HEADS, LM_HEAD, TASKS, named, read_encoder
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
@@ -21,9 +21,11 @@ _TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_BLOCK}.intermediate.dense", "ff d", bias=True),
         *linear("layers.{i}.down", f"{_BLOCK}.output.dense", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output.LayerNorm", bias=True),
+        *LM_HEAD,
     ),
     prefixes=("mpnet.",),
     ignored=re.compile(rf"{HEADS}|embeddings\.position_ids"),
+    tied_heads=("lm_head.decoder.weight",),
 )
 
 

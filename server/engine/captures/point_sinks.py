@@ -32,7 +32,7 @@ from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
-from server.engine.required_layers import Stage, stage_of
+from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22
@@ -162,11 +162,15 @@ class EmbeddingSink(Sink):
 
 
 class LensSink(Sink):
-    """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names."""
+    """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names.
 
-    stage: Stage = "decoder"
+    Raises ValueError when the model has no head.
+    """
 
     def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
+        if model.head is None:
+            raise ValueError(f"{model.config.architecture} has no head: it gives no logits")
+        self.stage = "encoder" if model.decoder is None else "decoder"
         vocab = model.config.vocab_size
         self._layers = task.layers
         self._logits_of = model.lens

@@ -138,6 +138,8 @@ class ModelRunner:
         for seq, window in zip(ordered, windows, strict=True):
             if not seq.encoder_is_captured:
                 _give_hidden(captures[seq.uid], window, hidden)
+                if self.model.decoder is None:  # else logits are the decoder's
+                    self._read_logits(seq, window, window.num_rows, hidden, captures[seq.uid], result, check)
         followed = [seq for seq in ordered if seq.token_ids]
         if followed:
             check()
@@ -197,32 +199,41 @@ class ModelRunner:
     ) -> None:
         """Hand out the hidden states and the prompt's logits that are asked for."""
         for at in asking:
-            found = captures[at.chunk.sequence.uid]
+            chunk, seq = at.chunk, at.chunk.sequence
+            found = captures[seq.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
             if found.is_gathering:
-                self._read_logits(at, hidden, found, result, check)
+                last = min(chunk.end, seq.num_prompt_tokens)
+                self._read_logits(seq, at.window, last, hidden, found, result, check)
 
     def _read_logits(
-        self, at: Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
+        self,
+        seq: Sequence,
+        window: Window,
+        last: int,
+        hidden: torch.Tensor,
+        found: RequestCaptures,
+        result: StepResult,
+        check: Check,
     ) -> None:
-        """Deliver the prompt's logits that are asked for, and the log-probabilities of its tokens."""
-        chunk, seq = at.chunk, at.chunk.sequence
+        """Deliver the logits that are asked for of the window's positions before `last`, and the log-probabilities of
+        a prompt's tokens.
+        """
         sinks = found.logit_sinks if found.sinks else []
         if not sinks and found.prompt_logprobs is None:
             return
-        last = min(chunk.end, seq.num_prompt_tokens)
-        for start in range(chunk.capture_start, last, _LOGIT_ROWS):
+        for start in range(window.captured, last, _LOGIT_ROWS):
             end = min(last, start + _LOGIT_ROWS)
-            window = Window(at.span, 0, start, end - start)
-            reads = [read for sink in sinks for read in sink.hooks(window)]
+            piece = Window(window.span, 0, start, end - start)
+            reads = [read for sink in sinks for read in sink.hooks(piece)]
             first = 0
             if found.prompt_logprobs is None:  # then only the rows between the first and the last that a hook reads
                 if not reads:
                     continue
                 first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)
             check()
-            row = at.first_row + start - chunk.start
+            row = window.first_row + start - window.start
             logits = self.model.logits(hidden[row + first : row + end - start])
             found.change_logits(logits, start + first)
             for read in reads:

@@ -27,7 +27,9 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
     """Raise BadRequest when this part of the model leads to no logits."""
     if not config.has_head or part == "encoder":
         raise BadRequest(
-            "target: an encoder's stream leads to no logits; null is accepted, for norms alone.", param="target"
+            "target: an encoder's logits, if it has any, are no sums of what its stream holds; null is accepted, for "
+            "norms alone.",
+            param="target",
         )
 
 

@@ -1,13 +1,18 @@
-"""POST /v1/next: the whole distribution over the next token, at several temperatures, before and after the filters."""
+"""POST /v1/next: the whole distribution over the next token, or over a masked one, at several temperatures, before and
+after the filters.
+"""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.hooks.point_names import stacks
 from model.sampling.distribution import Distribution, distribution
 from server.engine.request import TraceTask
+from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, capture, described
@@ -23,16 +28,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
-        vocabulary.
+        vocabulary. An encoder that fills in masked words tells which tokens may stand at the position itself.
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
-        positions = [resolve(body.position, len(prompt.ids), "position", "position") for prompt in inspection.inputs]
+        positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
         rows = 1 + 2 * len(body.temperatures)
         numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
         inspection.check_size(numbers * len(inspection.inputs), "fewer inputs or temperatures, or without full")
-        points = [capture(context, "decoder", "logits", positions=position) for position in positions]
+        points = [capture(context, stacks(context.config)[-1], "logits", positions=position) for position in positions]
         asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
         found = await inspection.run(asked)
         logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
@@ -46,6 +51,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 for index, (temperatures, arrays) in enumerate(reported)
             ]
         )
+
+
+def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the position that a request asks about, as the only one. Raises BadRequest for one that is not there."""
+    if body.position is not None or context.config.kind != "encoder":
+        return resolve(-1 if body.position is None else body.position, len(ids), "position", "position")
+    mask = context.tokenizer.mask_token_id
+    if mask not in ids:
+        token = "the mask token" if mask is None else repr(context.tokenizer.token(mask))
+        raise BadRequest(
+            f"position: null asks for the first masked place, and the input does not hold {token}; with it null is "
+            f"accepted, without it 0 to {len(ids) - 1}.",
+            param="position",
+        )
+    return (ids.index(mask),)
 
 
 def _next_tokens(

@@ -12,7 +12,13 @@ from server.engine.request import AttentionKind, CaptureDtype, Pooling
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import MAX_VALUE_BYTES
 from server.routes.prompts import encoder_limit
-from server.routes.supported_routes import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL, parts_of, why_not
+from server.routes.supported_routes import (
+    ROUTES_OF_A_DECODER,
+    ROUTES_OF_A_HEAD,
+    ROUTES_OF_ANY_MODEL,
+    parts_of,
+    why_not,
+)
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.interventions import MAX_INTERVENTIONS
 from server.schemas.trace import MAX_POINTS
@@ -26,6 +32,7 @@ _OPS = {
     "temperature": "attention scores divided by a value before the softmax; hook_attn_scores only",
 }
 
+_ROUTES = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL)
 _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
 """The levels of CPU between which an answer has the same bits, by how products are computed."""
 
@@ -58,7 +65,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "parts": parts_of(config),
                 "kinds": get_args(AttentionKind),
                 "dtypes": get_args(CaptureDtype),
-                "with_generation": config.has_head,
+                "with_generation": config.kind != "encoder",
             },
             "embeddings": _embeddings(context),
             "points": [_point(config, stack, point) for stack in stacks(config) for point in points_of(config, stack)],
@@ -67,7 +74,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "max_interventions": MAX_INTERVENTIONS,
                 "max_value_bytes": MAX_VALUE_BYTES,
             },
-            "routes": {route: _route(context, route) for route in (*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL)},
+            "routes": {route: _route(context, route) for route in _ROUTES},
             "limits": {
                 "max_response_bytes": context.settings.max_response_bytes,
                 "max_capture_bytes": context.capture_limit,

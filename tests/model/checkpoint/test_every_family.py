@@ -83,7 +83,7 @@ def test_looking_does_not_change_a_bit_of_the_answer(folder: Path, dtype: torch.
     seen = logits_alone(model, TOKENS, _encoder_tokens(folder))
     config = model.config
     if config.has_head:
-        assert torch.equal(seen, points[full_name(config, "decoder", "logits", None)])
+        assert torch.equal(seen, points[full_name(config, stacks(config)[-1], "logits", None)])
     else:
         name = "ln_final.hook_out" if config.final_norm else f"blocks.{config.num_layers - 1}.hook_resid_post"
         assert torch.equal(seen, points[name])
@@ -194,8 +194,9 @@ def test_the_lens_on_the_last_block_gives_the_logits(folder: Path) -> None:
     for dtype in (torch.float32, torch.float64):
         model, points = _model(folder, dtype), _looked(folder, dtype)
         if not model.config.has_head:
-            with pytest.raises(ValueError, match="no decoder"):
+            with pytest.raises(ValueError, match="no head"):
                 model.lens(torch.zeros(1, model.config.hidden_size, dtype=dtype))
             return
-        last = points[full_name(model.config, "decoder", "hook_resid_post", model.config.num_layers - 1)]
-        assert torch.equal(model.lens(last), points[full_name(model.config, "decoder", "logits", None)])
+        stack = stacks(model.config)[-1]
+        last = points[full_name(model.config, stack, "hook_resid_post", model.config.num_layers - 1)]
+        assert torch.equal(model.lens(last), points[full_name(model.config, stack, "logits", None)])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -161,15 +162,40 @@ def test_an_encoder_is_the_same_under_any_head(tmp_path: Path, prefix: str, conf
     bare = getattr(transformers, f"{prefix}Model")(config)
     bare.save_pretrained(tmp_path / "bare")
     expected = load_weights(tmp_path / "bare", read_config(tmp_path / "bare"), torch.float32)
-    for task in TASKS:
+    for task in (*TASKS, "ForPreTraining") if prefix == "Bert" else TASKS:
         model = getattr(transformers, prefix + task)(config)
         model.base_model.load_state_dict(bare.state_dict(), strict=False)
         model.save_pretrained(tmp_path / task)
         read = read_config(tmp_path / task)
-        assert (read.architecture, read.kind, read.has_head) == (prefix + task, "encoder", False)
+        assert (read.architecture, read.kind) == (prefix + task, "encoder")
+        assert read.has_head == (task in ("ForMaskedLM", "ForPreTraining"))
         found = load_weights(tmp_path / task, read, torch.float32)
-        assert list(found) == list(expected)
+        assert [name for name in found if not name.startswith("head")] == list(expected)
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), task
+
+
+@pytest.mark.parametrize("name", tiny.ENCODERS)
+@pytest.mark.parametrize("kind", ["safetensors", "torch", "torch before 1.6"])
+def test_a_head_that_is_named_and_not_in_the_files_is_none(
+    checkpoints: dict[str, Path], tmp_path: Path, name: str, kind: str
+) -> None:
+    """Read folders like all-mpnet-base-v2's: a model for embeddings that was trained from one with a head."""
+    folder = checkpoints[name]
+    of_head = [weight for weight in weights_of(read_config(folder)) if weight.name.startswith("head")]
+    head = {source.names[0] for weight in of_head for source in weight.sources}
+    tensors = load_file(folder / "model.safetensors")
+    assert head < set(tensors)
+    body = {key: tensor for key, tensor in tensors.items() if key not in head}
+    for held in (tensors, body):
+        shutil.copy(folder / "config.json", tmp_path)
+        if kind == "safetensors":
+            save_file(held, tmp_path / "model.safetensors")
+        else:
+            torch.save(held, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=kind == "torch")
+        config = read_config(tmp_path)
+        assert (config.has_head, config.head_transform is None) == (held is tensors, held is body)
+        assert len(load_weights(tmp_path, config, torch.float32)) == len(list(weights_of(config)))
+    assert not any(weight.name.startswith("head") for weight in weights_of(config))
 
 
 def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dict[str, Path], tmp_path: Path) -> None:
@@ -186,15 +212,24 @@ def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dic
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "t5", "opt"])
+HEADS = {
+    **dict.fromkeys(("llama", "gpt2", "bart", "t5", "opt"), "lm_head.weight"),
+    **dict.fromkeys(("roberta", "mpnet"), "lm_head.decoder.weight"),
+    **{"bert": "cls.predictions.decoder.weight", "distilbert": "vocab_projector.weight"},
+}
+"""The tensor that is a tied head's copy of the token table, by variant."""
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_a_head_that_is_tied_in_words_only_is_refused(checkpoints: dict[str, Path], tmp_path: Path, name: str) -> None:
     config = read_config(checkpoints[name])
     tensors = load_file(checkpoints[name] / "model.safetensors")
-    table = next(tensor for key, tensor in tensors.items() if tensor.shape[0] == config.vocab_size)
-    save_file({**tensors, "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
+    table = next(tensor for tensor in tensors.values() if len(tensor) == config.vocab_size and tensor.dim() == 2)
+    save_file({**tensors, HEADS[name]: table.clone()}, tmp_path / "model.safetensors")
     load_weights(tmp_path, config, torch.float32)
-    save_file({**tensors, "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
-    with pytest.raises(ModelLoadError, match=r"lm_head\.weight differs from the token table, .* tie_word_embeddings"):
+    save_file({**tensors, HEADS[name]: table + 1}, tmp_path / "model.safetensors")
+    says = f"{re.escape(HEADS[name])} differs from the token table, .* tie_word_embeddings"
+    with pytest.raises(ModelLoadError, match=says):
         load_weights(tmp_path, config, torch.float32)
 
 

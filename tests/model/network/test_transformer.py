@@ -38,7 +38,7 @@ def expected_hidden(folder: Path, model: Transformer, each: Watched) -> torch.Te
     """Return what transformers gives: logits if there are any, else the last hidden states."""
     theirs, ids = tiny.theirs(folder, torch.float32), torch.tensor([each.tokens])
     with torch.no_grad():
-        if model.config.kind == "encoder":
+        if not model.config.has_head:
             states: torch.Tensor = theirs.base_model(ids).last_hidden_state[0]
             return states
         if model.config.kind == "encoder-decoder":

@@ -85,6 +85,7 @@ def test_special_tokens_are_those_of_transformers(pairs: dict[str, Pair]) -> Non
         assert ours.special_tokens == theirs.special_tokens_map
         assert ours.vocab_size == len(theirs)
         assert ours.bos_token_id == theirs.bos_token_id
+        assert ours.mask_token_id == theirs.mask_token_id
         assert theirs.eos_token_id is None or theirs.eos_token_id in ours.eos_token_ids
         assert all(ours.decode([token_id]) == "" for token_id in ours.special_ids)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from server.routes.supported_routes import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from server.routes.supported_routes import ROUTES_OF_A_DECODER, ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
 CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
+FILLS_IN = replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True, head_transform="gelu")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
@@ -35,7 +36,7 @@ async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], pa
         told = await capabilities(at)
     assert told["kind"] == config.kind
     assert (list(told["stacks"]), told["attention"]["parts"]) == (stacks, parts)
-    assert told["attention"]["with_generation"] == config.has_head
+    assert told["attention"]["with_generation"] == (config.kind != "encoder")
     assert told["batch_invariant"] is True
     assert told["quantize"] == "none"
 
@@ -127,18 +128,30 @@ async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> Non
     async with site(tmp_path) as at:
         paths = (await at.http.get("/openapi.json")).json()["paths"]
     posts = {path for path, operations in paths.items() if path.startswith("/v1/") and "post" in operations}
-    assert posts - {"/v1/models/{model_id}/geometry"} == {*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL}
+    assert posts - {"/v1/models/{model_id}/geometry"} == {*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL}
 
 
 @pytest.mark.parametrize("route", BODIES)
-async def test_an_encoder_refuses_what_needs_a_head_with_the_reason_it_told(route: str, tmp_path: Path) -> None:
-    async with site(tmp_path, config=tiny_encoder()) as at:
+@pytest.mark.parametrize("config", [CONFIGS[1], FILLS_IN], ids=["without a head", "with one"])
+async def test_an_encoder_refuses_to_write_with_the_reason_it_told(config: Any, route: str, tmp_path: Path) -> None:
+    async with site(tmp_path, config=config) as at:
         told = (await capabilities(at))["routes"][route]
         error = await at.error(route, BODIES[route], 400)
         assert at.engine.submitted == []
     assert told["works"] is False
     assert told["reason"] in error["message"]
     assert "/v1/embeddings" in error["message"]
+
+
+@pytest.mark.parametrize("route", ["/v1/next", "/v1/lens"])
+async def test_an_encoder_without_a_head_says_so(route: str, tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder()) as at:
+        told = (await capabilities(at))["routes"][route]
+        error = await at.error(route, {"input": "x"}, 400)
+    async with site(tmp_path, config=FILLS_IN) as at:
+        assert (await capabilities(at))["routes"][route] == {"works": True, "reason": None}
+    assert "has no head that fills in masked words" in told["reason"]
+    assert told["reason"] in error["message"]
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda config: config.kind)

@@ -21,7 +21,7 @@ from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.inline_engine import InlineEngine
 from tests.server.routes.conftest import every_family
-from tests.server.serving import Site
+from tests.server.serving import Site, build_site
 from tests.tiny import ENCODERS
 
 GENERATING = tuple(name for name in ROWS if name not in ENCODERS)
@@ -182,7 +182,7 @@ async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None
                 assert np.allclose(array(entry, "attributions")[layer], target - versus, rtol=1e-3, atol=1e-4)
 
 
-@every_family(*GENERATING)
+@every_family(*ROWS)
 async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: Site) -> None:
     config = family.context.config
     body = reading(config)
@@ -199,12 +199,24 @@ async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: 
         )
 
 
-@every_family("bert", "mpnet", "modernbert")
-async def test_an_encoder_says_why_it_predicts_nothing(family: Site) -> None:
-    body = reading(family.context.config)
-    for route in ("next", "lens"):
-        assert "encoder" in (await family.error(f"/v1/{route}", body, 400))["message"]
-    assert (await family.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
+@every_family("bert", "distilbert")
+async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family: Site) -> None:
+    assert isinstance(family.engine, InlineEngine)
+    at = build_site(family.engine.folder, family.engine, config=family.context.config)  # with its own tokenizer
+    body = {"input": "there was a [MASK] who [MASK] in a wood"}
+    filled, named = await ask(at, "next", **body, full=True), await ask(at, "next", **body, position=-1)
+    trace, _ = exactly(at, {"input": filled["token_ids"]})
+    mask, last = filled["tokens"].index("[MASK]"), len(filled["tokens"]) - 1
+    assert (filled["position"], named["position"]) == (mask, last)
+    assert filled["tokens"].count("[MASK]") == 2
+    assert np.allclose(array(filled, "logits"), trace.logits[mask], atol=1e-4)
+    tokens = filled["temperatures"][0]["tokens"]
+    assert [token["token_id"] for token in tokens] == trace.logits[mask].topk(10).indices.tolist()
+    lens = await ask(at, "lens", **body, positions=mask, top_k=10)
+    assert lens["top_tokens"][-1][0] == [token["token"] for token in tokens]
+    error = await at.error("/v1/next", {"input": "there was a wolf"}, 400)
+    assert (error["param"], "does not hold '[MASK]'" in error["message"]) == ("position", True)
+    assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 
 @every_family(*ROWS)

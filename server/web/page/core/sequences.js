@@ -6,8 +6,9 @@ import { useSelection } from "./state.js";
 const NOBODY = [];
 
 /**
- * {encoder, decoder, error, loading}: the tokens of each stack ([] for one that the model lacks, or while they come).
- * Those of an encoder-decoder's decoder begin with its start token, so the server is asked.
+ * {encoder, decoder, last, error, loading}: the tokens of each stack ([] for one that the model lacks, or while they
+ * come), and of the one that predicts. Those of an encoder-decoder's decoder begin with its start token, so the server is
+ * asked.
  */
 export function useSequences() {
   const selection = useSelection();
@@ -18,10 +19,11 @@ export function useSequences() {
   const pair = useLook(isPair && selection.text ? "v1/trace" : null, body);
   if (isPair) {
     const { entry, error, loading } = pair;
-    return { encoder: entry?.encoder_tokens ?? NOBODY, decoder: entry?.tokens ?? NOBODY, error, loading };
+    const last = entry?.tokens ?? NOBODY;
+    return { encoder: entry?.encoder_tokens ?? NOBODY, decoder: last, last, error, loading };
   }
   const { tokens, error, loading } = alone;
-  return { encoder: NOBODY, decoder: NOBODY, [capabilities.kind]: tokens, error, loading };
+  return { encoder: NOBODY, decoder: NOBODY, [capabilities.kind]: tokens, last: tokens, error, loading };
 }
 
 /**

@@ -14,7 +14,7 @@ const PAGE = 32; // positions that are asked for at once: a model may have 50 la
 
 export function View() {
   const selection = useSelection();
-  const { decoder: tokens, error } = useSequences();
+  const { last: tokens, error } = useSequences();
   if (error) return html`<${Problem} error=${error} />`;
   if (!selection.text) return html`<p class="lack">Write something above to see what each layer makes of it.</p>`;
   if (tokens.length === 0) return html`<${Progress} active />`;
@@ -40,8 +40,8 @@ function Window({ first, count, positions }) {
       ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
       <${CopyMenu} route="v1/lens" body=${body} /></header>
       <p class="hint">Each cell takes the residual stream there through the final norm and the head at once: the word that this
-        layer would say next, the stronger its colour, the surer. The last row is the model's own answer. Click a cell to
-        open it.</p>
+        layer would say ${capabilities.kind === "encoder" ? "in its place" : "next"}, the stronger its colour, the surer.
+        The last row is the model's own answer. Click a cell to open it.</p>
       <${Answer} answer=${answer}>${() => entry.positions.includes(query) &&
         html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
     </section>

@@ -25,7 +25,10 @@ export function View() {
     minP: selection.next_min_p,
   };
   const { answer, body, row, drawn } = useRow(options);
-  if (text === "") return html`<p class="lack">Write a text above: the model says what could follow each of its tokens.</p>`;
+  if (text === "") {
+    return html`<p class="lack">Write a text above: the model says what could
+      ${kind === "encoder" ? " stand in place of" : " follow"} each of its tokens.</p>`;
+  }
   return html`<div class="next">
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its
       logit; softmax makes them
@@ -76,7 +79,8 @@ function Controls({ selection }) {
   </div>`;
 }
 
-/** {force(token), problem, note}: writes the text up to the row's position with that token after it; what is to be said of it. */
+/** {force(token), problem, note}: writes the text up to the row's position with that token after it, or of an encoder with
+ * that token in its place; what is to be said of it. */
 function useForce(row) {
   const { kind } = useCapabilities();
   const field = kind === "encoder-decoder" ? "decoder" : "text";
@@ -84,11 +88,14 @@ function useForce(row) {
   const [said, setSaid] = useState({ problem: null, note: "", of: null });
   const force = async (token) => {
     try {
-      const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
+      const { ids, position } = row;
+      const written = kind === "encoder" ? [...ids.slice(0, position), token, ...ids.slice(position + 1)]
+        : [...ids.slice(0, position + 1), token];
+      const { text, isSame } = await textOf(written);
       const note = isSame ? "" :
         "Read again, this text gives other tokens: letters join where they can, and special tokens are no text.";
       setSaid({ problem: null, note, of: text });
-      select({ [field]: text, query: -1 }, { remember: true });
+      select({ [field]: text, query: kind === "encoder" ? position : -1 }, { remember: true });
     } catch (problem) {
       setSaid({ problem, note: "", of: now });
     }

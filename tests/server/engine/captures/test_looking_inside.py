@@ -260,8 +260,7 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
 @pytest.mark.parametrize(
     ("name", "task", "says"),
     [
-        ("bert", LensTask(layers=(1,), positions=(0,), top_k=1), "asks for the decoder; this model has none"),
-        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks for the decoder"),
+        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks for the decoder; this model has none"),
         ("bert", generate(3), "asks for the decoder"),
         ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "asks for the encoder; this model has none"),
         ("llama", AttentionTask(capture=AttentionCapture(pairs=((0, 4),))), "no head 4 in layer 0.*heads 0 to 3"),

@@ -72,12 +72,12 @@ function Curves({ entry, tokens, query, other }) {
 function Said({ given, part, query }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
-  const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder"
+  const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder" && capabilities.kind !== "encoder"
     ? "What an encoder's stream would say next is not known: only the decoder leads to words." : null);
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
-  return html`<p class="hint">If this layer were the last one, the next word would be:</p>
+  return html`<p class="hint">If this layer were the last one, the ${part === "encoder" ? "word here" : "next word"} would be:</p>
     <${Answer} answer=${answer}>${() => {
       const { top_tokens: tops, arrays } = answer.entry;
       const chances = arrays.probabilities;

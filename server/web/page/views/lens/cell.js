@@ -1,6 +1,6 @@
 // One cell of the lens opened: the likeliest words of one layer at one position.
 import { html } from "../../core/html.js";
-import { shownToken } from "../../core/model.js";
+import { shownToken, useCapabilities } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
@@ -10,12 +10,14 @@ import { stateTitle } from "./names.js";
 
 export function Cell({ entry, query, state }) {
   const { lens_target: target } = useSelection();
+  const isEncoder = useCapabilities().kind === "encoder";
   const { words, ids, chances, entropy } = cellOf(entry, state, entry.positions.indexOf(query));
   const rows = words.map((word, k) => ({ name: spaced(word), value: chances[k], isOn: target === `#${ids[k]}` }));
   return html`<section class="card">
-    <header><h2>After <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>:
+    <header><h2>${isEncoder ? "In place of" : "After"}${" "}
+      <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>:
       ${" "}${stateTitle(state, entry.layers.length)}</h2></header>
-    <${Bars} rows=${rows} columns=${["next word", "probability"]} largest=${1} write=${percent}
+    <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent}
       onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
       caption="Click a word to follow it through the layers. The dot · is a space." />
     <p class="hint">Entropy ${format(entropy)} nats: as unsure as between ${format(Math.exp(entropy), 3)} equally likely

@@ -32,12 +32,12 @@ function Line({ row, drawn, token, place, full, isFound, onPick }) {
   const cut = drawn.cutBy(token);
   const [before, after] = [drawn.probabilities[token], drawn.kept[token]];
   const name = row.nameOf(token);
-  const isActual = row.ids[row.position + 1] === token;
+  const isActual = row.actual === token;
   return html`<tr class=${classes(cut && "cut", isFound && "on")}>
     <td class="rank">${grouped(place + 1)}</td>
     <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: write it`}
       onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual &&
-      html`<span class="hint" title="the token that the text goes on with"> ← text</span>`}</th>
+      html`<span class="hint" title="the token that the text has there"> ← text</span>`}</th>
     <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div>
       <div class="after" style=${{ width: `${(after / full) * 100}%` }}></div></td>
     <td class="number">${percent(before)}</td>

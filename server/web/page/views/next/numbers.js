@@ -1,5 +1,6 @@
 // One row in a few numbers: how sure the model is, what it would say, and what the text said in truth.
 import { html } from "../../core/html.js";
+import { shownToken, useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
@@ -18,13 +19,15 @@ export function Numbers({ row, drawn }) {
   </div>`;
 }
 
-/** What the model would say after the row's position, and what the text says there. */
+/** What the model would say after the row's position (an encoder: in its place), and what the text says there. */
 export function Sentence({ row, drawn }) {
-  const { tokens, position, order } = row;
+  const { tokens, position, order, actual } = row;
+  const isEncoder = useCapabilities().kind === "encoder";
   const after = tokens.slice(Math.max(0, position - 5), position + 1).join("");
   return html`<p class="next-sentence">
-    After <q>${position > 5 ? "…" : ""}${after}</q> the likeliest token is <${Name} row=${row} token=${order[0]} />${" "}
-    with ${percent(drawn.probabilities[order[0]])}. ${position + 1 < tokens.length && html`<${Actual} row=${row} drawn=${drawn} />`}
+    ${isEncoder ? html`In place of <q>${shownToken(tokens[position])}</q>`
+      : html`After <q>${position > 5 ? "…" : ""}${after}</q>`} the likeliest token is <${Name} row=${row} token=${order[0]} />${" "}
+    with ${percent(drawn.probabilities[order[0]])}. ${actual !== undefined && html`<${Actual} row=${row} drawn=${drawn} />`}
   </p>`;
 }
 
@@ -36,10 +39,11 @@ function Name({ row, token }) {
 }
 
 function Actual({ row, drawn }) {
-  const token = row.ids[row.position + 1];
+  const token = row.actual;
+  const isEncoder = useCapabilities().kind === "encoder";
   const chance = drawn.probabilities[token];
   const surprise = chance > 0 ? `${format(-Math.log(chance))} nats of surprise` : "at this temperature it cannot come";
-  return html`<span class="actual">The text goes on with <${Name} row=${row} token=${token} />:
+  return html`<span class="actual">The text ${isEncoder ? "has" : "goes on with"} <${Name} row=${row} token=${token} />:
     rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
 }
 

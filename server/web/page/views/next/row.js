@@ -11,14 +11,15 @@ const NAMED = 100; // tokens whose names come with the row; others are named whe
 
 /**
  * {answer, body, row, drawn} of the selected position, at the sliders' options {temperature, topK, topP, minP}. row and
- * drawn (see distribution.js) are null until they are there; row is {tokens, ids, position, logits [V], order, ranks,
- * nameOf(token)}: nameOf gives null for a token that is not among the likeliest.
+ * drawn (see distribution.js) are null until they are there; row is {tokens, ids, position, actual, logits [V], order,
+ * ranks, nameOf(token)}: actual is the token that the text has there, undefined past its end; nameOf gives null for a
+ * token that is not among the likeliest.
  */
 export function useRow(options) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const input = inputOf(selection, capabilities);
-  const count = useSequences().decoder.length; // 0 while it is asked
+  const count = useSequences().last.length; // 0 while it is asked
   const { query } = selection;
   // A position from the end stays one: while the tokens of a new text are still counted, it is right already.
   const position = query < 0 ? Math.max(query, -(count || 1)) : Math.min(query, (count || 1) - 1);
@@ -38,12 +39,13 @@ export function useRow(options) {
       tokens: entry.tokens,
       ids: entry.token_ids,
       position: entry.position,
+      actual: entry.token_ids[entry.position + (capabilities.kind === "encoder" ? 0 : 1)],
       logits: entry.arrays.logits.data,
       order,
       ranks: ranksOf(order),
       nameOf: (token) => names.get(token) ?? null,
     };
-  }, [entry]);
+  }, [entry, capabilities]);
   // While the server is asked of other filters, everything shown is of those before, their temperature too.
   const temperature = answer.asked?.filtered?.temperatures[0] ?? options.temperature;
   const left = answer.data?.filtered ?? null;
