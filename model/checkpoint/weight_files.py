@@ -99,7 +99,7 @@ class WeightFiles:
             self._entries = gguf_tensors(folder / GGUF_NAME, config, self.weights.values())
             self._accepted: Collection[str] = GGUF_TYPES
         else:
-            self._entries, self._accepted = _open(folder), ITEM_SIZES
+            self._entries, self._accepted = stored_tensors(folder), ITEM_SIZES
         self._names = {self._table.short(name): name for name in self._entries}
         self._check(folder, config)
 
@@ -234,8 +234,10 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     return tensor
 
 
-def _open(folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of every weight file of the first format found."""
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of every weight file of the first format found, none of them read yet. Raises ModelLoadError
+    for a folder without any, and for damaged files.
+    """
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"
         paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []

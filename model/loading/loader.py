@@ -17,8 +17,10 @@ from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
+from model.loading.dense_layers import load_dense_layers
 from model.loading.stack_builder import StackBuilder
 from model.network.head_transform import HeadTransform
+from model.network.sentence_transformers import embedding_defaults
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 from model.quantized import QuantizedMatrix
@@ -121,7 +123,8 @@ def load_model(
     progress: Callable[[int, int], None] | None = None,
     group: Group | None = None,
 ) -> Transformer:
-    """Load a checkpoint of any family; with `group`, only this rank's share of it.
+    """Load a checkpoint of any family, with the dense layers of a sentence-transformers folder; with `group`, only this
+    rank's share of it.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
     embeddings and bounds computed positions (the encoder of an encoder-decoder keeps its own limit); `kernels`: what
@@ -137,7 +140,7 @@ def load_model(
     quantized = dict[str, QuantizedMatrix]()
     weights = load_weights(folder, config, dtype, device, progress, parts, quantized if keeps else None)
     context = max_model_len or config.max_model_len
-    return build_model(
+    model = build_model(
         config,
         weights,
         context=context,
@@ -147,6 +150,11 @@ def load_model(
         shares=shares,
         quantized=quantized,
     )
+    dense = embedding_defaults(folder, config).dense
+    model.dense = load_dense_layers(
+        folder, dense, dtype, device, kernels=kernels, batch_invariant=model.batch_invariant
+    )
+    return model
 
 
 def build_model(

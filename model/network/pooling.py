@@ -1,4 +1,5 @@
-"""Turns the hidden states of one sequence into embedding vectors.
+"""Turns the hidden states of one sequence into embedding vectors: pooled, through dense layers if there are any, cut
+and scaled.
 
 It knows one sequence at a time, so a vector cannot depend on what else was in the batch; it knows no layers, requests
 or wire formats.
@@ -7,10 +8,14 @@ Axes: T tokens, D numbers of a hidden state, n numbers kept.
 """
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+from model.layers.linear import Linear
 
 Pooling = Literal["mean", "last", "cls", "none"]
 """How hidden states become vectors: the mean of all tokens, the last token, the first token, or one vector a token."""
@@ -18,28 +23,55 @@ Pooling = Literal["mean", "last", "cls", "none"]
 _TOKENS_AT_ONCE = 64
 
 
-def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | None = None) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A dense layer of pooled vectors."""
+
+    linear: Linear
+    dtype: torch.dtype
+    """The dtype of its weight, in which it computes."""
+    is_tanh: bool
+    """Whether a hyperbolic tangent follows."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the layer's output: x [rows, in] -> [rows, out]."""
+        x = self.linear(x.to(self.dtype))
+        return x.tanh() if self.is_tanh else x
+
+
+def pool(
+    hidden: Tensor,
+    pooling: Pooling,
+    normalize: bool,
+    dimensions: int | None = None,
+    dense: Sequence[DenseLayer] = (),
+) -> Tensor:
     """Return the embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input
     is.
 
-    `dimensions` keeps the first n numbers, before normalisation (Kusupati et al., "Matryoshka representation learning",
-    arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays zero. The result owns its memory. Raises
-    ValueError for an unknown pooling, an empty sequence, a tensor that is not [T, D], or dimensions not in 1..D.
+    `dense` is applied to what is pooled. `dimensions` keeps the first n numbers, before normalisation (Kusupati et al.,
+    "Matryoshka representation learning", arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays
+    zero. The result owns its memory. Raises ValueError for an unknown pooling, an empty sequence, a tensor that is not
+    [T, D], or dimensions that the vector does not have.
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
     if hidden.dim() != 2 or hidden.shape[0] == 0:
         raise ValueError(f"hidden has shape {tuple(hidden.shape)}; expected [tokens, d] with at least one token")
-    if dimensions is not None and not 1 <= dimensions <= hidden.shape[1]:
-        raise ValueError(f"dimensions is {dimensions}; expected 1 to {hidden.shape[1]}")
+    width = dense[-1].linear.out_features if dense else hidden.shape[1]
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise ValueError(f"dimensions is {dimensions}; expected 1 to {width}")
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    vectors = hidden[:, :dimensions].contiguous()  # T n
+    vectors = hidden.contiguous() if dense else hidden[:, :dimensions].contiguous()  # T n
     if pooling == "mean" and len(vectors) > 1:
         vectors = _mean(vectors)
     elif pooling == "last":
         vectors = vectors[-1:]
     elif pooling == "cls":
         vectors = vectors[:1]
+    for layer in dense:
+        vectors = layer(vectors)
+    vectors = vectors[:, :dimensions]
     if normalize:
         length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
         vectors = vectors / length.clamp_min(torch.finfo(torch.float64).tiny)

@@ -1,10 +1,11 @@
 """Reads how a folder's embeddings are to be computed: what sentence-transformers would do with it, from its own files.
 
-It knows `modules.json` and the files that it leads to, but no tensors and texts (it never imports torch). Only pooling
-and scaling to length 1 can be done; a folder that asks for more (a dense layer, a maximum) is recognised, and never
-served as if it did not.
+It knows `modules.json` and the files that it leads to, but no tensors and texts (it never imports torch). Pooling,
+dense layers after it and scaling to length 1 can be done; a folder that asks for more (a maximum, a residual) is
+recognised, and never served as if it did not.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from model.checkpoint.families.fields import Fields, read_array, read_object
 from model.config import ModelConfig
+from model.hooks.point_names import stack_config
 
 _POOLINGS: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 _OLD_POOLINGS = {
@@ -25,8 +27,24 @@ _OLD_POOLINGS = {
 """Flags that were used instead of `pooling_mode` before sentence-transformers 5.2."""
 _TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 """Names that sentence-transformers has used for the Transformer module's file, in the order in which it tries them."""
+_SUPPORTED = re.compile("Transformer Pooling( Dense)*( Normalize)?")
+"""The kinds of modules that can be imitated, in their order."""
+_IDENTITY, _TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+"""The activations of dense layers; Tanh is meant by a file that names none."""
 _NO_LENGTH = 10**20
 """A tokenizer's model_max_length from which on transformers means that there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseConfig:
+    """A dense layer: activation(x W^T + b)."""
+
+    path: str
+    """The folder of its weights, in the model's."""
+    in_features: int
+    out_features: int
+    bias: bool
+    is_tanh: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +55,8 @@ class EmbeddingDefaults:
     """The pooling of the final-normed states of all tokens, special ones included."""
     normalize: bool
     """Whether to scale the vector to length 1."""
+    dense: tuple[DenseConfig, ...] = ()
+    """The layers that the pooled vector goes through."""
     max_length: int | None = None
     """Most tokens of an input, special ones included; None means the whole context."""
     truncate: bool = False
@@ -76,6 +96,13 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         file = f"{pooling.text('path', '')}/config.json"
         modes = _pooling_modes(Fields(read_object(folder / file), file))
         refusal = _refusal(kinds, modes)
+    dense: tuple[DenseConfig, ...] = ()
+    if refusal is None:
+        paths = [_inside(module) for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
+        files = [Fields(read_object(folder / path / "config.json"), f"{path}/config.json") for path in paths]
+        refusal = next(filter(None, map(_why_not_dense, files)), None)
+        if refusal is None:
+            dense = _dense_layers(paths, files, stack_config(config, "encoder").hidden_size)
     limits = _transformer_file(folder)
     asked = Fields.of_file(folder / "config_sentence_transformers.json")
     if asked.values.get("truncate_dim") is not None and refusal is None:
@@ -86,6 +113,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     return EmbeddingDefaults(
         pooling=_POOLINGS[modes[0]] if refusal is None else usual,
         normalize="Normalize" in kinds if refusal is None else True,
+        dense=dense,
         max_length=_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
@@ -109,14 +137,56 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
 
 def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
     """Return why modules of these kinds, pooled by these modes, cannot be imitated, or None if they can."""
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    if not _SUPPORTED.fullmatch(" ".join(kinds)):
         return (
-            f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling and perhaps a Normalize, "
-            "in this order, are supported"
+            f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling, any Dense and perhaps a "
+            "Normalize, in this order, are supported"
         )
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         return f"pooling is {' and '.join(modes)}; one of {', '.join(_POOLINGS)} is supported"
     return None
+
+
+def _inside(module: Fields) -> str:
+    """Return a module's folder. Raises ModelLoadError for one that is not in the model's."""
+    path = Path(module.text("path", ""))
+    if path.is_absolute() or ".." in path.parts:
+        raise module.refuse("path", "a folder inside the model's is expected")
+    return str(path)
+
+
+def _why_not_dense(file: Fields) -> str | None:
+    """Return why a dense layer's configuration cannot be followed, or None if it can."""
+    accepted: dict[str, tuple[Any, ...]] = {
+        "activation_function": (_IDENTITY, _TANH),
+        "module_input_name": ("sentence_embedding", None),
+        "module_output_name": ("sentence_embedding", None),
+        "use_residual": (False, None),
+    }
+    for name, values in accepted.items():
+        if file.values.get(name, values[-1]) not in values:
+            return f"{file.file}: {name} is {file.values[name]!r}; {' or '.join(map(repr, values))} is supported"
+    return None
+
+
+def _dense_layers(paths: list[str], files: list[Fields], width: int) -> tuple[DenseConfig, ...]:
+    """Return the dense layers, the first of which gets vectors of `width` numbers. Raises ModelLoadError for one that
+    does not fit what comes before it.
+    """
+    layers = []
+    for path, file in zip(paths, files, strict=True):
+        if file.size("in_features") != width:
+            raise file.refuse("in_features", f"the vectors before it have {width} numbers")
+        layer = DenseConfig(
+            path=path,
+            in_features=width,
+            out_features=file.size("out_features"),
+            bias=file.flag("bias", True),
+            is_tanh=file.text("activation_function", _TANH) == _TANH,
+        )
+        layers.append(layer)
+        width = layer.out_features
+    return tuple(layers)
 
 
 def _transformer_file(folder: Path) -> Fields:

@@ -4,6 +4,8 @@ server.
 Axes: T rows of a batch, E rows of an encoder's batch, d model width.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -17,6 +19,7 @@ from model.layers.lora import AdaptedRows
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
 from model.network.head_transform import HeadTransform
+from model.network.pooling import DenseLayer
 from model.network.stack import Stack
 from model.sampling.row_search import largest
 
@@ -49,6 +52,8 @@ class Transformer:
         self.head = head
         self.project_out = project_out
         self.head_transform = head_transform
+        self.dense: Sequence[DenseLayer] = ()
+        """What the pooled states of an embedding go through, if its files say so."""
         self.kernels = kernels
         self.batch_invariant = batch_invariant
         self._scratch: LayerCache | None = None

@@ -60,6 +60,7 @@ class LeadingTransformer(Transformer):
             kernels=own.kernels,
             batch_invariant=own.batch_invariant,
         )
+        self.dense = own.dense
         self.whole_weights = WholeWeights(own, folder)
         self.share = own
         """Rank 0's share, to be run within `lead`."""

@@ -136,6 +136,8 @@ class EmbedTask(BaseTask):
     normalize: bool = True
     dimensions: int | None = None
     """Number of leading dimensions to keep, before normalisation (Matryoshka)."""
+    dense: bool = False
+    """Whether the pooled vector goes through the dense layers of the model's sentence-transformers files."""
 
     def depths(self, stacks: Stacks) -> Depths:
         num_layers = stacks.encoder or stacks.decoder

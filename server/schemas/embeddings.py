@@ -39,7 +39,8 @@ class EmbeddingRequest(RunFields):
     pooling: Pooling | None = Field(
         None,
         description="mean, last, cls (first token), or none: one vector a token. Null is what the model's "
-        "sentence-transformers files say, else mean for encoders and encoder-decoders and last for decoders.",
+        "sentence-transformers files say, their dense layers included if layer is null too, else mean for encoders and "
+        "encoder-decoders and last for decoders.",
     )
     normalize: bool | None = Field(
         None, description="Scale each vector to length 1. Null is what the model's files say, else true."

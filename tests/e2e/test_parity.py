@@ -78,8 +78,8 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
 
 def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
-    if not config.has_head:
-        return  # an encoder generates nothing
+    if config.kind == "encoder":
+        return  # it generates nothing
     (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
     server = checkpoint.asked.server

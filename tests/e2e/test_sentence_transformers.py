@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from benchmarks.processes import Server, serve
@@ -34,12 +36,15 @@ class Options:
     lowercase: bool = False
     older: str = ""
     """The file where versions before 6 wrote length and case; "" is as the installed version writes them."""
+    dense: tuple[int, ...] = ()
+    """Widths after each dense layer; all but the last are linear."""
 
 
 OPTIONS = (
     Options("bert", "cls", normalize=False, length=12),
     Options("mpnet", "lasttoken", normalize=True, length=16, lowercase=True, older="sentence_roberta_config.json"),
     Options("modernbert", "mean", normalize=False, length=20, lowercase=True),
+    Options("embedding_gemma", "mean", normalize=True, length=90, dense=(96, 48)),
 )
 
 
@@ -53,8 +58,13 @@ def save(options: Options, top: Path) -> Path:
         do_lower_case=options.lowercase and saved,
     )
     modules: list[Any] = [transformer, Pooling(transformer.get_embedding_dimension(), options.pooling)]
+    for width in options.dense:
+        is_last = width == options.dense[-1]
+        before = modules[-1].get_embedding_dimension()
+        modules.append(Dense(before, width, bias=is_last, activation_function=torch.nn.Tanh() if is_last else None))
     modules += [Normalize()] if options.normalize else []
-    SentenceTransformer(modules=modules, device="cpu").save(str(top / "folder"))
+    prompts = {"query": "Task: search | Query: "}
+    SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(top / "folder"))
     if options.older:
         text = f'{{"max_seq_length": {options.length}, "do_lower_case": {str(options.lowercase).lower()}}}'
         (top / "folder" / "sentence_bert_config.json").unlink()
@@ -84,9 +94,11 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
-    found, expected = case.embed(), case.theirs.encode(list(TEXTS), batch_size=1, convert_to_numpy=True)
-    assert found.shape == expected.shape
-    assert abs(found - expected).max() < 1e-5
+    for prompt in (None, "query"):
+        found = case.embed(prompt_name=prompt)
+        expected = case.theirs.encode(list(TEXTS), prompt_name=prompt, batch_size=1, convert_to_numpy=True)
+        assert found.shape == expected.shape
+        assert abs(found - expected).max() < 1e-5
     lengths = np.linalg.norm(found, axis=1)
     assert np.allclose(lengths, 1.0, atol=1e-5) == case.options.normalize
 
@@ -100,6 +112,7 @@ def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
     def changes(**more: Any) -> bool:
         return bool(abs(case.embed(**more) - found).max() > 1e-3)
 
-    others = {"mean", "cls", "last"} - {case.options.pooling.removesuffix("token")}
+    declared = set() if case.options.dense else {case.options.pooling.removesuffix("token")}
+    others = {"mean", "cls", "last"} - declared  # by name, a pooling leaves the dense layers out
     assert all(changes(pooling=pooling) for pooling in others)
     assert changes(normalize=not case.options.normalize)

@@ -17,8 +17,8 @@ from tests.tiny.families import CONTEXT, FAMILIES, ROPE_VARIANTS, VARIANTS, Fami
 from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
 
 __all__ = [
-    "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "ROPE_VARIANTS", "VARIANTS",
-    "VOCAB_SIZE", "make", "make_variant", "theirs",
+    "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS", "ROPE_VARIANTS",
+    "VARIANTS", "VOCAB_SIZE", "make", "make_variant", "theirs",
 ]  # fmt: skip
 
 
@@ -28,6 +28,8 @@ def _of_kind(kind: str) -> tuple[str, ...]:
 
 DECODERS, ENCODERS, ENCODER_DECODERS = _of_kind("decoder"), _of_kind("encoder"), _of_kind("encoder-decoder")
 """The names of VARIANTS by their kind."""
+MASKED_LMS = tuple(name for name in ENCODERS if FAMILIES[VARIANTS[name][0]].network.__name__.endswith("ForMaskedLM"))
+"""The encoders that have a head."""
 
 
 def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:

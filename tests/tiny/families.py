@@ -198,6 +198,18 @@ FAMILIES: dict[str, Family] = {
         norm_centre=0.0,
     ),
     "gemma3": Family("decoder", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {**_GEMMA, **_TWO_ROPES}, norm_centre=0.0),
+    "embedding_gemma": Family(
+        "encoder",
+        hf.Gemma3TextConfig,
+        hf.Gemma3TextModel,
+        {
+            **{**_GEMMA, **_TWO_ROPES},
+            **{"use_bidirectional_attention": True, "sliding_window": 2 * WINDOW, "query_pre_attn_scalar": 6},
+        },
+        FRAMED_TEXT,
+        _FRAME_IDS,
+        norm_centre=0.0,
+    ),
     "phi3": Family("decoder", hf.Phi3Config, hf.Phi3ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
     "olmo2": Family("decoder", hf.Olmo2Config, hf.Olmo2ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
     "olmo3": Family(
@@ -319,6 +331,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", {"attention_bias": True}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
+    "embedding_gemma": ("embedding_gemma", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),
     "phi3-long": (
         "phi3",

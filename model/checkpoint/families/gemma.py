@@ -1,10 +1,12 @@
 """Reads Gemma 2 and 3: norms before and after each sublayer, norm weights stored around 0, scaled embeddings, soft caps
 or q/k norms, and windows in most layers. Riviere et al. 2024, arXiv:2408.00118; Kamath et al. 2025, arXiv:2503.19786.
 
-Of a Gemma 3 with images only the text network is read; it is the same one.
+Of a Gemma 3 with images only the text network is read; it is the same one. EmbeddingGemma is a Gemma 3 whose tokens see
+those after them too: an encoder without a head (Schechter Vera et al. 2025, arXiv:2509.20354).
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from model.checkpoint.families.family import Common, Family
@@ -25,6 +27,7 @@ _ROWS = (
     *norm("layers.{i}.mlp_post_norm", "model.layers.{i}.post_feedforward_layernorm"),
     *END_ROWS,
 )
+_ENCODER = "Gemma3TextModel"
 _SIZES = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -41,7 +44,6 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
     """Read the fields that both share. Every `pattern`-th layer has full attention, if `layer_types` does not say which
     ones.
     """
-    hf.only("use_bidirectional_attention", False)
     heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
     num_layers = hf.size("num_hidden_layers")
     bias = hf.flag("attention_bias", False)
@@ -61,6 +63,7 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
 
 
 def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
+    hf.only("use_bidirectional_attention", False)
     max_model_len = hf.size("max_position_embeddings", 8192)
     return _read(
         hf,
@@ -88,7 +91,7 @@ def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
         },
         scale_both=False,
     )
-    return _read(
+    config = _read(
         hf,
         common,
         hf.size("sliding_window_pattern", 6),
@@ -99,6 +102,14 @@ def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
         attn_logit_softcap=hf.optional_number("attn_logit_softcapping"),
         final_logit_softcap=hf.optional_number("final_logit_softcapping"),
     )
+    if common["architecture"] != _ENCODER:
+        hf.only("use_bidirectional_attention", False)
+        return config
+    if not hf.flag("use_bidirectional_attention", False):
+        raise hf.refuse("use_bidirectional_attention", f"only True is supported for {_ENCODER}, which has no head")
+    # config.json counts the keys on both sides of a query, a window those on one and the query.
+    windows = tuple(window and window // 2 + 1 for window in config.sliding_windows)
+    return replace(config, kind="encoder", causal=False, has_head=False, sliding_windows=windows)
 
 
 GEMMA2 = Family(
@@ -110,7 +121,7 @@ GEMMA2 = Family(
 )
 GEMMA3 = Family(
     "gemma3",
-    ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", _ENCODER),
     ("gemma3_text",),
     _read_gemma3,
     WeightMap(

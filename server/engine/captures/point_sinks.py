@@ -110,6 +110,7 @@ class EmbeddingSink(Sink):
     def __init__(self, task: EmbedTask, seq: Sequence, model: Transformer) -> None:
         self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
+        self._dense = model.dense if task.dense else ()
         self._pieces: list[torch.Tensor] = []
         self._mean = RunningMean()
 
@@ -144,7 +145,9 @@ class EmbeddingSink(Sink):
         return take_back
 
     def _keep(self, hidden: torch.Tensor) -> None:
-        hidden = hidden[:, : self._task.dimensions].contiguous()
+        if not self._dense:
+            hidden = hidden[:, : self._task.dimensions]
+        hidden = hidden.contiguous()
         if self._task.pooling == "mean":
             self._mean.add(hidden)
         elif self._task.pooling == "last":
@@ -157,7 +160,7 @@ class EmbeddingSink(Sink):
     def arrays(self) -> dict[str, Array]:
         task = self._task
         hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
-        vector = pool(hidden, task.pooling, normalize=task.normalize, dimensions=task.dimensions)
+        vector = pool(hidden, task.pooling, task.normalize, task.dimensions, self._dense)
         return {"embedding": as_array(vector.float())}
 
 

@@ -62,11 +62,12 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     and when the model's own pooling is asked for and is not available.
     """
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
-    if body.dimensions is not None and body.dimensions > config.hidden_size:
+    # They were trained on what the folder's pooling makes of the last states, and for nothing else.
+    is_dense = bool(defaults.dense) and body.pooling is None and body.layer is None
+    width = _full_width(context, is_dense)
+    if body.dimensions is not None and body.dimensions > width:
         raise BadRequest(
-            f"dimensions: {body.dimensions} is over the model's {config.hidden_size}; 1 to {config.hidden_size} are "
-            "accepted.",
-            param="dimensions",
+            f"dimensions: {body.dimensions} is over the model's {width}; 1 to {width} are accepted.", param="dimensions"
         )
     if body.pooling is None and defaults.refusal is not None:
         raise BadRequest(
@@ -83,6 +84,7 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
         pooling=body.pooling or defaults.pooling,
         normalize=defaults.normalize if body.normalize is None else body.normalize,
         dimensions=body.dimensions,
+        dense=is_dense,
     )
 
 
@@ -136,7 +138,13 @@ def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work
 
 
 def _width(context: AppContext, task: EmbedTask) -> int:
-    return task.dimensions or stack_config(context.config, "encoder").hidden_size
+    return task.dimensions or _full_width(context, task.dense)
+
+
+def _full_width(context: AppContext, is_dense: bool) -> int:
+    if is_dense:
+        return context.embedding_defaults.dense[-1].out_features
+    return stack_config(context.config, "encoder").hidden_size
 
 
 def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:

@@ -164,11 +164,12 @@ def _embeddings(context: AppContext) -> dict[str, Any]:
     own = stack_config(context.config, "encoder")
     return {
         "layers": own.num_layers + 1,
-        "dimensions": own.hidden_size,
+        "dimensions": defaults.dense[-1].out_features if defaults.dense else own.hidden_size,
         "poolings": get_args(Pooling),
         "defaults": {
             "pooling": defaults.pooling if defaults.refusal is None else None,
             "normalize": defaults.normalize,
+            "dense": [layer.out_features for layer in defaults.dense],
             "max_length": defaults.max_length,
             "truncate": defaults.truncate,
             "lowercase": defaults.lowercase,

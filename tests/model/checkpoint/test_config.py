@@ -30,6 +30,18 @@ def read(folder: Path, values: dict[str, Any], generation: dict[str, Any] | None
     return read_config(folder)
 
 
+def test_a_gemma_3_without_a_head_sees_both_ways(tmp_path: Path) -> None:
+    values = {**LLAMA, "architectures": ["Gemma3TextModel"], "num_hidden_layers": 6, "sliding_window": 512}
+    config = read(tmp_path, {**values, "use_bidirectional_attention": True})
+    assert (config.kind, config.causal, config.has_head) == ("encoder", False, False)
+    assert config.sliding_windows == (257,) * 5 + (None,)
+    for told in ({}, {"use_bidirectional_attention": False}):
+        with pytest.raises(ModelLoadError, match=r"attention is (None|False); only True is supported"):
+            read(tmp_path, {**values, **told})
+    with pytest.raises(ModelLoadError, match="use_bidirectional_attention is True; only False is supported"):
+        read(tmp_path, {**values, "architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True})
+
+
 def test_the_packaged_model_is_read() -> None:
     config = read_config(PACKAGED)
     assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)

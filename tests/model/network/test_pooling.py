@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.network.pooling import Pooling, RunningMean, pool
+from model.layers.linear import Linear
+from model.network.pooling import DenseLayer, Pooling, RunningMean, pool
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
 
@@ -31,6 +32,18 @@ def test_each_pooling_gives_its_vector(pooling: Pooling, expected: list[float]) 
 
 def test_dimensions_are_cut_before_the_length_is_set_to_one() -> None:
     torch.testing.assert_close(pool(HIDDEN, "cls", normalize=True, dimensions=2), torch.tensor([0.6, 0.8]))
+
+
+def test_dense_layers_come_between_pooling_and_the_cut() -> None:
+    first, second = make_hidden(5, 3, seed=1), make_hidden(4, 5, seed=2)
+    bias = make_hidden(4, 1)[:, 0]
+    wide = torch.float32
+    dense = (DenseLayer(Linear(first), wide, is_tanh=False), DenseLayer(Linear(second, bias), wide, is_tanh=True))
+    expected = (second @ (first @ torch.tensor([2.0, 2.0, 7.0])) + bias).tanh()[:2]
+    torch.testing.assert_close(pool(HIDDEN.double(), "mean", False, 2, dense).float(), expected)
+    torch.testing.assert_close(pool(HIDDEN, "mean", True, 2, dense), expected / expected.norm())
+    with pytest.raises(ValueError, match="dimensions is 5; expected 1 to 4"):
+        pool(HIDDEN, "mean", True, 5, dense)
 
 
 def test_every_token_s_vector_is_normalised_on_its_own() -> None:

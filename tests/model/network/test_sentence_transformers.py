@@ -7,17 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from model.checkpoint.folder import PACKAGED, ModelLoadError
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from model.loading.dense_layers import load_dense_layers
+from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults, embedding_defaults
 
 OLD = "sentence_transformers.models."
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": f"{OLD}Transformer"}
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{OLD}Pooling"}
 NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{OLD}Normalize"}
 BERT = {"architectures": ["BertModel"], "hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": f"{OLD}Dense"}
+IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+
+
+def write_dense(folder: Path, name: str, **values: Any) -> None:
+    (folder / name).mkdir()
+    given = {"in_features": 48, "out_features": 96, "bias": False, "activation_function": IDENTITY, **values}
+    (folder / name / "config.json").write_text(json.dumps(given), encoding="utf-8")
 
 
 def config_of(folder: Path, values: dict[str, Any] | None = None) -> ModelConfig:
@@ -99,8 +112,8 @@ def test_types_are_known_by_their_last_word(tmp_path: Path) -> None:
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), "pooling is cls and mean"),
         (
             {"pooling_mode": "mean"},
-            ({**NORMALIZE, "path": "2_Dense", "type": f"{OLD}Dense"}, NORMALIZE),
-            "the modules are Transformer, Pooling, Dense, Normalize",
+            (NORMALIZE, DENSE),
+            "the modules are Transformer, Pooling, Normalize, Dense;",
         ),
     ],
 )
@@ -111,6 +124,50 @@ def test_what_is_not_built_is_said_and_the_usual_is_left_to_who_asks_for_it(
     assert found.refusal is not None
     assert reason in found.refusal
     assert (found.pooling, found.normalize) == ("mean", True)
+
+
+def test_dense_layers_are_read_in_their_order(tmp_path: Path) -> None:
+    write_dense(tmp_path, "2_Dense")
+    write_dense(tmp_path, "3_Dense", in_features=96, out_features=32, bias=True, activation_function=TANH)
+    found = read(tmp_path, {"pooling_mode": "mean"}, DENSE, {**DENSE, "path": "3_Dense"}, NORMALIZE)
+    assert found.dense == (
+        DenseConfig(path="2_Dense", in_features=48, out_features=96, bias=False, is_tanh=False),
+        DenseConfig(path="3_Dense", in_features=96, out_features=32, bias=True, is_tanh=True),
+    )
+    assert (found.pooling, found.normalize, found.refusal) == ("mean", True, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, "activation_function is 'torch.nn.modules.act"),
+        ({"use_residual": True}, "use_residual is True; False or None is supported"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'; 'sentence_embedding'"),
+    ],
+)
+def test_a_dense_layer_that_is_not_built_is_said(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    write_dense(tmp_path, "2_Dense", **change)
+    found = read(tmp_path, {"pooling_mode": "cls"}, DENSE)
+    assert found.refusal is not None
+    assert f"2_Dense/config.json: {reason}" in found.refusal
+    assert (found.pooling, found.dense) == ("mean", ())
+
+
+def test_a_dense_layer_that_fits_nothing_is_named(tmp_path: Path) -> None:
+    write_dense(tmp_path, "2_Dense", in_features=47)
+    with pytest.raises(ModelLoadError, match=r"2_Dense/config\.json: in_features is 47; the vectors before it have 48"):
+        read(tmp_path, {"pooling_mode": "mean"}, DENSE)
+    (tmp_path / "modules.json").write_text(json.dumps([TRANSFORMER, POOLING, {**DENSE, "path": "../2_Dense"}]))
+    with pytest.raises(ModelLoadError, match=r"path is '\.\./2_Dense'; a folder inside the model's is expected"):
+        embedding_defaults(tmp_path, config_of(tmp_path))
+
+
+def test_dense_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    write_dense(tmp_path, "2_Dense")
+    dense = read(tmp_path, {"pooling_mode": "mean"}, DENSE).dense
+    save_file({"linear.weight": torch.zeros(96, 47)}, tmp_path / "2_Dense" / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"2_Dense: the tensors are .*96, 47.*; config.json there .*96, 48"):
+        load_dense_layers(tmp_path, dense, torch.float32, torch.device("cpu"))
 
 
 def test_a_cut_of_the_vector_is_not_ignored(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from model.config import ModelConfig
-from model.network.sentence_transformers import EmbeddingDefaults
+from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.http.errors import EngineError
@@ -150,6 +150,22 @@ async def test_pooling_that_cannot_be_had_is_refused_unless_another_is_named(tmp
         assert (await task_of(at, input="a", pooling="last")).pooling == "last"
     assert (error["param"], error["code"]) == ("pooling", "not_supported_by_model")
     assert "a Dense follows" in error["message"]
+
+
+async def test_dense_layers_are_for_what_the_folder_declares(tmp_path: Path) -> None:
+    wide = DenseConfig(path="2_Dense", in_features=HIDDEN_SIZE, out_features=20, bias=True, is_tanh=False)
+    async with site(tmp_path, defaults=replace(DECLARED, dense=(wide,))) as at:
+        told = (await at.http.get("/v1/capabilities")).json()["embeddings"]
+        assert await task_of(at, input="a", dimensions=20) == replace(await task_of(at, input="a"), dimensions=20)
+        assert [(await task_of(at, input="a", **more)).dense for more in ({}, {"pooling": "cls"}, {"layer": 1})] == [
+            True, False, False,
+        ]  # fmt: skip
+        assert at.engine.submitted[0].capture_bytes == 4 * 20
+        over = await at.error(PATH, {"input": "a", "dimensions": 21}, 400)
+        own = await at.error(PATH, {"input": "a", "dimensions": 20, "pooling": "cls"}, 400)
+    assert (told["dimensions"], told["defaults"]["dense"]) == (20, [20])
+    assert "1 to 20 are accepted" in over["message"]
+    assert f"1 to {HIDDEN_SIZE} are accepted" in own["message"]
 
 
 async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ export function View() {
   const texts = lines.slice(0, MOST_TEXTS);
   const layer = selection.embeddings_layer === "" ? null : Number(selection.embeddings_layer);
   const pooling = selection.embeddings_pooling || embeddings.defaults.pooling;
-  const body = { input: texts, pooling, ...(layer === null ? {} : { layer }) };
+  // The model's own is not named: it may go through dense layers, which a pooling by name does not.
+  const named = selection.embeddings_pooling ? { pooling } : {};
+  const body = { input: texts, ...named, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
   return html`<div class="embeddings">
     <p>Each text becomes one vector, ${POOLED[pooling]}. Texts that the model finds alike point the same way: their
@@ -59,7 +61,8 @@ export function View() {
         ${Array.from({ length: embeddings.layers }, (_, i) =>
           html`<option value=${i}>${i === 0 ? "0, the embedding" : i}</option>`)}
       </select></label>
-      <label>Pooling <select value=${pooling} onChange=${(event) => select({ embeddings_pooling: event.target.value })}>
+      <label>Pooling <select value=${pooling} onChange=${({ target: { value } }) =>
+        select({ embeddings_pooling: value === embeddings.defaults.pooling ? "" : value })}>
         ${embeddings.poolings.filter((name) => name !== "none").map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
     </div>
