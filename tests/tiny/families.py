@@ -280,6 +280,9 @@ FAMILIES: dict[str, Family] = {
         gain=1.4,
         gain_of_values=0.9,
     ),
+    "nomic_bert": Family(
+        "encoder", hf.NomicBertConfig, hf.NomicBertForMaskedLM, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=1.5
+    ),
     "t5": Family(
         "encoder-decoder",
         hf.T5Config,
@@ -359,6 +362,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "nomic_bert": ("nomic_bert", {}),
     "t5": ("t5", {}),
     "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "bart": ("bart", {}),

@@ -42,6 +42,48 @@ def test_a_gemma_3_without_a_head_sees_both_ways(tmp_path: Path) -> None:
         read(tmp_path, {**values, "architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True})
 
 
+NOMIC: dict[str, Any] = {
+    "architectures": ["NomicBertModel"],
+    "vocab_size": 60,
+    "n_embd": 48,
+    "n_layer": 3,
+    "n_head": 6,
+    "n_inner": 80,
+    "n_positions": 512,
+    "layer_norm_epsilon": 1e-6,
+    "rotary_emb_base": 500,
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "rotary_scaling_factor": None,
+}
+"""A Nomic BERT as the first checkpoints spell it."""
+
+
+def test_a_nomic_bert_is_read_in_both_spellings(tmp_path: Path) -> None:
+    now = {
+        "architectures": ["NomicBertModel"],
+        "vocab_size": 60,
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "intermediate_size": 80,
+        "max_position_embeddings": 512,
+        "layer_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    }
+    assert read(tmp_path, NOMIC) == read(tmp_path, now)
+    stretched = read(tmp_path, {**NOMIC, "rotary_scaling_factor": 2, "max_trained_positions": 256})
+    assert stretched.max_model_len == 256
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("prenorm", True), ("num_experts", 8), ("activation_function", "geglu"), ("head_dim", 16)]
+)
+def test_what_a_nomic_bert_asks_and_is_not_built_is_refused(tmp_path: Path, option: str, value: Any) -> None:
+    with pytest.raises(ModelLoadError, match=f"{option} is {value!r}; only .* is supported"):
+        read(tmp_path, {**NOMIC, option: value})
+
+
 def test_the_packaged_model_is_read() -> None:
     config = read_config(PACKAGED)
     assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)

@@ -56,13 +56,8 @@ CLASSES = {
     "GPT2LMHeadModel": "GPT2Config",
     "GPTNeoXForCausalLM": "GPTNeoXConfig",
     "OPTForCausalLM": "OPTConfig",
-    "BertModel": "BertConfig",
-    "RobertaModel": "RobertaConfig",
-    "XLMRobertaModel": "XLMRobertaConfig",
-    "CamembertModel": "CamembertConfig",
-    "DistilBertModel": "DistilBertConfig",
-    "MPNetModel": "MPNetConfig",
-    "ModernBertModel": "ModernBertConfig",
+    **{f"{name}Model": f"{name}Config" for name in ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert")},
+    **{f"{name}Model": f"{name}Config" for name in ("MPNet", "ModernBert", "NomicBert")},
     "T5ForConditionalGeneration": "T5Config",
     "BartForConditionalGeneration": "BartConfig",
     "MarianMTModel": "MarianConfig",
@@ -215,7 +210,8 @@ def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dic
 HEADS = {
     **dict.fromkeys(("llama", "gpt2", "bart", "t5", "opt"), "lm_head.weight"),
     **dict.fromkeys(("roberta", "mpnet"), "lm_head.decoder.weight"),
-    **{"bert": "cls.predictions.decoder.weight", "distilbert": "vocab_projector.weight"},
+    **dict.fromkeys(("bert", "nomic_bert"), "cls.predictions.decoder.weight"),
+    "distilbert": "vocab_projector.weight",
 }
 """The tensor that is a tied head's copy of the token table, by variant."""
 
