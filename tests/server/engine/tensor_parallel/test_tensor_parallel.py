@@ -148,9 +148,10 @@ def crowd_of(model: Transformer) -> list[EngineRequest]:
         tasks += [
             generate(12, ignore_eos=True, logprobs=1, prompt_logprobs=1),
             generate(9, attention=looking, attention_prompt=True, ignore_eos=True),
-            LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=1),
             HeadScoresTask(pairs=PAIRS, offsets=(1,)),
         ]
+    if config.has_head:
+        tasks.append(LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=1))
     stack: Stack = "encoder" if config.kind == "encoder" else "decoder"
     patches = [
         Intervention(stack=stack, layer=1, point="attn.hook_z", op="scale", value=0.0, heads=(2,)),
