@@ -18,15 +18,15 @@ class GroupedRows:
     """Rows [N, K] of a weight whose inputs share scales: a number is scale * value + min, rounded once to float32.
 
     The scale of an input is that of its superblock of inputs, times the factor of its group within the superblock if
-    there are factors; so is the min. Both products are exact in float32.
+    there are factors; so is the min. Both products are exact in float32, unless the scales are float32 too.
     """
 
     codes: Tensor
     """[N, K]: int8, which are the values, or uint8 from 0 to 15, which choose among `values`."""
     scales: Tensor
-    """[N, K / superblock] float16."""
+    """[N, K / superblock] float16 or bfloat16; or float32, of which there are no kernels."""
     mins: Tensor | None = None
-    """[N, K / superblock] float16, or None if all are 0."""
+    """[N, K / superblock] of the dtype of the scales, or None if all are 0."""
     scale_factors: Tensor | None = None
     """[N, K / group] int8, or None if a superblock is one group."""
     min_factors: Tensor | None = None

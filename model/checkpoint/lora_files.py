@@ -13,8 +13,8 @@ import torch
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE, LoraConfig, changeable_weights, read_lora_config
-from model.checkpoint.stored_tensor import StoredTensor
-from model.checkpoint.weight_files import ITEM_SIZES, arranged, safetensors_entries, some_of
+from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
+from model.checkpoint.weight_files import arranged, safetensors_entries, some_of
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of
 from model.config import ModelConfig
 

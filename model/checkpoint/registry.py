@@ -31,6 +31,7 @@ from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
 from model.checkpoint.families.masked_head import NO_HEAD
 from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
 
@@ -109,8 +110,10 @@ def read_config(folder: Path) -> ModelConfig:
     written = folder if folder.is_file() else folder / "config.json"
     hf = Fields(read_object(written))
     architecture = find_architecture(hf.values)
-    if hf.values.get("quantization_config"):
-        raise ModelLoadError("config.json: quantization_config is set; only unquantized checkpoints are supported")
+    if read_scheme(hf) is not None and any(row.arrange == "transpose" for row in architecture.family.weights.rows):
+        raise ModelLoadError(
+            f"config.json: quantization_config is set; a {architecture.name} is supported without it alone"
+        )
     generation = Fields.of_file(written.with_name("generation_config.json"))
     common = {
         "architecture": architecture.name,

@@ -15,13 +15,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
+from model.checkpoint.families.fields import Fields
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
-from model.checkpoint.stored_tensor import StoredTensor
+from model.checkpoint.quantized.scheme import read_scheme
+from model.checkpoint.quantized.tensors import quantized_tensors
+from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
-from model.quantized import QuantizedMatrix
+from model.quantized import GroupedRows, QuantizedMatrix
 
 Progress = Callable[[int, int], None]
 """A callback that gets the bytes done and the bytes in all, counted as they are stored in the files."""
@@ -32,8 +35,13 @@ _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weig
 """Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""
-ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_TORCH_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+}
 
 
 def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
@@ -58,7 +66,8 @@ def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(shape: Sequence[int], dtype: str, read: Callable[[], torch.Tensor]) -> StoredTensor:
-    return StoredTensor(tuple(shape), dtype, math.prod(shape) * ITEM_SIZES.get(dtype, 0), read)
+    sizes = ITEM_SIZES | CODE_SIZES
+    return StoredTensor(tuple(shape), dtype, math.prod(shape) * sizes.get(dtype, 0), read)
 
 
 def _torch_entries(path: Path) -> dict[str, StoredTensor]:
@@ -99,7 +108,11 @@ class WeightFiles:
             self._entries = gguf_tensors(folder / GGUF_NAME, config, self.weights.values())
             self._accepted: Collection[str] = GGUF_TYPES
         else:
-            self._entries, self._accepted = stored_tensors(folder), ITEM_SIZES
+            self._entries, self._accepted = stored_tensors(folder), tuple(ITEM_SIZES)
+            scheme = read_scheme(Fields.of_file(folder / "config.json"))
+            if scheme is not None:
+                self._entries = quantized_tensors(self._entries, scheme)
+                self._accepted = (*ITEM_SIZES, scheme.method)
         self._names = {self._table.short(name): name for name in self._entries}
         self._check(folder, config)
 
@@ -126,6 +139,9 @@ class WeightFiles:
         weight = self.weights[name]
         entries = [self._entries[self._find(source)] for source in weight.sources]
         readers = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
+        if weight.arrange == "heads first":
+            rows = arranged(torch.arange(weight.shape[0])[:, None], weight)[:, 0]
+            readers = [partial(_selected, reader, rows) for reader in readers]
         return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
@@ -177,6 +193,10 @@ class WeightFiles:
         ]
         if problems:
             raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
+
+
+def _selected(reader: Callable[[], GroupedRows], rows: torch.Tensor) -> GroupedRows:
+    return reader().select(rows)
 
 
 def load_weights(

@@ -22,13 +22,15 @@ _FORM, _DOT_FORM = 4, 5
 """`Form` of `cpu/decoder.h`."""
 GROUPS = (16, 32, 64, 128)
 """The numbers of inputs that may share a factor, or a scale where there are none."""
+SCALES = (torch.float16, torch.bfloat16)
+"""The dtypes of scales and mins."""
 
 
 class _Grouping(ctypes.Structure):
     """`Grouping` of `grouped.h`."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("bits", "group", "superblock", "has_min", "is_nested")),
+        *((name, ctypes.c_int32) for name in ("bits", "group", "superblock", "has_min", "is_nested", "is_bfloat16")),
         ("values", ctypes.c_int8 * 16),
     )
 
@@ -40,6 +42,8 @@ def why_not_grouped(parts: Sequence[GroupedRows]) -> str | None:
     for part in parts:
         if part.group not in GROUPS:
             return f"its groups have {part.group} inputs; {', '.join(map(str, GROUPS))} are accepted"
+        if part.scales.dtype not in SCALES:
+            return f"its scales are {part.scales.dtype}; float16 or bfloat16 is accepted"
     return None
 
 
@@ -138,6 +142,7 @@ def _grouping(part: GroupedRows) -> _Grouping:
         superblock=part.superblock,
         has_min=part.mins is not None,
         is_nested=part.scale_factors is not None,
+        is_bfloat16=part.scales.dtype == torch.bfloat16,
         values=(ctypes.c_int8 * 16)(*(part.values or ())),
     )
 

@@ -183,7 +183,7 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
         ({"attention_bias": "yes"}, "attention_bias is 'yes'; true or false"),
         ({"dtype": "int8"}, "dtype is 'int8'; supported are float32"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; a token id"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: quant_method is None; supported are awq"),
         ({"rope_scaling": {"type": "spiral"}}, "type is 'spiral'; supported are default, linear"),
         ({"rope_scaling": {"type": "linear"}}, "factor is None; rope type 'linear' needs"),
         (

@@ -97,5 +97,7 @@ def test_what_the_kernels_have_no_form_of_is_named() -> None:
     assert "65" in (why_not_grouped([draw_grouped(count, 64, rng) for count in (65, 64)]) or "")
     wide = GroupedRows(torch.zeros(64, 96, dtype=torch.int8), torch.ones(64, 2).half())
     assert "48" in (why_not_grouped([wide]) or "")
+    exact = GroupedRows(torch.zeros(64, 96, dtype=torch.int8), torch.ones(64, 3))
+    assert "float32" in (why_not_grouped([exact]) or "")
     with pytest.raises(ValueError, match="48"):
         GroupedWeight([wide], torch.float32, WIDEN)

@@ -2,16 +2,16 @@
 // memory, and some inputs of a block at a time are written out as the forms of products.h want them.
 //
 // A number is scale * value + min. Its value is a code of 8 bits with a sign, or one of a block's 16 values, which a
-// code of 4 bits chooses. Scale and min are float16 numbers, which the inputs of a superblock share; where groups of a
-// superblock differ, each has whole numbers by which these are multiplied. Every product here but the last sum is exact
-// in float32, so a number is what whoever made the file meant, rounded once.
+// code of 4 bits chooses. Scale and min are float16 or bfloat16 numbers, which the inputs of a superblock share; where
+// groups of a superblock differ, each has whole numbers by which these are multiplied. Every product here but the last
+// sum is exact in float32, so a number is what whoever made the file meant, rounded once.
 //
 // A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
-// one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 float16 scales,
-// then 64 mins if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8
-// for mins; then the codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. One of 4 bits is [64] words
-// of 32 bits, whose bits are an output's codes: from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs
-// next to each other are 16 bits apart, as in a pair of bfloat16.
+// one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 scales, then 64 mins
+// if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8 for mins; then
+// the codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. One of 4 bits is [64] words of 32 bits,
+// whose bits are an output's codes: from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs next to each
+// other are 16 bits apart, as in a pair of bfloat16.
 #pragma once
 
 #include "products/products.h"
@@ -21,7 +21,7 @@ namespace grouped {
 
 // Same fields as in grouped.py.
 struct Grouping {
-  int32_t bits, group, superblock, has_min, is_nested;
+  int32_t bits, group, superblock, has_min, is_nested, is_bfloat16;
   int8_t values[16];
 
   long group_head() const { return is_nested ? (has_min ? 2 * BLOCK : BLOCK) : 0; }
@@ -41,7 +41,7 @@ ALWAYS_INLINE Grouping grouping_of(const uint8_t* block) {
   return found;
 }
 
-// Sixteen numbers from p on: float16, whole numbers with a sign and without one.
+// Sixteen numbers from p on: float16, those or bfloat16, and whole numbers with a sign or without one.
 ALWAYS_INLINE Vector load_halves(const uint8_t* p) {
   return each_part([&]([[maybe_unused]] int i) {
 #if defined(__AVX512F__)
@@ -52,6 +52,9 @@ ALWAYS_INLINE Vector load_halves(const uint8_t* p) {
     return (Floats)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + i * 8)));
 #endif
   });
+}
+ALWAYS_INLINE Vector load_scales(const Grouping& all, const uint8_t* p) {
+  return all.is_bfloat16 ? load(reinterpret_cast<const bfloat16*>(p)) : load_halves(p);
 }
 template <class Bytes>
 ALWAYS_INLINE Vector load_whole(const Bytes* p) {
@@ -182,8 +185,8 @@ ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long nu
   const uint8_t* superblock = block + HEAD + number / groups_of_superblock * all.superblock_bytes();
   const uint8_t* at = superblock + all.superblock_head() + number % groups_of_superblock * all.group_bytes();
   unrolled<VECTORS>([&](auto v) {
-    group.scales[v] = load_halves(superblock + v * 2 * LANES);
-    group.mins[v] = all.has_min ? load_halves(superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
+    group.scales[v] = load_scales(all, superblock + v * 2 * LANES);
+    group.mins[v] = all.has_min ? load_scales(all, superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
     if (all.is_nested) {
       group.scales[v] = group.scales[v] * load_whole(reinterpret_cast<const int8_t*>(at) + v * LANES);
       if (all.has_min) group.mins[v] = group.mins[v] * load_whole(at + BLOCK + v * LANES);

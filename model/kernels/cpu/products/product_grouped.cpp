@@ -48,17 +48,17 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
 void read_row(const uint8_t* block, long n, long K, float* row) {
   const grouped::Grouping all = grouped::grouping_of(block);
   const long groups_of_superblock = all.superblock / all.group;
-  const auto half = [](const uint8_t* at) {
+  const auto scale_at = [&](const uint8_t* at) {
     alignas(64) uint8_t lanes[2 * LANES] = {};
     memcpy(lanes, at, 2);
     float numbers[LANES];
-    store(numbers, grouped::load_halves(lanes));
+    store(numbers, grouped::load_scales(all, lanes));
     return numbers[0];
   };
   for (long g = 0; g < K / all.group; ++g) {
     const uint8_t* superblock = block + grouped::HEAD + g / groups_of_superblock * all.superblock_bytes();
     const uint8_t* at = superblock + all.superblock_head() + g % groups_of_superblock * all.group_bytes();
-    float scale = half(superblock + 2 * n), min = all.has_min ? half(superblock + 2 * (BLOCK + n)) : 0.0f;
+    float scale = scale_at(superblock + 2 * n), min = all.has_min ? scale_at(superblock + 2 * (BLOCK + n)) : 0.0f;
     if (all.is_nested) {
       scale = scale * float(int8_t(at[n]));
       if (all.has_min) min = min * float(at[BLOCK + n]);
@@ -108,8 +108,8 @@ EXPORT(void, product_grouped_bf16)
   multiply_by<Float>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Float>(w, K));
 }
 
-// The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / superblock] in
-// float16, mins of that shape or null, and factors [N][K / group] of both or null. grouping: a `Grouping`.
+// The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / superblock],
+// mins of that shape or null, and factors [N][K / group] of both or null. grouping: a `Grouping`.
 EXPORT(void, pack_grouped)
 (const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, const uint8_t* scale_factors,
  const uint8_t* min_factors, const void* grouping, uint8_t* w, long block, long begin, long K, long N) {

@@ -1,0 +1,60 @@
+"""Holds the tensors that one quantised matrix is made of, and names what is wrong with them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.quantized.scheme import WHOLE_ROW, Scheme
+from model.checkpoint.stored_tensor import StoredTensor
+from model.quantized import GroupedRows
+
+SCALE_DTYPES = ("F16", "BF16", "F32")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The tensors of one matrix, by the last part of their names."""
+
+    name: str
+    """What their names begin with, such as model.layers.0.mlp.up_proj."""
+    tensors: Mapping[str, StoredTensor]
+    scheme: Scheme
+
+    def tensor(self, part: str, dtypes: tuple[str, ...], *shape: int | None) -> StoredTensor:
+        """Return a tensor that the matrix needs. shape: its lengths, of which those that are None may be any.
+
+        Raises ModelLoadError if there is none, or one of another kind or shape.
+        """
+        found = self.tensors.get(part)
+        lengths = ", ".join("any" if length is None else str(length) for length in shape)
+        wanted = f"{' or '.join(dtypes)} [{lengths}] is expected for {self.scheme.method}"
+        if found is None:
+            raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
+        fits = len(found.shape) == len(shape) and all(
+            wanted in (None, length) for length, wanted in zip(found.shape, shape, strict=True)
+        )
+        if found.dtype not in dtypes or not fits:
+            raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
+        return found
+
+    def check_groups(self, part: str, num_groups: int, num_inputs: int) -> None:
+        """Raise ModelLoadError unless so many groups of inputs are what config.json says."""
+        sizes = [num_inputs if size == WHOLE_ROW else size for size in self.scheme.group_sizes]
+        if not any(num_groups * size == num_inputs for size in sizes):
+            raise ModelLoadError(
+                f"weights: {self.name}.{part} has {num_groups} groups of {num_inputs} inputs; groups of "
+                f"{' or '.join(map(str, sizes))} are expected, and no rest"
+            )
+
+    def stored(
+        self, shape: tuple[int, int], read: Callable[[], Tensor], read_grouped: Callable[[], GroupedRows] | None
+    ) -> StoredTensor:
+        """Return the matrix [out, in] as one tensor."""
+        num_bytes = sum(tensor.num_bytes for tensor in self.tensors.values())
+        return StoredTensor(shape, self.scheme.method, num_bytes, read, read_grouped)
+
+    def grouped(self, shape: tuple[int, int], read: Callable[[], GroupedRows]) -> StoredTensor:
+        """Return a matrix that grouped rows hold as one tensor."""
+        return self.stored(shape, lambda: read().to_dense(), read)

@@ -1,0 +1,65 @@
+"""Reads what config.json says of quantised matrices, and refuses what cannot be read. It needs no torch.
+
+Which matrices are quantised is in the files: a list of those that are not, as `modules_to_not_convert`, adds nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from model.checkpoint.families.fields import Fields
+
+WHOLE_ROW = -1
+"""The size of a group that is all inputs of an output."""
+_GROUP_SIZES = (32, 64, 128, WHOLE_ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The format of a checkpoint's quantised matrices."""
+
+    method: str
+    """The format's name in config.json."""
+    bits: tuple[int, ...]
+    """The numbers of bits that a code may have."""
+    group_sizes: tuple[int, ...] = ()
+    """The numbers of inputs that may share a scale; `WHOLE_ROW` for all."""
+
+
+def read_scheme(hf: Fields) -> Scheme | None:
+    """Return the scheme of a config.json, or None if it has none.
+
+    Raises ModelLoadError, naming the field and the value, for one that is not read.
+    """
+    values = hf.nested("quantization_config").values
+    if not values:
+        return None
+    fields = Fields(values, f"{hf.file}: quantization_config")
+    method = fields.text("quant_method", "")
+    if method not in _READERS:
+        raise fields.refuse("quant_method", f"supported are {', '.join(_READERS)}")
+    return _READERS[method](fields)
+
+
+def _one_of(fields: Fields, name: str, accepted: tuple[int, ...], *others: str) -> int:
+    """Return a whole number, under the first of several names that the fields have."""
+    found = next((each for each in (name, *others) if each in fields.values), name)
+    value = fields.optional_int(found)
+    if value not in accepted:
+        raise fields.refuse(found, f"supported are {', '.join(map(str, accepted))}")
+    return value
+
+
+def _awq(fields: Fields) -> Scheme:
+    """Read the fields of AutoAWQ, of which early files have other names."""
+    version = fields.text("version", "gemm").lower()
+    if version != "gemm":
+        raise fields.refuse("version", "gemm is supported")
+    if fields.values.get("backend") not in (None, "auto", "autoawq"):
+        raise fields.refuse("backend", "autoawq is supported")
+    fields.only("zero_point", True)
+    bits = _one_of(fields, "bits", (4,), "w_bit")
+    return Scheme("awq", (bits,), (_one_of(fields, "group_size", _GROUP_SIZES, "q_group_size"),))
+
+
+_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq}
+"""By the names of `quant_method`."""

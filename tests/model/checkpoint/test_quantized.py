@@ -1,0 +1,147 @@
+"""Quantised checkpoints against `transformers` with the numbers that their files hold, and files that are broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from model.batch import Batch, Span
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import WeightFiles, load_weights
+from model.kernels.grouped import GroupedWeight
+from model.kv_cache import KVCache
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
+from tests import quantized_files as files
+from tests import tiny
+from tests.gguf_files import make_network
+from tests.quantized_files import Format, set_fields, write_checkpoint
+
+CPU = torch.device("cpu")
+UP = "model.layers.0.mlp.up_proj"
+KEPT: dict[str, Format] = {
+    "awq": files.awq(),
+    "awq, whole rows, bfloat16": files.awq(-1, torch.bfloat16),
+}
+"""Formats whose matrices stay quantised."""
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    return load_model(folder, read_config(folder), dtype, CPU)
+
+
+def ours(model: Transformer, ids: list[int]) -> torch.Tensor:
+    """Return the logits of our network, float32."""
+    with torch.inference_mode():
+        cache = KVCache(model.cache_config, 8, 32, torch.float32, CPU, keys_in_rows=model.keys_in_rows)
+        batch = Batch([Span(ids, 0, [1, 2], model.config.num_layers)], 32, CPU)
+        return model.logits(model.forward(batch, cache)[: len(ids)])
+
+
+def assert_alike(folder: Path, network: Any, *, kept: bool) -> None:
+    """Compare the logits of a checkpoint with those of a network; `kept`: whether matrices stay quantised."""
+    ids = torch.randint(96, (40,)).tolist()
+    model = load(folder)
+    with torch.inference_mode():
+        expected = network(torch.tensor([ids]))[0][0]
+    assert (ours(model, ids) - expected).abs().max() <= 1e-4
+    assert model.decoder is not None
+    for block, theirs in zip(model.decoder.blocks, network.model.layers, strict=True):
+        assert torch.equal(block.linears["down"].to_dense(), theirs.mlp.down_proj.weight)
+        assert {type(linear.weight) is GroupedWeight for linear in block.linears.values()} == {kept}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_network_computes_what_transformers_computes_with_the_files_numbers(name: str, tmp_path: Path) -> None:
+    network = make_network("llama", head_dim=32, intermediate_size=192)
+    write_checkpoint(network, KEPT[name], tmp_path)
+    assert_alike(tmp_path, network, kept=True)
+
+
+def test_heads_that_lie_one_by_one_are_put_in_order(tmp_path: Path) -> None:
+    folder = tiny.make("gpt_neox", tmp_path / "plain", hidden_size=96, intermediate_size=96)
+    weights = load_weights(folder, read_config(folder), torch.float32)
+    tensors = load_file(folder / "model.safetensors")
+    name = "gpt_neox.layers.0.attention.query_key_value"
+    parts, numbers = files.awq().write(*tensors[f"{name}.weight"].shape)
+    dense = {**tensors, f"{name}.weight": numbers.float()}
+    save_file(dense, folder / "model.safetensors")
+    expected = load_weights(folder, read_config(folder), torch.float32)["layers.0.qkv.weight"]
+    assert not torch.equal(expected, weights["layers.0.qkv.weight"])
+    del dense[f"{name}.weight"]
+    dense |= {f"{name}.{part}": value.contiguous() for part, value in parts.items()}
+    save_file(dense, folder / "model.safetensors")
+    set_fields(folder, files.awq().fields)
+    found = WeightFiles(folder, read_config(folder)).read_quantized("layers.0.qkv.weight", torch.float32)
+    assert found is not None
+    assert torch.equal(found.to_dense(), expected)
+    assert torch.equal(load_weights(folder, read_config(folder), torch.float32)["layers.0.qkv.weight"], expected)
+
+
+def test_matrices_of_gpt2_are_refused(tmp_path: Path) -> None:
+    folder = tiny.make("gpt2", tmp_path)
+    set_fields(folder, files.awq().fields)
+    with pytest.raises(ModelLoadError, match="quantization_config is set; a GPT2LMHeadModel is supported without it"):
+        read_config(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_checkpoint(make_network("llama", num_hidden_layers=1), files.awq(), tmp_path)
+    return tmp_path
+
+
+def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> str:
+    """Return what is said of a checkpoint whose tensors were changed."""
+    tensors = write_checkpoint(make_network("llama", num_hidden_layers=1), made, folder)
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    with pytest.raises(ModelLoadError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "part", "value", "said"),
+    [
+        (files.awq(), "scales", None, "scales is missing; F16 or BF16 or F32 [any, 160] is expected for awq"),
+        (files.awq(), "scales", torch.ones(1, 160), "1 groups of 64 inputs; groups of 32 are expected"),
+        (files.awq(), "qzeros", torch.ones(2, 20), "qzeros is F32 [2, 20]; I32 [2, 20] is expected"),
+        (files.awq(), "qweight", torch.ones(64).int(), "qweight is I32 [64]; I32 [any, any] is expected"),
+        (files.awq(), "g_index", torch.ones(64).int(), "g_index"),
+    ],
+)
+def test_a_part_that_does_not_fit_is_named(
+    made: Format, part: str, value: torch.Tensor | None, said: str, tmp_path: Path
+) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors.pop(f"{UP}.{part}", None)
+        if value is not None:
+            tensors[f"{UP}.{part}"] = value
+
+    found = broken(made, tmp_path, change)
+    assert UP in found
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq"),
+        ({}, "quant_method is None; supported are awq"),
+        ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
+        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point is False; only True"),
+    ],
+)
+def test_a_format_that_is_not_read_is_named(fields: dict[str, Any], said: str, folder: Path) -> None:
+    set_fields(folder, {"modules_to_not_convert": None, **fields})
+    with pytest.raises(ModelLoadError) as caught:
+        read_config(folder)
+    assert f"config.json: quantization_config: {said}" in str(caught.value)
