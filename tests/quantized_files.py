@@ -90,3 +90,26 @@ def awq(group: int = 32, dtype: torch.dtype = torch.float16) -> Format:
 
     fields = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
     return Format(fields, write)
+
+
+def gptq(
+    group: int = 32, bits: int = 4, *, version: str = "gptq", is_symmetric: bool = False, in_order: bool = True
+) -> Format:
+    def write(n: int, k: int) -> Part:
+        width = k if group == -1 else group
+        q = torch.randint(1 << bits, (n, k))
+        zeros = torch.randint(1, 1 << bits, (n, k // width))  # AutoGPTQ cannot write a zero that is 0
+        zeros = torch.full_like(zeros, 1 << bits - 1) if is_symmetric else zeros
+        scales = draw_scales(n, k // width, dtype=torch.float16, bits=bits)
+        order = torch.arange(k) if in_order else torch.randperm(k)
+        numbers = affine(q[:, order], zeros, scales)[:, order.argsort()]
+        parts = {
+            "qweight": pack(q, bits).T,
+            "qzeros": pack(zeros.T - (1 if version == "gptq" else 0), bits),
+            "scales": scales.T,
+            "g_idx": (order.argsort() // width).int(),
+        }
+        return parts, numbers
+
+    fields = {"quant_method": "gptq", "bits": bits, "group_size": group, "checkpoint_format": version}
+    return Format(fields | {"desc_act": not in_order, "sym": is_symmetric}, write)

@@ -161,6 +161,13 @@ class WeightFiles:
         shorts = map(self._table.short, source.names)
         return next((self._names[short] for short in shorts if short in self._names), source.names[0])
 
+    def _is_empty_bias(self, name: str) -> bool:
+        """Return whether a tensor is a bias of zeros of a quantised matrix: AutoGPTQ wrote one for every matrix."""
+        owner, _, last = name.rpartition(".")
+        matrix = self._entries.get(f"{owner}.weight")
+        is_bias = last == "bias" and matrix is not None and matrix.read_grouped is not None
+        return is_bias and not self._entries[name].read().any()
+
     def _check(self, folder: Path, config: ModelConfig) -> None:
         """Raise one error that names everything in the files that does not fit."""
         entries, table = self._entries, self._table
@@ -172,7 +179,10 @@ class WeightFiles:
         unexpected = [
             name
             for short, name in self._names.items()
-            if short not in accepted and short not in tied and not table.ignored.fullmatch(short)
+            if short not in accepted
+            and short not in tied
+            and not table.ignored.fullmatch(short)
+            and not self._is_empty_bias(name)
         ]
         present = [(source, name) for source, name in found if name in entries]
         misshaped = [

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
@@ -47,6 +48,24 @@ class Parts:
                 f"weights: {self.name}.{part} has {num_groups} groups of {num_inputs} inputs; groups of "
                 f"{' or '.join(map(str, sizes))} are expected, and no rest"
             )
+
+    def groups_of_inputs(self, part: str, num_inputs: int, num_groups: int) -> Tensor | None:
+        """Return the group of each input [K] int64, or None if neighbours share one, as they do unless a format orders
+        inputs by how much they matter.
+
+        Raises ModelLoadError for a group that there is not.
+        """
+        if part not in self.tensors:
+            return None
+        groups = self.tensor(part, ("I32",), num_inputs).read().long()
+        if torch.equal(groups, torch.arange(num_inputs) * num_groups // num_inputs) or (groups == -1).all():
+            return None
+        if groups.min() < 0 or groups.max() >= num_groups:
+            raise ModelLoadError(
+                f"weights: {self.name}.{part} has groups from {groups.min()} to {groups.max()}; 0 to "
+                f"{num_groups - 1} are expected"
+            )
+        return groups
 
     def stored(
         self, shape: tuple[int, int], read: Callable[[], Tensor], read_grouped: Callable[[], GroupedRows] | None

@@ -23,6 +23,8 @@ class Scheme:
     """The numbers of bits that a code may have."""
     group_sizes: tuple[int, ...] = ()
     """The numbers of inputs that may share a scale; `WHOLE_ROW` for all."""
+    is_less_one: bool = False
+    """Whether zeros are stored less 1."""
 
 
 def read_scheme(hf: Fields) -> Scheme | None:
@@ -61,5 +63,18 @@ def _awq(fields: Fields) -> Scheme:
     return Scheme("awq", (bits,), (_one_of(fields, "group_size", _GROUP_SIZES, "q_group_size"),))
 
 
-_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq}
+def _gptq(fields: Fields) -> Scheme:
+    """Read the fields of AutoGPTQ and GPTQModel."""
+    version = fields.text("checkpoint_format", fields.text("format", "gptq"))
+    if version not in ("gptq", "gptq_v2"):
+        raise fields.refuse("checkpoint_format", "supported are gptq and gptq_v2")
+    fields.only("is_marlin_format", False)
+    fields.only("pack_dtype", "int32")
+    if not all(name.startswith("-") for name in fields.nested("dynamic").values):
+        raise fields.refuse("dynamic", "only patterns of modules that are left out, with - in front, are supported")
+    bits, group_size = _one_of(fields, "bits", (4, 8)), _one_of(fields, "group_size", _GROUP_SIZES)
+    return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq")
+
+
+_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq, "gptq": _gptq}
 """By the names of `quant_method`."""

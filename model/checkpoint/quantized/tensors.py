@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
-from model.checkpoint.quantized import awq
+from model.checkpoint.quantized import awq, gptq
 from model.checkpoint.quantized.parts import Parts
 from model.checkpoint.quantized.scheme import Scheme
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
 
 _READERS: dict[str, tuple[tuple[str, ...], Callable[[Parts], StoredTensor]]] = {
     "awq": (awq.PARTS, awq.read_matrix),
+    "gptq": (gptq.PARTS, gptq.read_matrix),
 }
 """By method: the parts that a matrix may have, and what reads one."""
 

@@ -26,6 +26,11 @@ UP = "model.layers.0.mlp.up_proj"
 KEPT: dict[str, Format] = {
     "awq": files.awq(),
     "awq, whole rows, bfloat16": files.awq(-1, torch.bfloat16),
+    "gptq": files.gptq(),
+    "gptq, version 2": files.gptq(64, version="gptq_v2"),
+    "gptq, symmetric": files.gptq(is_symmetric=True),
+    "gptq, 8 bits": files.gptq(bits=8),
+    "gptq, 8 bits, symmetric": files.gptq(-1, 8, is_symmetric=True),
 }
 """Formats whose matrices stay quantised."""
 
@@ -62,12 +67,26 @@ def test_a_network_computes_what_transformers_computes_with_the_files_numbers(na
     assert_alike(tmp_path, network, kept=True)
 
 
+WIDENED: dict[str, Format] = {
+    "gptq, inputs out of order": files.gptq(in_order=False),
+    "gptq, 8 bits, inputs out of order": files.gptq(32, 8, in_order=False),
+}
+"""Formats that the kernels have no form of."""
+
+
+@pytest.mark.parametrize("name", WIDENED)
+def test_what_the_kernels_have_no_form_of_is_widened(name: str, tmp_path: Path) -> None:
+    network = make_network("llama", head_dim=32, intermediate_size=192)
+    write_checkpoint(network, WIDENED[name], tmp_path)
+    assert_alike(tmp_path, network, kept=False)
+
+
 def test_heads_that_lie_one_by_one_are_put_in_order(tmp_path: Path) -> None:
     folder = tiny.make("gpt_neox", tmp_path / "plain", hidden_size=96, intermediate_size=96)
     weights = load_weights(folder, read_config(folder), torch.float32)
     tensors = load_file(folder / "model.safetensors")
     name = "gpt_neox.layers.0.attention.query_key_value"
-    parts, numbers = files.awq().write(*tensors[f"{name}.weight"].shape)
+    parts, numbers = files.gptq().write(*tensors[f"{name}.weight"].shape)
     dense = {**tensors, f"{name}.weight": numbers.float()}
     save_file(dense, folder / "model.safetensors")
     expected = load_weights(folder, read_config(folder), torch.float32)["layers.0.qkv.weight"]
@@ -75,16 +94,25 @@ def test_heads_that_lie_one_by_one_are_put_in_order(tmp_path: Path) -> None:
     del dense[f"{name}.weight"]
     dense |= {f"{name}.{part}": value.contiguous() for part, value in parts.items()}
     save_file(dense, folder / "model.safetensors")
-    set_fields(folder, files.awq().fields)
+    set_fields(folder, files.gptq().fields)
     found = WeightFiles(folder, read_config(folder)).read_quantized("layers.0.qkv.weight", torch.float32)
     assert found is not None
     assert torch.equal(found.to_dense(), expected)
     assert torch.equal(load_weights(folder, read_config(folder), torch.float32)["layers.0.qkv.weight"], expected)
 
 
+def test_a_bias_of_zeros_that_the_network_has_not_is_left_out(tmp_path: Path) -> None:
+    tensors = write_checkpoint(make_network("llama", num_hidden_layers=1), files.gptq(), tmp_path)
+    save_file(tensors | {f"{UP}.bias": torch.zeros(160)}, tmp_path / "model.safetensors")
+    load(tmp_path)
+    save_file(tensors | {f"{UP}.bias": torch.ones(160)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=f"1 unexpected: {UP}.bias"):
+        load(tmp_path)
+
+
 def test_matrices_of_gpt2_are_refused(tmp_path: Path) -> None:
     folder = tiny.make("gpt2", tmp_path)
-    set_fields(folder, files.awq().fields)
+    set_fields(folder, files.gptq().fields)
     with pytest.raises(ModelLoadError, match="quantization_config is set; a GPT2LMHeadModel is supported without it"):
         read_config(folder)
 
@@ -114,6 +142,9 @@ def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]
         (files.awq(), "qzeros", torch.ones(2, 20), "qzeros is F32 [2, 20]; I32 [2, 20] is expected"),
         (files.awq(), "qweight", torch.ones(64).int(), "qweight is I32 [64]; I32 [any, any] is expected"),
         (files.awq(), "g_index", torch.ones(64).int(), "g_index"),
+        (files.gptq(), "qzeros", torch.ones(4, 20).int(), "qzeros is I32 [4, 20]; I32 [2, 20] is expected for gptq"),
+        (files.gptq(), "g_idx", torch.arange(64).int(), "g_idx has groups from 0 to 63; 0 to 1 are expected"),
+        (files.gptq(), "qweight", torch.ones(16, 160).int(), "scales has 2 groups of 128 inputs; groups of 32"),
     ],
 )
 def test_a_part_that_does_not_fit_is_named(
@@ -132,11 +163,14 @@ def test_a_part_that_does_not_fit_is_named(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq"),
-        ({}, "quant_method is None; supported are awq"),
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq"),
+        ({}, "quant_method is None; supported are awq, gptq"),
         ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
+        ({"quant_method": "gptq", "bits": 3}, "bits is 3; supported are 4, 8"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; supp"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic is {'+:.*': {'bits': 8}}; on"),
         ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point is False; only True"),
     ],
 )
