@@ -113,3 +113,51 @@ def gptq(
 
     fields = {"quant_method": "gptq", "bits": bits, "group_size": group, "checkpoint_format": version}
     return Format(fields | {"desc_act": not in_order, "sym": is_symmetric}, write)
+
+
+def packed(
+    group: int | None = 32, bits: int = 4, *, is_symmetric: bool = True, in_order: bool = True, old_zeros: bool = False
+) -> Format:
+    """Return pack-quantized. group: None for a scale for each output. old_zeros: in bytes, as early versions wrote."""
+
+    def write(n: int, k: int) -> Part:
+        width, half = group or k, 1 << bits - 1
+        q, zeros = torch.randint(-half, half, (n, k)), torch.randint(-half, half, (n, k // width))
+        zeros = torch.zeros_like(zeros) if is_symmetric else zeros
+        scales = draw_scales(n, k // width, dtype=torch.bfloat16, bits=bits)
+        order = torch.arange(k) if in_order else torch.randperm(k)
+        numbers = affine(q[:, order], zeros, scales)[:, order.argsort()]
+        parts = {
+            "weight_packed": pack(q + half, bits),
+            "weight_shape": torch.tensor([n, k]),
+            "weight_scale": scales,
+            "weight_zero_point": zeros.to(torch.int8) if old_zeros else pack((zeros + half).T, bits).T,
+            "weight_g_idx": (order.argsort() // width).int(),
+        }
+        left_out = ({"weight_zero_point"} if is_symmetric else set()) | ({"weight_g_idx"} if in_order else set())
+        return {name: part for name, part in parts.items() if name not in left_out}, numbers
+
+    weights = {"type": "int", "num_bits": bits, "group_size": group, "symmetric": is_symmetric}
+    return Format(compressed_fields("pack-quantized", {**weights, "strategy": "group" if group else "channel"}), write)
+
+
+def int_quantized(
+    dtype: torch.dtype = torch.bfloat16, *, has_zeros: bool = False, has_activations: bool = True
+) -> Format:
+    """Return int-quantized with a scale for each output."""
+
+    def write(n: int, k: int) -> Part:
+        q, scales = torch.randint(-127, 128, (n, k)), draw_scales(n, 1, dtype=dtype, bits=8)
+        zeros = torch.randint(-128, 128, (n, 1)) if has_zeros else torch.zeros((n, 1), dtype=torch.int64)
+        parts = {"weight": q.to(torch.int8), "weight_scale": scales}
+        return parts | ({"weight_zero_point": zeros.to(torch.int8)} if has_zeros else {}), affine(q, zeros, scales)
+
+    weights = {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": not has_zeros}
+    return Format(compressed_fields("int-quantized", weights, has_activations=has_activations), write)
+
+
+def compressed_fields(form: str, weights: dict[str, Any], *, has_activations: bool = False) -> dict[str, Any]:
+    activations = {"num_bits": 8, "dynamic": True} if has_activations else None
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    method = {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"]}
+    return {**method, "config_groups": {"group_0": group}}

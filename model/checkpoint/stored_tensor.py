@@ -9,7 +9,7 @@ from model.quantized import GroupedRows
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The bytes of a number, by the names that safetensors files have for dtypes."""
-CODE_SIZES = {"I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1}
+CODE_SIZES = {"I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 """Those of what quantised matrices are made of, besides."""
 
 

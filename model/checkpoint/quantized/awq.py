@@ -21,9 +21,9 @@ def read_matrix(parts: Parts) -> StoredTensor:
     """Return a matrix as one tensor. Raises ModelLoadError for parts that do not fit."""
     codes = parts.tensor("qweight", ("I32",), None, None)
     num_inputs, num_outputs = codes.shape[0], 8 * codes.shape[1]
-    scales = parts.tensor("scales", SCALE_DTYPES, None, num_outputs)
-    parts.check_groups("scales", scales.shape[0], num_inputs)
-    zeros = parts.tensor("qzeros", ("I32",), scales.shape[0], num_outputs // 8)
+    grids = [(count, num_outputs) for count in parts.group_counts(num_inputs)]
+    scales, (num_groups, _) = parts.scales("scales", SCALE_DTYPES, grids)
+    zeros = parts.tensor("qzeros", ("I32",), num_groups, num_outputs // 8)
 
     def read() -> GroupedRows:
         return affine_rows(_turned(codes.read()), _turned(zeros.read()), scales.read().T.contiguous(), 4)

@@ -24,10 +24,10 @@ def read_matrix(parts: Parts) -> StoredTensor:
     (bits,) = parts.scheme.bits
     codes = parts.tensor("qweight", ("I32",), None, None)
     num_inputs, num_outputs = codes.shape[0] * 32 // bits, codes.shape[1]
-    scales = parts.tensor("scales", SCALE_DTYPES, None, num_outputs)
-    parts.check_groups("scales", scales.shape[0], num_inputs)
-    zeros = parts.tensor("qzeros", ("I32",), scales.shape[0], num_outputs * bits // 32)
-    read_groups = partial(parts.groups_of_inputs, "g_idx", num_inputs, scales.shape[0])
+    grids = [(count, num_outputs) for count in parts.group_counts(num_inputs)]
+    scales, (num_groups, _) = parts.scales("scales", SCALE_DTYPES, grids)
+    zeros = parts.tensor("qzeros", ("I32",), num_groups, num_outputs * bits // 32)
+    read_groups = partial(parts.groups_of_inputs, "g_idx", num_inputs, num_groups)
 
     def read() -> GroupedRows:
         words = zeros.read() + (_ONES[bits] if parts.scheme.is_less_one else 0)

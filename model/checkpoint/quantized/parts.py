@@ -1,6 +1,6 @@
 """Holds the tensors that one quantised matrix is made of, and names what is wrong with them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,21 +33,42 @@ class Parts:
         wanted = f"{' or '.join(dtypes)} [{lengths}] is expected for {self.scheme.method}"
         if found is None:
             raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
-        fits = len(found.shape) == len(shape) and all(
-            wanted in (None, length) for length, wanted in zip(found.shape, shape, strict=True)
+        fits = (
+            len(found.shape) == len(shape)
+            and 0 not in found.shape
+            and all(wanted in (None, length) for length, wanted in zip(found.shape, shape, strict=True))
         )
         if found.dtype not in dtypes or not fits:
             raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
         return found
 
-    def check_groups(self, part: str, num_groups: int, num_inputs: int) -> None:
-        """Raise ModelLoadError unless so many groups of inputs are what config.json says."""
+    def scales(
+        self, part: str, dtypes: tuple[str, ...], grids: Sequence[tuple[int, int]]
+    ) -> tuple[StoredTensor, tuple[int, int]]:
+        """Return a tensor that the matrix needs, and which of some shapes it has; lengths of 1 may be left out.
+
+        Raises ModelLoadError if there is none, or one of another kind or shape.
+        """
+        found = self.tensors.get(part)
+        shapes = " or ".join(str(list(grid)) for grid in grids)
+        wanted = f"{' or '.join(dtypes)} {shapes} is expected for {self.scheme.method}"
+        if found is None:
+            raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
+        for grid in grids:
+            if found.dtype in dtypes and _longer(found.shape) == _longer(grid):
+                return found, grid
+        raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
+
+    def group_counts(self, num_inputs: int) -> list[int]:
+        """Return how many groups so many inputs may have. Raises ModelLoadError if they cannot be cut as config.json
+        says.
+        """
         sizes = [num_inputs if size == WHOLE_ROW else size for size in self.scheme.group_sizes]
-        if not any(num_groups * size == num_inputs for size in sizes):
-            raise ModelLoadError(
-                f"weights: {self.name}.{part} has {num_groups} groups of {num_inputs} inputs; groups of "
-                f"{' or '.join(map(str, sizes))} are expected, and no rest"
-            )
+        found = [num_inputs // size for size in sizes if num_inputs % size == 0]
+        if sizes and not found:
+            wanted = " or ".join(map(str, sizes))
+            raise ModelLoadError(f"weights: {self.name} has {num_inputs} inputs; a multiple of {wanted} is expected")
+        return found
 
     def groups_of_inputs(self, part: str, num_inputs: int, num_groups: int) -> Tensor | None:
         """Return the group of each input [K] int64, or None if neighbours share one, as they do unless a format orders
@@ -77,3 +98,8 @@ class Parts:
     def grouped(self, shape: tuple[int, int], read: Callable[[], GroupedRows]) -> StoredTensor:
         """Return a matrix that grouped rows hold as one tensor."""
         return self.stored(shape, lambda: read().to_dense(), read)
+
+
+def _longer(shape: Sequence[int]) -> list[int]:
+    """Return the lengths of a shape that are not 1."""
+    return [length for length in shape if length != 1]

@@ -25,6 +25,8 @@ class Scheme:
     """The numbers of inputs that may share a scale; `WHOLE_ROW` for all."""
     is_less_one: bool = False
     """Whether zeros are stored less 1."""
+    has_activations: bool = False
+    """Whether activations are to be quantised too; they are not."""
 
 
 def read_scheme(hf: Fields) -> Scheme | None:
@@ -76,5 +78,39 @@ def _gptq(fields: Fields) -> Scheme:
     return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq")
 
 
-_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq, "gptq": _gptq}
+_FORMATS = {"pack-quantized": ("int",), "int-quantized": ("int",)}
+"""The types of codes in each format of compressed-tensors."""
+_BITS = {"int": (4, 8)}
+
+
+def _compressed(fields: Fields) -> Scheme:
+    """Read the fields of compressed-tensors: groups of modules, each with a format of weights."""
+    for name, accepted in (("sparsity_config", ("dense", "")), ("transform_config", ("",))):
+        if fields.nested(name).text("format", "") not in accepted or fields.nested(name).nested("config_groups").values:
+            raise fields.refuse(name, "none is supported")
+    bits, sizes, has_activations = list[int](), list[int](), False
+    groups = fields.nested("config_groups")
+    for name in groups.values:
+        group = Fields(groups.nested(name).values, f"{groups.file}: config_groups.{name}")
+        form = group if group.values.get("format") else fields
+        if form.text("format", "") not in _FORMATS:
+            raise form.refuse("format", f"supported are {', '.join(_FORMATS)}")
+        weights = Fields(group.nested("weights").values, f"{group.file}.weights")
+        if weights.values.get("type") not in _FORMATS[form.values["format"]]:
+            raise weights.refuse("type", f"supported are {', '.join(_FORMATS[form.values['format']])}")
+        bits.append(_one_of(weights, "num_bits", _BITS[weights.values["type"]]))
+        strategy = weights.values.get("strategy")
+        if strategy == "group":
+            sizes.append(_one_of(weights, "group_size", _GROUP_SIZES))
+        elif strategy in ("channel", "tensor"):
+            sizes.append(WHOLE_ROW)
+        else:
+            raise weights.refuse("strategy", "supported are group, channel and tensor")
+        has_activations |= group.values.get("input_activations") is not None
+    if not bits:
+        raise fields.refuse("config_groups", "one or more are expected")
+    return Scheme("compressed-tensors", tuple(set(bits)), tuple(sizes), has_activations=has_activations)
+
+
+_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq, "gptq": _gptq, "compressed-tensors": _compressed}
 """By the names of `quant_method`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from model.checkpoint.quantized import awq, gptq
+from model.checkpoint.quantized import awq, compressed, gptq
 from model.checkpoint.quantized.parts import Parts
 from model.checkpoint.quantized.scheme import Scheme
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
@@ -10,8 +10,11 @@ from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
 _READERS: dict[str, tuple[tuple[str, ...], Callable[[Parts], StoredTensor]]] = {
     "awq": (awq.PARTS, awq.read_matrix),
     "gptq": (gptq.PARTS, gptq.read_matrix),
+    "compressed-tensors": (compressed.PARTS, compressed.read_matrix),
 }
 """By method: the parts that a matrix may have, and what reads one."""
+_OF_A_CACHE = ("k_scale", "v_scale")
+"""Scales of a quantised KV cache, which ours is not."""
 
 
 def quantized_tensors(entries: Mapping[str, StoredTensor], scheme: Scheme) -> dict[str, StoredTensor]:
@@ -25,6 +28,6 @@ def quantized_tensors(entries: Mapping[str, StoredTensor], scheme: Scheme) -> di
         owner, _, last = name.rpartition(".")
         if last in known and not (last == "weight" and entry.dtype in ITEM_SIZES):
             parts.setdefault(owner, {})[last] = entry
-        else:
+        elif last not in _OF_A_CACHE:
             found[name] = entry
     return found | {f"{name}.weight": read_matrix(Parts(name, own, scheme)) for name, own in parts.items()}

@@ -1,5 +1,6 @@
 """Quantised checkpoints against `transformers` with the numbers that their files hold, and files that are broken."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ KEPT: dict[str, Format] = {
     "gptq, symmetric": files.gptq(is_symmetric=True),
     "gptq, 8 bits": files.gptq(bits=8),
     "gptq, 8 bits, symmetric": files.gptq(-1, 8, is_symmetric=True),
+    "packed": files.packed(),
+    "packed, zeros": files.packed(64, is_symmetric=False),
+    "packed, zeros in bytes": files.packed(is_symmetric=False, old_zeros=True),
+    "packed, 8 bits": files.packed(None, 8),
+    "int8": files.int_quantized(),
+    "int8, zeros": files.int_quantized(torch.float16, has_zeros=True),
 }
 """Formats whose matrices stay quantised."""
 
@@ -70,6 +77,8 @@ def test_a_network_computes_what_transformers_computes_with_the_files_numbers(na
 WIDENED: dict[str, Format] = {
     "gptq, inputs out of order": files.gptq(in_order=False),
     "gptq, 8 bits, inputs out of order": files.gptq(32, 8, in_order=False),
+    "packed, inputs out of order": files.packed(in_order=False),
+    "int8, float32": files.int_quantized(torch.float32),
 }
 """Formats that the kernels have no form of."""
 
@@ -137,14 +146,24 @@ def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]
 @pytest.mark.parametrize(
     ("made", "part", "value", "said"),
     [
-        (files.awq(), "scales", None, "scales is missing; F16 or BF16 or F32 [any, 160] is expected for awq"),
-        (files.awq(), "scales", torch.ones(1, 160), "1 groups of 64 inputs; groups of 32 are expected"),
+        (files.awq(), "scales", None, "scales is missing; F16 or BF16 or F32 [2, 160] is expected for awq"),
+        (files.awq(), "scales", torch.ones(1, 160), "scales is F32 [1, 160]; F16 or BF16 or F32 [2, 160] is expected"),
         (files.awq(), "qzeros", torch.ones(2, 20), "qzeros is F32 [2, 20]; I32 [2, 20] is expected"),
         (files.awq(), "qweight", torch.ones(64).int(), "qweight is I32 [64]; I32 [any, any] is expected"),
         (files.awq(), "g_index", torch.ones(64).int(), "g_index"),
         (files.gptq(), "qzeros", torch.ones(4, 20).int(), "qzeros is I32 [4, 20]; I32 [2, 20] is expected for gptq"),
+        (files.awq(), "qweight", torch.ones(40, 20).int(), " has 40 inputs; a multiple of 32 is expected"),
+        (files.packed(), "weight_scale", torch.ones(160, 4), "F32 [160, 4]; F16 or BF16 or F32 [1, 1] or [160, 2] is"),
+        (files.packed(), "weight_shape", torch.tensor([160, 0]), "weight_shape [160, 0]; codes of 4 bits are expected"),
+        (files.packed(), "weight_zero_point", torch.ones(20, 1).int(), "is I32 [20, 1]; I32 [20, 2] is expected"),
+        (files.int_quantized(), "weight_scale", None, "weight_scale is missing; F16 or BF16 or F32 [1, 1] or [160, 1]"),
         (files.gptq(), "g_idx", torch.arange(64).int(), "g_idx has groups from 0 to 63; 0 to 1 are expected"),
-        (files.gptq(), "qweight", torch.ones(16, 160).int(), "scales has 2 groups of 128 inputs; groups of 32"),
+        (
+            files.gptq(),
+            "qweight",
+            torch.ones(16, 160).int(),
+            "scales is F16 [2, 160]; F16 or BF16 or F32 [4, 160] is expected",
+        ),
     ],
 )
 def test_a_part_that_does_not_fit_is_named(
@@ -160,17 +179,30 @@ def test_a_part_that_does_not_fit_is_named(
     assert said in found
 
 
+def compressed(**changes: Any) -> dict[str, Any]:
+    """Return the fields of a format of compressed-tensors, of which some are changed, also those of its weights."""
+    fields: dict[str, Any] = json.loads(json.dumps(files.packed().fields)) | changes
+    for group in fields["config_groups"].values():
+        group["weights"] |= changes
+    return fields
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq"),
-        ({}, "quant_method is None; supported are awq, gptq"),
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq, compressed-tensors"),
+        ({}, "quant_method is None; supported are awq, gptq, compressed-tensors"),
         ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
         ({"quant_method": "gptq", "bits": 3}, "bits is 3; supported are 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; supp"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic is {'+:.*': {'bits': 8}}; on"),
+        (compressed(format="marlin-24"), "format is 'marlin-24'; supported are pack-quantized, int-quantized"),
+        (compressed(num_bits=2), "config_groups.group_0.weights: num_bits is 2; supported are 4, 8"),
+        (compressed(strategy="token"), "config_groups.group_0.weights: strategy is 'token'; supported are group"),
+        (compressed(transform_config={"config_groups": {"R1": {}}}), "transform_config is {'config_groups': {'R1'"),
+        (compressed(config_groups={}), "config_groups is {}; one or more"),
         ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point is False; only True"),
     ],
 )
