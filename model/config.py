@@ -178,6 +178,10 @@ class ModelConfig:
     pad_token_id: int | None = None
     dtype: str = "float32"
     """The dtype that the checkpoint was saved in: float32, bfloat16, float16, float64."""
+    stored_as: str | None = None
+    """The format in which the checkpoint holds quantised matrices, as config.json calls it, or gguf; None if it has
+    none.
+    """
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """The tokens that end a text, from generation_config.json, else from config.json; any of them does."""

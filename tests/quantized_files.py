@@ -161,3 +161,25 @@ def compressed_fields(form: str, weights: dict[str, Any], *, has_activations: bo
     group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
     method = {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"]}
     return {**method, "config_groups": {"group_0": group}}
+
+
+def fp8(block: tuple[int, int] | None = (128, 128), form: str | None = None) -> Format:
+    """Return fp8 with scales of blocks, or one for all, or float-quantized of compressed-tensors with `form` (channel,
+    tensor or block).
+    """
+
+    def write(n: int, k: int) -> Part:
+        rows, columns = (1, k) if form == "channel" else block or (n, k)
+        codes = torch.randn(n, k).to(torch.float8_e4m3fn)
+        scales = draw_scales(-(-n // rows), -(-k // columns), dtype=torch.float32)
+        numbers = torch.empty(n, k, dtype=torch.float64)
+        for i in range(n):
+            for j in range(0, k, columns):
+                scale = scales[i // rows, j // columns].double()
+                numbers[i, j : j + columns] = codes[i, j : j + columns].double() * scale
+        name = "weight_scale" if form else "weight_scale_inv"
+        return {"weight": codes, name: scales if scales.numel() > 1 else scales[0]}, numbers
+
+    weights = {"type": "float", "num_bits": 8, "strategy": form, "block_structure": block and list(block)}
+    own = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": block}
+    return Format(compressed_fields("float-quantized", weights, has_activations=True) if form else own, write)

@@ -30,8 +30,8 @@ from model.checkpoint.families import (
 from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
 from model.checkpoint.families.masked_head import NO_HEAD
-from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.quantized.scheme import read_scheme
+from model.checkpoint.folder import GGUF_NAME, ModelLoadError
+from model.checkpoint.quantized.scheme import Scheme, read_scheme
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
 
@@ -110,7 +110,8 @@ def read_config(folder: Path) -> ModelConfig:
     written = folder if folder.is_file() else folder / "config.json"
     hf = Fields(read_object(written))
     architecture = find_architecture(hf.values)
-    if read_scheme(hf) is not None and any(row.arrange == "transpose" for row in architecture.family.weights.rows):
+    scheme = read_scheme(hf)
+    if scheme is not None and any(row.arrange == "transpose" for row in architecture.family.weights.rows):
         raise ModelLoadError(
             f"config.json: quantization_config is set; a {architecture.name} is supported without it alone"
         )
@@ -119,6 +120,7 @@ def read_config(folder: Path) -> ModelConfig:
         "architecture": architecture.name,
         "family": architecture.family.name,
         "dtype": hf.dtype(),
+        "stored_as": _stored_as(written.parent, scheme),
         "bos_token_id": hf.optional_int("bos_token_id"),
         "eos_token_ids": tuple(dict.fromkeys(generation.ids("eos_token_id") + hf.ids("eos_token_id"))),
         "pad_token_id": hf.optional_int("pad_token_id"),
@@ -128,6 +130,12 @@ def read_config(folder: Path) -> ModelConfig:
     if config.head_transform is not None:
         config = _with_head_of_files(config, architecture.family, written.parent)
     return config if config.encoder is None else _with_start(config, hf, generation)
+
+
+def _stored_as(folder: Path, scheme: Scheme | None) -> str | None:
+    if (folder / GGUF_NAME).is_file():
+        return "gguf"
+    return None if scheme is None else scheme.method
 
 
 def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder: Path) -> ModelConfig:

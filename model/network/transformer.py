@@ -65,6 +65,13 @@ class Transformer:
         return stack.embedding.tokens
 
     @property
+    def matrices(self) -> list[Linear]:
+        """Return the matrices of its blocks and of its head."""
+        blocks = [block for stack in (self.encoder, self.decoder) if stack is not None for block in stack.blocks]
+        of_head = [each for each in (self.head, self.project_out) if each is not None]
+        return [linear for block in blocks for linear in block.linears.values()] + of_head
+
+    @property
     def cache_config(self) -> ModelConfig:
         """Return the config of the keys and values that its decoder keeps: only this process's, if several share the
         heads.

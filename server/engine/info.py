@@ -1,15 +1,22 @@
 """Describes an engine to its callers: the limits it settled on, and the stacks that its requests may name."""
 
+import logging
+
 from model.config import ModelConfig
+from model.kernels.grouped import GroupedWeight
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.base_task import Stacks
 from server.engine.execution.kernel_choice import kernels_in_use
+from server.engine.memory.card_memory import as_size
 from server.engine.outputs import EngineInfo
+
+logger = logging.getLogger(__name__)
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
     """Return the info of an engine with this model and this cache."""
+    grouped = _grouped(model)
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
@@ -22,7 +29,33 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
         kernels=kernels,
         kernel_level=level,
         kernel_arithmetic=arithmetic,
+        num_matrices=len(model.matrices),
+        num_grouped=len(grouped),
+        grouped_bytes=sum(weight.packed.nbytes for weight in grouped),
     )
+
+
+def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
+    """Log how many matrices of a checkpoint that stores them quantised stay so. is_kept: unless they are quantised
+    otherwise.
+    """
+    if model.config.stored_as is not None:
+        grouped = _grouped(model) if is_kept else []
+        logger.info(
+            "weights are stored as %s: %d of %d matrices stay so, in %s; the others, and activations, are %s",
+            *(
+                model.config.stored_as,
+                len(grouped),
+                len(model.matrices),
+                as_size(sum(w.packed.nbytes for w in grouped)),
+            ),
+            str(model.dtype).removeprefix("torch."),
+        )
+
+
+def _grouped(model: Transformer) -> list[GroupedWeight]:
+    """Return the matrices that are kept as whole numbers and scales of groups."""
+    return [matrix.weight for matrix in model.matrices if isinstance(matrix.weight, GroupedWeight)]
 
 
 def stacks_of(config: ModelConfig) -> Stacks:

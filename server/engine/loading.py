@@ -26,6 +26,7 @@ from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
+from server.engine.info import log_stored_weights
 from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.tensor_parallel.device_steps import LeadingExecutor
@@ -85,6 +86,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
             quantize=quantize,
             progress=progress,
         )
+    log_stored_weights(model, is_kept=quantize == "none")
     use = None if card is None or config.kv_cache_bytes is not None else measure(card, model, config, max_model_len)
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len, use)
     if use is not None:

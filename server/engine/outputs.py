@@ -95,6 +95,12 @@ class EngineInfo:
     """CPU level that native kernels run at."""
     kernel_arithmetic: str | None = None
     """How native kernels multiply by bfloat16 weights: float32 | bf16-dot."""
+    num_matrices: int = 0
+    """Matrices of the network's blocks and head."""
+    num_grouped: int = 0
+    """Those of them that are kept as whole numbers and scales of groups."""
+    grouped_bytes: int = 0
+    """Bytes that these take."""
     memory_room: int | None = None
     """Bytes that the worker's process may take in addition to the loaded model; None if nothing limits it."""
 

@@ -25,8 +25,8 @@ class Scheme:
     """The numbers of inputs that may share a scale; `WHOLE_ROW` for all."""
     is_less_one: bool = False
     """Whether zeros are stored less 1."""
-    has_activations: bool = False
-    """Whether activations are to be quantised too; they are not."""
+    blocks: tuple[tuple[int, int], ...] = ()
+    """The blocks of outputs and inputs that may share a scale, of formats that have such."""
 
 
 def read_scheme(hf: Fields) -> Scheme | None:
@@ -78,9 +78,9 @@ def _gptq(fields: Fields) -> Scheme:
     return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq")
 
 
-_FORMATS = {"pack-quantized": ("int",), "int-quantized": ("int",)}
+_FORMATS = {"pack-quantized": ("int",), "int-quantized": ("int",), "float-quantized": ("float",)}
 """The types of codes in each format of compressed-tensors."""
-_BITS = {"int": (4, 8)}
+_BITS = {"int": (4, 8), "float": (8,)}
 
 
 def _compressed(fields: Fields) -> Scheme:
@@ -88,7 +88,7 @@ def _compressed(fields: Fields) -> Scheme:
     for name, accepted in (("sparsity_config", ("dense", "")), ("transform_config", ("",))):
         if fields.nested(name).text("format", "") not in accepted or fields.nested(name).nested("config_groups").values:
             raise fields.refuse(name, "none is supported")
-    bits, sizes, has_activations = list[int](), list[int](), False
+    bits, sizes, blocks = list[int](), list[int](), list[tuple[int, int]]()
     groups = fields.nested("config_groups")
     for name in groups.values:
         group = Fields(groups.nested(name).values, f"{groups.file}: config_groups.{name}")
@@ -102,15 +102,36 @@ def _compressed(fields: Fields) -> Scheme:
         strategy = weights.values.get("strategy")
         if strategy == "group":
             sizes.append(_one_of(weights, "group_size", _GROUP_SIZES))
+        elif strategy == "block":
+            blocks.append(_block(weights, "block_structure"))
         elif strategy in ("channel", "tensor"):
             sizes.append(WHOLE_ROW)
         else:
-            raise weights.refuse("strategy", "supported are group, channel and tensor")
-        has_activations |= group.values.get("input_activations") is not None
+            raise weights.refuse("strategy", "supported are group, channel, tensor and block")
     if not bits:
         raise fields.refuse("config_groups", "one or more are expected")
-    return Scheme("compressed-tensors", tuple(set(bits)), tuple(sizes), has_activations=has_activations)
+    return Scheme("compressed-tensors", tuple(set(bits)), tuple(sizes), blocks=tuple(blocks))
 
 
-_READERS: dict[str, Callable[[Fields], Scheme]] = {"awq": _awq, "gptq": _gptq, "compressed-tensors": _compressed}
+def _block(fields: Fields, name: str) -> tuple[int, int]:
+    value = fields.values.get(name)
+    lengths = [length for length in value if type(length) is int and length > 0] if isinstance(value, list) else []
+    if len(lengths) != 2 or lengths != value:
+        raise fields.refuse(name, "two lengths, of outputs and inputs, are expected")
+    return lengths[0], lengths[1]
+
+
+def _fp8(fields: Fields) -> Scheme:
+    """Read the fields of DeepSeek's files, and of AutoFP8's, in which all numbers of a matrix share a scale."""
+    fields.only("fmt", "e4m3")
+    has_blocks = fields.values.get("weight_block_size") is not None
+    return Scheme("fp8", (8,), blocks=(_block(fields, "weight_block_size"),) if has_blocks else ())
+
+
+_READERS: dict[str, Callable[[Fields], Scheme]] = {
+    "awq": _awq,
+    "gptq": _gptq,
+    "compressed-tensors": _compressed,
+    "fp8": _fp8,
+}
 """By the names of `quant_method`."""

@@ -58,6 +58,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "batch_invariant": context.batch_invariant,
             **_kernels(context),
             "quantize": context.settings.quantize,
+            "stored_weights": _stored_weights(context),
             "chat": context.chat_template is not None,
             "default_sampling_params": asdict(context.sampling_defaults),
             "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
@@ -104,6 +105,21 @@ def _kernels(context: AppContext) -> dict[str, str | None]:
     told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
     promised = _SAME_BITS.get(told["kernel_arithmetic"]) if context.settings.tensor_parallel == 1 else None
     return {**told, "same_bits_across": promised}
+
+
+def _stored_weights(context: AppContext) -> dict[str, Any] | None:
+    """Return the format of weights that a checkpoint stores quantised, and how many matrices of all stay so, or null if
+    it stores none; the numbers are null if no worker has reported them yet.
+    """
+    info, is_kept = context.engine_info, context.settings.quantize == "none"
+    if context.config.stored_as is None:
+        return None
+    return {
+        "format": context.config.stored_as,
+        "num_matrices": None if info is None else info.num_matrices,
+        "num_kept": None if info is None else info.num_grouped * is_kept,
+        "kept_bytes": None if info is None else info.grouped_bytes * is_kept,
+    }
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:

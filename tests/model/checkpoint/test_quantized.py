@@ -79,6 +79,11 @@ WIDENED: dict[str, Format] = {
     "gptq, 8 bits, inputs out of order": files.gptq(32, 8, in_order=False),
     "packed, inputs out of order": files.packed(in_order=False),
     "int8, float32": files.int_quantized(torch.float32),
+    "fp8": files.fp8(),
+    "fp8, one scale": files.fp8(None),
+    "fp8, scales of outputs": files.fp8(None, "channel"),
+    "fp8, compressed, blocks": files.fp8((64, 32), "block"),
+    "fp8, compressed, one scale": files.fp8(None, "tensor"),
 }
 """Formats that the kernels have no form of."""
 
@@ -157,6 +162,13 @@ def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]
         (files.packed(), "weight_shape", torch.tensor([160, 0]), "weight_shape [160, 0]; codes of 4 bits are expected"),
         (files.packed(), "weight_zero_point", torch.ones(20, 1).int(), "is I32 [20, 1]; I32 [20, 2] is expected"),
         (files.int_quantized(), "weight_scale", None, "weight_scale is missing; F16 or BF16 or F32 [1, 1] or [160, 1]"),
+        (files.fp8(), "weight_scale_inv", torch.ones(3, 1), "is F32 [3, 1]; F16 or BF16 or F32 or F8_E8M0 [1, 1] or"),
+        (
+            files.fp8(),
+            "weight_scale_inv",
+            None,
+            "weight_scale is missing; F16 or BF16 or F32 or F8_E8M0 [1, 1] or [160",
+        ),
         (files.gptq(), "g_idx", torch.arange(64).int(), "g_idx has groups from 0 to 63; 0 to 1 are expected"),
         (
             files.gptq(),
@@ -190,8 +202,8 @@ def compressed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq, compressed-tensors"),
-        ({}, "quant_method is None; supported are awq, gptq, compressed-tensors"),
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq, compressed-tensors, fp8"),
+        ({}, "quant_method is None; supported are awq, gptq, compressed-tensors, fp8"),
         ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
@@ -203,6 +215,8 @@ def compressed(**changes: Any) -> dict[str, Any]:
         (compressed(strategy="token"), "config_groups.group_0.weights: strategy is 'token'; supported are group"),
         (compressed(transform_config={"config_groups": {"R1": {}}}), "transform_config is {'config_groups': {'R1'"),
         (compressed(config_groups={}), "config_groups is {}; one or more"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 0]}, "weight_block_size is [128, 0]; two lengths"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt is 'e5m2'; only 'e4m3'"),
         ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point is False; only True"),
     ],
 )

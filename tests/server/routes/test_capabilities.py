@@ -59,6 +59,18 @@ async def test_kernels_are_told_and_how_far_they_promise_the_same_bits(
     assert told["same_bits_across"] == same_bits
 
 
+async def test_weights_that_are_stored_quantised_are_counted(tmp_path: Path) -> None:
+    info = replace(INFO, num_matrices=9, num_grouped=8, grouped_bytes=4096)
+    config = replace(tiny_config(), stored_as="awq")
+    expected = {"format": "awq", "num_matrices": 9, "num_kept": 8, "kept_bytes": 4096}
+    async with site(tmp_path, FakeEngine(engine_info=info), config=config) as at:
+        assert (await capabilities(at))["stored_weights"] == expected
+    async with site(tmp_path, FakeEngine(engine_info=info), config=config, quantize="int8") as at:
+        assert (await capabilities(at))["stored_weights"] == expected | {"num_kept": 0, "kept_bytes": 0}
+    async with site(tmp_path) as at:
+        assert (await capabilities(at))["stored_weights"] is None
+
+
 async def test_ranks_that_hold_a_model_together_promise_no_bits_across_cpus(tmp_path: Path) -> None:
     info = replace(INFO, kernels="native", kernel_level="avx2", kernel_arithmetic="float32")
     async with site(tmp_path, FakeEngine(engine_info=info), tensor_parallel=2) as at:
