@@ -183,3 +183,24 @@ def fp8(block: tuple[int, int] | None = (128, 128), form: str | None = None) -> 
     weights = {"type": "float", "num_bits": 8, "strategy": form, "block_structure": block and list(block)}
     own = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": block}
     return Format(compressed_fields("float-quantized", weights, has_activations=True) if form else own, write)
+
+
+def mxfp4(*, is_compressed: bool = False) -> Format:
+    def write(n: int, k: int) -> Part:
+        codes, powers = torch.randint(16, (n, k)), torch.randint(120, 124, (n, k // 32))
+        powers[0, 0] = 0  # a number that float16 has not
+        numbers = torch.empty(n, k, dtype=torch.float64)
+        for code in range(16):
+            sign, exponent, mantissa = code >> 3, code >> 1 & 3, code & 1
+            size = 2.0 ** (exponent - 1) * (1 + mantissa / 2) if exponent else mantissa / 2
+            numbers[codes == code] = -size if sign else size
+        for j in range(k):
+            numbers[:, j] *= 2.0 ** (powers[:, j // 32] - 127).double()
+        packed = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8)
+        if is_compressed:
+            return {"weight_packed": packed, "weight_scale": powers.to(torch.uint8)}, numbers
+        return {"weight_blocks": packed.view(n, k // 32, 16), "weight_scales": powers.to(torch.uint8)}, numbers
+
+    weights = {"type": "float", "num_bits": 4, "strategy": "group", "group_size": 32}
+    own = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    return Format(compressed_fields("mxfp4-pack-quantized", weights) if is_compressed else own, write)

@@ -4,7 +4,8 @@ pack-quantized: `weight_packed` int32 [out, in bits / 32], neighbouring inputs i
 `weight_shape` is out and in. int-quantized: `weight` int8 [out, in]. Both have `weight_scale`, for each group of inputs
 of an output, for each output or for all, and unless zeros are 0 `weight_zero_point`: packed over outputs as codes are
 over inputs, or int8 of the shape of the scales. `weight_g_idx` is the group of each input if they are out of order. A
-number is (code - zero) * scale. float-quantized: see `fp8`.
+number is (code - zero) * scale. float-quantized: see `fp8`; mxfp4-pack-quantized: see
+`mxfp4`.
 
 Only weights are read so: scales of activations, which stay in the dtype, are left out.
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.quantized import fp8
+from model.checkpoint.quantized import fp8, mxfp4
 from model.checkpoint.quantized.parts import SCALE_DTYPES, Parts
 from model.checkpoint.quantized.whole_numbers import affine_rows, unpacked
 from model.checkpoint.stored_tensor import StoredTensor
@@ -32,7 +33,8 @@ PARTS = (
 def read_matrix(parts: Parts) -> StoredTensor:
     """Return a matrix as one tensor. Raises ModelLoadError for parts that do not fit."""
     if "weight_packed" in parts.tensors:
-        return _packed(parts)
+        is_mxfp4 = parts.tensors["weight_packed"].dtype == "U8"
+        return mxfp4.read_parts(parts, "weight_packed", "weight_scale", (None, None)) if is_mxfp4 else _packed(parts)
     codes = parts.tensor("weight", ("I8", "F8_E4M3"), None, None)
     if codes.dtype == "F8_E4M3":
         return fp8.read_matrix(parts)

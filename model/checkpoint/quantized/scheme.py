@@ -78,9 +78,13 @@ def _gptq(fields: Fields) -> Scheme:
     return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq")
 
 
-_FORMATS = {"pack-quantized": ("int",), "int-quantized": ("int",), "float-quantized": ("float",)}
-"""The types of codes in each format of compressed-tensors."""
-_BITS = {"int": (4, 8), "float": (8,)}
+_FORMATS = {
+    "pack-quantized": ("int", (4, 8)),
+    "int-quantized": ("int", (8,)),
+    "float-quantized": ("float", (8,)),
+    "mxfp4-pack-quantized": ("float", (4,)),
+}
+"""The type of codes in each format of compressed-tensors, and their numbers of bits."""
 
 
 def _compressed(fields: Fields) -> Scheme:
@@ -96,9 +100,9 @@ def _compressed(fields: Fields) -> Scheme:
         if form.text("format", "") not in _FORMATS:
             raise form.refuse("format", f"supported are {', '.join(_FORMATS)}")
         weights = Fields(group.nested("weights").values, f"{group.file}.weights")
-        if weights.values.get("type") not in _FORMATS[form.values["format"]]:
-            raise weights.refuse("type", f"supported are {', '.join(_FORMATS[form.values['format']])}")
-        bits.append(_one_of(weights, "num_bits", _BITS[weights.values["type"]]))
+        kind, accepted_bits = _FORMATS[form.values["format"]]
+        weights.only("type", kind)
+        bits.append(_one_of(weights, "num_bits", accepted_bits))
         strategy = weights.values.get("strategy")
         if strategy == "group":
             sizes.append(_one_of(weights, "group_size", _GROUP_SIZES))
@@ -133,5 +137,6 @@ _READERS: dict[str, Callable[[Fields], Scheme]] = {
     "gptq": _gptq,
     "compressed-tensors": _compressed,
     "fp8": _fp8,
+    "mxfp4": lambda fields: Scheme("mxfp4", (4,)),
 }
 """By the names of `quant_method`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from model.checkpoint.quantized import awq, compressed, fp8, gptq
+from model.checkpoint.quantized import awq, compressed, fp8, gptq, mxfp4
 from model.checkpoint.quantized.parts import Parts
 from model.checkpoint.quantized.scheme import Scheme
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
@@ -12,6 +12,7 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Parts], StoredTensor]]] = {
     "gptq": (gptq.PARTS, gptq.read_matrix),
     "compressed-tensors": (compressed.PARTS, compressed.read_matrix),
     "fp8": (fp8.PARTS, fp8.read_matrix),
+    "mxfp4": (mxfp4.PARTS, mxfp4.read_matrix),
 }
 """By method: the parts that a matrix may have, and what reads one."""
 _OF_A_CACHE = ("k_scale", "v_scale")

@@ -37,6 +37,8 @@ KEPT: dict[str, Format] = {
     "packed, zeros in bytes": files.packed(is_symmetric=False, old_zeros=True),
     "packed, 8 bits": files.packed(None, 8),
     "int8": files.int_quantized(),
+    "mxfp4": files.mxfp4(),
+    "mxfp4, compressed": files.mxfp4(is_compressed=True),
     "int8, zeros": files.int_quantized(torch.float16, has_zeros=True),
 }
 """Formats whose matrices stay quantised."""
@@ -169,6 +171,8 @@ def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]
             None,
             "weight_scale is missing; F16 or BF16 or F32 or F8_E8M0 [1, 1] or [160",
         ),
+        (files.mxfp4(), "weight_scales", None, "weight_scales is missing; U8 [160, 2] is expected for mxfp4"),
+        (files.mxfp4(), "weight_blocks", torch.ones(160, 2, 8).byte(), "is U8 [160, 2, 8]; U8 [any, any, 16] is"),
         (files.gptq(), "g_idx", torch.arange(64).int(), "g_idx has groups from 0 to 63; 0 to 1 are expected"),
         (
             files.gptq(),
@@ -202,8 +206,8 @@ def compressed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq, compressed-tensors, fp8"),
-        ({}, "quant_method is None; supported are awq, gptq, compressed-tensors, fp8"),
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm'; supported are awq, gptq, compressed-tensors, fp8, mxfp4"),
+        ({}, "quant_method is None; supported are awq, gptq, compressed-tensors, fp8, mxfp4"),
         ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
