@@ -1,6 +1,7 @@
 """Holds weights as the files of other projects quantise them: whole numbers, and scales that some inputs share.
 
-It knows neither files nor kernels: files are read into it, and kernels and plain torch compute from it.
+It knows neither files nor kernels: files are read into it, or weights rounded, and kernels and plain torch compute from
+it.
 
 Axes: N outputs, K inputs.
 """
@@ -11,6 +12,15 @@ from functools import partial
 
 import torch
 from torch import Tensor
+
+_CODES_OF_LARGEST = (-8.0, -7.0, -7.5, -8.5, -9.0)
+"""What the number of a group that is largest, whatever its sign, may be in units of its scale. Beyond -8 it is cut off,
+and all others are finer.
+"""
+LEAST_GROUP = 16
+"""What the number of inputs of a weight must be a multiple of to be quantised to 4 bits."""
+_ROWS_TOGETHER = 1024
+"""The rows that are quantised at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,21 @@ class GroupedRows:
     def group(self) -> int:
         """Return the number of inputs that share a factor."""
         return self.superblock if self.scale_factors is None else self.codes.shape[1] // self.scale_factors.shape[1]
+
+    @classmethod
+    def quantize(cls, weight: Tensor) -> "GroupedRows":
+        """Return a weight [N, K] in codes of 4 bits, -8 to 7 times the scale of 32 inputs, or of 16. K: a multiple of
+        `LEAST_GROUP`.
+
+        Raises ValueError when a number is not finite, or float16 cannot hold a scale.
+        """
+        groups = weight.reshape(len(weight), -1, 32 if weight.shape[1] % 32 == 0 else LEAST_GROUP)
+        found = [_nearest(part) for part in torch.split(groups.float(), _ROWS_TOGETHER)]
+        scales = torch.cat([scales for scales, _ in found])
+        if not torch.isfinite(scales).all():
+            raise ValueError(f"int4 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
+        codes = torch.cat([codes for _, codes in found])
+        return cls((codes + 8).to(torch.uint8).flatten(1), scales, values=tuple(range(-8, 8)))
 
     def to_dense(self) -> Tensor:
         """Return the numbers [N, K], float32."""
@@ -115,6 +140,22 @@ class QuantizedMatrix:
     def to_dense(self) -> Tensor:
         """Return the numbers [N, K], rounded to the dtype."""
         return torch.cat([reader().to_dense().to(self.dtype) for reader in self.readers])
+
+
+def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scales [N, G] float16 and the codes of groups of numbers [N, G, n] float32, which are off by the least
+    sum of squares for any of some scales.
+    """
+    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
+    scales, codes, least = torch.zeros_like(largest), torch.zeros_like(groups), torch.full_like(largest, torch.inf)
+    for code in _CODES_OF_LARGEST:
+        tried = (largest / code).half().float()
+        nearest = (groups / torch.where(tried == 0, 1, tried)).round().clamp(-8, 7)
+        error = (nearest * tried - groups).square().sum(2, keepdim=True)
+        is_better = error < least
+        scales, codes = torch.where(is_better, tried, scales), torch.where(is_better, nearest, codes)
+        least = torch.where(is_better, error, least)
+    return torch.where(least.isfinite(), scales, torch.nan)[:, :, 0].half(), codes
 
 
 def _same(part: GroupedRows) -> GroupedRows:

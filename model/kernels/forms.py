@@ -12,7 +12,7 @@ from model.kernels.grouped import GroupedWeight, why_not_grouped
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.int8_rows import Int8Rows, Quantization
 from model.kernels.products import Arithmetic, BlockedWeight
-from model.quantized import QuantizedMatrix
+from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class Weight(Protocol):
@@ -75,8 +75,10 @@ def lay_weight(
         weight = QuantizedMatrix.of(parts, weight.dtype).to_dense()
     weight = weight.contiguous()
     if quantize == "fp8":
-        raise ValueError("our kernels have no form of fp8; int8 and none are accepted")
-    if quantize == "int8":
+        raise ValueError("our kernels have no form of fp8; int8, int4 and none are accepted")
+    if quantize == "int4" and weight.shape[1] % LEAST_GROUP == 0:
+        return GroupedWeight([GroupedRows.quantize(weight)], weight.dtype, arithmetic)
+    if quantize in ("int8", "int4"):
         rows = Int8Rows.quantize(weight)
         return Int8BlockedWeight(rows.values, rows.scales, weight.dtype)
     if weight.dtype == torch.float32 and not keep_dtype and is_exact_in_bfloat16(weight):

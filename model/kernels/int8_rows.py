@@ -11,9 +11,9 @@ from typing import Literal
 
 import torch
 
-Quantization = Literal["none", "int8", "fp8"]
-"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, int8 as here, or fp8
-(`model.layers.fp8_weight`).
+Quantization = Literal["none", "int8", "int4", "fp8"]
+"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, int8 as here, int4
+(`model.quantized`), or fp8 (`model.layers.fp8_weight`).
 """
 
 

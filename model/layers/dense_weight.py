@@ -11,10 +11,11 @@ from torch import Tensor
 from model.config import Activation
 from model.kernels.int8_rows import Int8Rows, Quantization
 from model.layers import fixed_shapes
+from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class DenseWeight:
-    """A weight [N, K] as it was given, or quantised to int8; fp8 has a class of its own."""
+    """A weight [N, K] as it was given, or quantised to int8 or int4; fp8 has a class of its own."""
 
     def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
         """Keep the weight. batch_invariant: whether the bits of a row of a product may depend on that row alone.
@@ -22,7 +23,11 @@ class DenseWeight:
         Raises ValueError when a weight to be quantised has a number that is not finite.
         """
         self.num_outputs, self.num_inputs = weight.shape
-        self._weight = Int8Rows.quantize(weight) if quantize == "int8" else weight
+        self._weight: Tensor | Int8Rows | QuantizedMatrix = weight
+        if quantize == "int4" and self.num_inputs % LEAST_GROUP == 0:
+            self._weight = QuantizedMatrix.of([GroupedRows.quantize(weight)], weight.dtype)
+        elif quantize in ("int8", "int4"):
+            self._weight = Int8Rows.quantize(weight)
         self._batch_invariant = batch_invariant
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:

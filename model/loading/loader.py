@@ -40,6 +40,7 @@ DTYPES = {
 QUANTIZATIONS: dict[Quantization, tuple[str, ...]] = {
     "none": tuple(DTYPES),
     "int8": ("float32", "bfloat16", "float16"),
+    "int4": ("float32", "bfloat16", "float16"),
     "fp8": ("bfloat16", "float16"),
 }
 """The dtypes that each quantization goes with."""
@@ -90,11 +91,12 @@ def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) ->
 def _why_not_on(name: Quantization, device: torch.device) -> str | None:
     """Return why a device does not serve a quantization, and what is accepted there, or None if it does."""
     if device.type != "cuda":
-        return f"needs a GPU, and the device is {device}; int8 and none are accepted there" if name == "fp8" else None
+        problem = f"needs a GPU, and the device is {device}; int8, int4 and none are accepted there"
+        return problem if name == "fp8" else None
     capability = torch.cuda.get_device_capability(device)
     shown = f"{torch.cuda.get_device_name(device)} ({device}) has compute capability {'.'.join(map(str, capability))}"
     can_fp8 = capability >= LEAST_CAPABILITY
-    if name == "int8":
+    if name != "fp8":
         accepted = "fp8 (smaller and faster) and none are" if can_fp8 else "none is"
         return f"is for CPUs: a GPU would rebuild the weights for every product. {shown}: {accepted} accepted there"
     least = ".".join(map(str, LEAST_CAPABILITY))

@@ -22,6 +22,8 @@ WORKER = 340 << 20
 """Bytes of a worker: Python, torch, what steps compute with."""
 _SCALE = 4
 """Bytes of the number that a row of int8 or fp8 is multiplied by."""
+_LEAST_GROUP = 16
+"""`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for so many inputs, or for twice as many."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform")
 """Components of which each rank has a whole copy."""
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
@@ -36,8 +38,8 @@ class Sizes:
     weights: int
     loading: int
     """While a worker reads its weights, in addition to processes and other workers: weights as they are stored, and
-    what is made of them (int8, fp8), or of the largest one at a time (packed). Each rank holds one whole weight, to
-    take its part.
+    what is made of them (int8, int4, fp8), or of the largest one at a time (packed). Each rank holds one whole weight,
+    to take its part.
     """
     kv_per_token: int
     """Bytes of one token's keys and values, on all ranks of a worker together."""
@@ -113,7 +115,7 @@ def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
 
 def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
     """Return the bytes of all weights as they are kept: int8 and fp8 have one byte and a scale a row for each matrix
-    but the embedding and routers.
+    but the embedding and routers; int4 has half a byte and a scale a group, or is int8 where inputs make no groups.
 
     They are those of all ranks together; several ranks do not go with either. Float32 weights whose numbers are all
     bfloat16 take half of it for their matrices; only reading them can tell.
@@ -122,7 +124,10 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     total = 0
     for row in take_census(config).rows:
         is_quantized = quantize != "none" and row.component in MATRICES and row.component not in ("embedding", "router")
-        if is_quantized:
+        if is_quantized and quantize == "int4" and row.shape[1] % _LEAST_GROUP == 0:
+            group = 2 * _LEAST_GROUP if row.shape[1] % (2 * _LEAST_GROUP) == 0 else _LEAST_GROUP
+            total += row.parameters // 2 + 2 * row.parameters // group
+        elif is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs
         elif row.tied_to is None:

@@ -76,8 +76,8 @@ class Settings:
     )
     quantize: str = _setting(
         "none",
-        types.choice("none", "int8", "fp8"),
-        "Keep matrices in 8 bits, made on load: smaller and faster. int8 is for a CPU, fp8 for a GPU.",
+        types.choice("none", "int8", "int4", "fp8"),
+        "Keep matrices in 8 or 4 bits, made on load: smaller and faster. int8 and int4 are for a CPU, fp8 for a GPU.",
     )
     device: str = _setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
     devices: int | Literal["all"] | tuple[int, ...] = _setting(

@@ -170,11 +170,13 @@ def test_cards_that_do_not_are_named_with_what_they_have_and_what_would_do() -> 
 
 
 def test_a_cpu_takes_int8_instead() -> None:
-    with pytest.raises(ModelLoadError, match="needs a GPU, and the device is cpu; int8 and none are accepted there"):
+    with pytest.raises(
+        ModelLoadError, match="needs a GPU, and the device is cpu; int8, int4 and none are accepted there"
+    ):
         resolve_quantization("fp8", torch.bfloat16, CPU)
     assert resolve_quantization("int8", torch.bfloat16, CPU) == "int8"
 
 
 def test_our_kernels_have_no_fp8() -> None:
-    with pytest.raises(ValueError, match="no form of fp8; int8 and none are accepted"):
+    with pytest.raises(ValueError, match="no form of fp8; int8, int4 and none are accepted"):
         Linear(torch.randn(32, 32), quantize="fp8")

@@ -16,6 +16,7 @@ from model.kernels.int8_rows import Int8Rows
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.loading.lora_loader import load_adapter
+from model.quantized import GroupedRows
 from model.sharding.group import Group
 from model.sharding.shares import shares_of, weight_parts
 from server.cli import main
@@ -54,6 +55,24 @@ def test_int8_keeps_a_byte_and_a_scale_a_row_but_for_the_embedding_and_routers(f
         else:
             expected += tensor.nbytes
     assert weight_bytes(read_config(folder), "bfloat16", "int8") == expected
+
+
+@pytest.mark.parametrize("intermediate_size", [80, 90])
+def test_int4_keeps_half_a_byte_and_scales_of_groups(intermediate_size: int, tmp_path: Path) -> None:
+    folder = make("llama", tmp_path, dtype=torch.bfloat16, hidden_size=64, intermediate_size=intermediate_size)
+    expected = 0
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if tensor.dim() != 2 or "embed_tokens" in name:
+            expected += tensor.nbytes
+        elif tensor.shape[1] % 16:
+            expected += tensor.numel() + 4 * len(tensor)
+        else:
+            grouped = GroupedRows.quantize(tensor)
+            expected += grouped.codes.nbytes // 2 + grouped.scales.nbytes
+    config = read_config(folder)
+    head = GroupedRows.quantize(torch.randn(config.vocab_size, 64))  # it is tied, and not the embedding's any more
+    expected += head.codes.nbytes // 2 + head.scales.nbytes
+    assert weight_bytes(config, "bfloat16", "int4") == expected
 
 
 def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:

@@ -205,8 +205,8 @@ def test_weights_are_quantised_on_request_alone() -> None:
     assert read().engine_config(Path("folder")).quantize == "none"
     assert read("--quantize", "int8").engine_config(Path("folder")).quantize == "int8"
     assert read("--quantize", "fp8").engine_config(Path("folder")).quantize == "fp8"
-    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8, fp8"):
-        read("--quantize", "int4")
+    with pytest.raises(SettingsError, match="--quantize: 'int2' is not usable; accepted are none, int8, int4, fp8"):
+        read("--quantize", "int2")
 
 
 def test_batch_invariance_is_asked_for_refused_or_left_to_the_engine() -> None:
