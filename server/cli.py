@@ -149,13 +149,14 @@ def size(settings: Settings) -> int:
 
     try:
         name = settings.model or resolve.default_name()
-        config = registry.read_config(resolve.resolve_config(name, settings.gguf_file))
-        found = memory_estimate.sizes(config, settings)
+        file = resolve.resolve_config(name, settings.gguf_file)
+        config = registry.read_config(file)
+        found = memory_estimate.sizes(config, settings, file)
     except ModelLoadError as error:
         return fail(str(error), 1)
     except SettingsError as error:
         return fail(str(error), 2)
-    return print_text(memory_estimate.as_table(found, settings))
+    return print_text(memory_estimate.as_table(found, settings, config.stored_as))
 
 
 def kernels(arguments: argparse.Namespace) -> int:

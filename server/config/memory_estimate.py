@@ -6,9 +6,14 @@ The formulas are in docs/sizing.md, with what was measured. It reads no weights 
 
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 from model.analysis.census import MATRICES, WeightGroup, take_census
+from model.checkpoint.families.fields import Fields, read_object
+from model.checkpoint.folder import GGUF_NAME
+from model.checkpoint.gguf import kept_sizes
 from model.checkpoint.lora_config import adapter_parameters
+from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.sharding.split import check_split
@@ -26,6 +31,8 @@ _LEAST_GROUP = 16
 """`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for so many inputs, or for twice as many."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform")
 """Components of which each rank has a whole copy."""
+_TABLES = ("embedding", "embedding projection", "unembedding")
+"""Matrices that quantised checkpoints leave as they are, nearly always."""
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
 """Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
@@ -36,6 +43,8 @@ class Sizes:
     """Bytes of one server, all its workers together."""
 
     weights: int
+    quantized: int
+    """Those of `weights` that take what a checkpoint stores quantised, and that stay so."""
     loading: int
     """While a worker reads its weights, in addition to processes and other workers: weights as they are stored, and
     what is made of them (int8, int4, fp8), or of the largest one at a time (packed). Each rank holds one whole weight,
@@ -67,8 +76,9 @@ class Sizes:
         return max(self.idle + self.captures, self.loading + self.processes)
 
 
-def sizes(config: ModelConfig, settings: Settings) -> Sizes:
-    """Return what `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices
+def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> Sizes:
+    """Return what `lightwell serve` with these settings will take on a CPU. file: the config.json that `config` was
+    read from, without which no matrix stays quantised as it is stored. Raises SettingsError for `--devices
     all`, whose number is another machine's, and ModelLoadError where the model cannot be divided among
     `--tensor-parallel` ranks.
     """
@@ -83,9 +93,15 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
     kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
     num_adapters = len(settings.lora) if settings.lora_root is None else settings.max_loras
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
+    quantized = 0
+    can_keep = dtype != "float16" and settings.engine_kernels != "torch" and ranks == 1
+    if file is not None and config.stored_as is not None and can_keep and settings.quantize == "none":
+        quantized, plain = kept_bytes(config, file, BYTES_OF[dtype])
+        stored = kept = quantized + plain
     beside = kept if settings.quantize != "none" else ranks * largest_weight_bytes(config, dtype)
     return Sizes(
         weights=num_workers * kept,
+        quantized=num_workers * quantized,
         loading=num_workers * (stored + beside),
         kv_per_token=per_token,
         kv_cache=num_workers * kv_cache if per_token else 0,
@@ -135,6 +151,25 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     return total
 
 
+def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, int]:
+    """Return the bytes of the matrices that stay quantised as a checkpoint stores them, and of all other weights, whose
+    numbers take `item_size` bytes. file: its config.json.
+
+    Of a GGUF file the header says which these are; otherwise they are taken to be all matrices of the blocks, as
+    config.json says how they are stored. Raises ModelLoadError for files that cannot be read.
+    """
+    if config.stored_as == "gguf":
+        return kept_sizes.kept_bytes(file.with_name(GGUF_NAME), item_size)
+    scheme = read_scheme(Fields(read_object(file)))
+    quantized = plain = 0
+    for row in take_census(config).rows:
+        if scheme is not None and not scheme.is_widened and row.component in MATRICES and row.component not in _TABLES:
+            quantized += int(row.parameters * scheme.bits_kept / 8)
+        elif row.tied_to is None:
+            plain += row.parameters * item_size
+    return quantized, plain
+
+
 def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
     """Return the parameters of a group of weights that several of so many ranks hold, counted once for each rank
     after the first. A test holds it to what `Shares.of_weight` of model/sharding divides.
@@ -167,10 +202,11 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
     return 2 * config.num_layers * num_heads * config.head_dim * BYTES_OF[dtype]
 
 
-def as_table(found: Sizes, settings: Settings) -> str:
-    """Return the sizes for people: one line a part, in MiB."""
+def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> str:
+    """Return the sizes for people: one line a part, in MiB. stored_as: that of the model's configuration."""
+    of_weights = "" if stored_as is None else f" (stored as {stored_as}, {_as_mib(found.quantized)} of them stay so)"
     lines = {
-        "weights": found.weights,
+        f"weights{of_weights}": found.weights,
         f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
         "API process and worker": found.processes,
         **({"LoRA adapters, at most": found.adapters} if found.adapters else {}),
@@ -180,4 +216,8 @@ def as_table(found: Sizes, settings: Settings) -> str:
         "most: a limit for the container": found.most,
     }
     width = max(map(len, lines))
-    return "\n".join(f"{name:<{width}} {size / (1 << 20):10,.1f} MiB" for name, size in lines.items())
+    return "\n".join(f"{name:<{width}} {_as_mib(size):>14}" for name, size in lines.items())
+
+
+def _as_mib(size: int) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"

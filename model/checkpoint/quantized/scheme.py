@@ -10,7 +10,9 @@ from model.checkpoint.families.fields import Fields
 
 WHOLE_ROW = -1
 """The size of a group that is all inputs of an output."""
-_GROUP_SIZES = (32, 64, 128, WHOLE_ROW)
+_WIDEST = 128
+"""The widest group of the kernels, in which those are kept that are wider."""
+_GROUP_SIZES = (32, 64, _WIDEST, WHOLE_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,18 @@ class Scheme:
     """Whether zeros are stored less 1."""
     blocks: tuple[tuple[int, int], ...] = ()
     """The blocks of outputs and inputs that may share a scale, of formats that have such."""
+    is_widened: bool = False
+    """Whether no matrix stays quantised in memory."""
+    has_zeros: bool = False
+    """Whether groups may have zeros of their own."""
+
+    @property
+    def bits_kept(self) -> float:
+        """Return the bits of a number of a matrix that stays quantised: its code, and its share of a scale of 16 bits,
+        or of two numbers of 16 bits and two of 8 where groups have zeros.
+        """
+        group = min(_WIDEST if size == WHOLE_ROW else size for size in self.group_sizes)
+        return max(self.bits) + (48 if self.has_zeros else 16) / group
 
 
 def read_scheme(hf: Fields) -> Scheme | None:
@@ -62,7 +76,8 @@ def _awq(fields: Fields) -> Scheme:
         raise fields.refuse("backend", "autoawq is supported")
     fields.only("zero_point", True)
     bits = _one_of(fields, "bits", (4,), "w_bit")
-    return Scheme("awq", (bits,), (_one_of(fields, "group_size", _GROUP_SIZES, "q_group_size"),))
+    group_size = _one_of(fields, "group_size", _GROUP_SIZES, "q_group_size")
+    return Scheme("awq", (bits,), (group_size,), has_zeros=True)
 
 
 def _gptq(fields: Fields) -> Scheme:
@@ -75,7 +90,8 @@ def _gptq(fields: Fields) -> Scheme:
     if not all(name.startswith("-") for name in fields.nested("dynamic").values):
         raise fields.refuse("dynamic", "only patterns of modules that are left out, with - in front, are supported")
     bits, group_size = _one_of(fields, "bits", (4, 8)), _one_of(fields, "group_size", _GROUP_SIZES)
-    return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq")
+    has_zeros = not fields.flag("sym", False)
+    return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq", has_zeros=has_zeros)
 
 
 _FORMATS = {
@@ -93,6 +109,7 @@ def _compressed(fields: Fields) -> Scheme:
         if fields.nested(name).text("format", "") not in accepted or fields.nested(name).nested("config_groups").values:
             raise fields.refuse(name, "none is supported")
     bits, sizes, blocks = list[int](), list[int](), list[tuple[int, int]]()
+    has_zeros, is_widened = False, True
     groups = fields.nested("config_groups")
     for name in groups.values:
         group = Fields(groups.nested(name).values, f"{groups.file}: config_groups.{name}")
@@ -103,18 +120,27 @@ def _compressed(fields: Fields) -> Scheme:
         kind, accepted_bits = _FORMATS[form.values["format"]]
         weights.only("type", kind)
         bits.append(_one_of(weights, "num_bits", accepted_bits))
+        is_widened &= (kind, bits[-1]) == ("float", 8)
+        has_zeros |= not weights.flag("symmetric", True)
         strategy = weights.values.get("strategy")
         if strategy == "group":
             sizes.append(_one_of(weights, "group_size", _GROUP_SIZES))
-        elif strategy == "block":
+        elif strategy == "block" and kind == "float":
             blocks.append(_block(weights, "block_structure"))
         elif strategy in ("channel", "tensor"):
             sizes.append(WHOLE_ROW)
         else:
-            raise weights.refuse("strategy", "supported are group, channel, tensor and block")
+            raise weights.refuse("strategy", "supported are group, channel, tensor, and of floats block")
     if not bits:
         raise fields.refuse("config_groups", "one or more are expected")
-    return Scheme("compressed-tensors", tuple(set(bits)), tuple(sizes), blocks=tuple(blocks))
+    return Scheme(
+        "compressed-tensors",
+        tuple(set(bits)),
+        tuple(sizes),
+        blocks=tuple(blocks),
+        is_widened=is_widened,
+        has_zeros=has_zeros,
+    )
 
 
 def _block(fields: Fields, name: str) -> tuple[int, int]:
@@ -129,7 +155,8 @@ def _fp8(fields: Fields) -> Scheme:
     """Read the fields of DeepSeek's files, and of AutoFP8's, in which all numbers of a matrix share a scale."""
     fields.only("fmt", "e4m3")
     has_blocks = fields.values.get("weight_block_size") is not None
-    return Scheme("fp8", (8,), blocks=(_block(fields, "weight_block_size"),) if has_blocks else ())
+    blocks = (_block(fields, "weight_block_size"),) if has_blocks else ()
+    return Scheme("fp8", (8,), blocks=blocks, is_widened=True)
 
 
 _READERS: dict[str, Callable[[Fields], Scheme]] = {
@@ -137,6 +164,6 @@ _READERS: dict[str, Callable[[Fields], Scheme]] = {
     "gptq": _gptq,
     "compressed-tensors": _compressed,
     "fp8": _fp8,
-    "mxfp4": lambda fields: Scheme("mxfp4", (4,)),
+    "mxfp4": lambda fields: Scheme("mxfp4", (4,), (32,)),
 }
 """By the names of `quant_method`."""

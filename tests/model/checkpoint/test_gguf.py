@@ -16,6 +16,7 @@ from model.batch import Batch, Span
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.gguf.blocks import GROUPED_TYPES, grouped_rows
 from model.checkpoint.gguf.header import read_header
+from model.checkpoint.gguf.kept_sizes import KEPT
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
 from model.kernels.grouped import GroupedWeight
@@ -92,6 +93,9 @@ def test_blocks_hold_what_the_gguf_package_says(kind: Type) -> None:
     expected = torch.from_numpy(gguf.quants.dequantize(data, kind))
     assert torch.equal(rows.to_dense(), expected)
     assert torch.equal(GroupedWeight([rows], torch.float32, 0).to_dense(), expected)
+    bits, of_block = KEPT[kind]
+    packed = GroupedWeight([rows.select(torch.arange(64))], torch.float32, 0).packed
+    assert packed.nbytes == 128 + 64 * (512 * bits // 8 + 512 // block_size * of_block)  # two lines come first
 
 
 @pytest.fixture(scope="module")

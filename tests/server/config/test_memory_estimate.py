@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
+from model.checkpoint.resolve import resolve_config
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.kernels.int8_rows import Int8Rows
@@ -20,10 +22,13 @@ from model.quantized import GroupedRows
 from model.sharding.group import Group
 from model.sharding.shares import shares_of, weight_parts
 from server.cli import main
-from server.config.memory_estimate import kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
+from server.config.memory_estimate import as_table, kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
 from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
+from server.engine.info import engine_info
 from server.engine.memory.kv_cache_size import num_cache_blocks
+from tests import quantized_files as files
+from tests.gguf_files import make_network, write_gguf
 from tests.tiny import make, make_variant
 from tests.tiny.adapters import make_adapter
 
@@ -73,6 +78,43 @@ def test_int4_keeps_half_a_byte_and_scales_of_groups(intermediate_size: int, tmp
     head = GroupedRows.quantize(torch.randn(config.vocab_size, 64))  # it is tied, and not the embedding's any more
     expected += head.codes.nbytes // 2 + head.scales.nbytes
     assert weight_bytes(config, "bfloat16", "int4") == expected
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        files.awq(),
+        files.gptq(is_symmetric=True),
+        files.packed(64, is_symmetric=False),
+        files.int_quantized(),
+        files.mxfp4(),
+        files.fp8(),
+        None,
+    ],
+    ids=lambda made: made.fields["quant_method"] if made else "gguf",
+)
+def test_matrices_that_stay_as_they_are_stored_are_counted_so(
+    made: files.Format | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sizes_of_layers = {"head_dim": 32, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2}
+    if made is None:
+        write_gguf(make_network("qwen2", **sizes_of_layers), "qwen2", Type.Q4_1, tmp_path / "a.gguf")
+    else:
+        files.write_checkpoint(make_network("llama", **sizes_of_layers), made, tmp_path)
+    file = resolve_config(str(tmp_path / "a.gguf" if made is None else tmp_path))
+    config, cpu = read_config(file), torch.device("cpu")
+    found = sizes(config, Settings(dtype="float32"), file)
+    model = load_model(file.parent, config, torch.float32, cpu)
+    info = engine_info(model, KVCache(config, 2, 16, torch.float32, cpu), 16)
+    assert (
+        found.quantized <= info.grouped_bytes <= 1.05 * found.quantized
+    )  # blocks begin with a line, and are filled up
+    assert (found.quantized > 0) == (made is None or made.fields["quant_method"] != "fp8")
+    widened = sizes(config, Settings(dtype="float32", kernels="torch"), file)
+    assert (widened.quantized, widened.weights) == (0, weight_bytes(config, "float32", "none"))
+    assert found.weights < widened.weights or found == widened
+    assert f"stored as {config.stored_as}, " in as_table(found, Settings(), config.stored_as).splitlines()[0]
 
 
 def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
