@@ -69,9 +69,9 @@ def _one_of(fields: Fields, name: str, accepted: tuple[int, ...], *others: str) 
 
 def _awq(fields: Fields) -> Scheme:
     """Read the fields of AutoAWQ, of which early files have other names."""
-    version = fields.text("version", "gemm").lower()
-    if version != "gemm":
-        raise fields.refuse("version", "gemm is supported")
+    for name in ("version", "format"):
+        if fields.text(name, "gemm").lower() != "gemm":
+            raise fields.refuse(name, "gemm is supported")
     if fields.values.get("backend") not in (None, "auto", "autoawq"):
         raise fields.refuse("backend", "autoawq is supported")
     fields.only("zero_point", True)

@@ -211,6 +211,7 @@ def compressed(**changes: Any) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 3, "group_size": 128}, "bits is 3; supported are 4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 48}, "group_size is 48; supported are 32, 64, 128, -1"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'; gemm is"),
+        ({"quant_method": "awq", "bits": 4, "format": "marlin"}, "format is 'marlin'; gemm is"),
         ({"quant_method": "gptq", "bits": 3}, "bits is 3; supported are 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; supp"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic is {'+:.*': {'bits': 8}}; on"),
