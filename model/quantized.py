@@ -144,18 +144,22 @@ class QuantizedMatrix:
 
 def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scales [N, G] float16 and the codes of groups of numbers [N, G, n] float32, which are off by the least
-    sum of squares for any of some scales.
+    sum of squares for any of some scales; a scale that is NaN for what cannot be held.
     """
-    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
-    scales, codes, least = torch.zeros_like(largest), torch.zeros_like(groups), torch.full_like(largest, torch.inf)
+    least_number, most = groups.aminmax(dim=2, keepdim=True)
+    largest = torch.where(-least_number > most, least_number, most)
+    scales, least = torch.zeros_like(largest), torch.full_like(largest, torch.inf)
     for code in _CODES_OF_LARGEST:
         tried = (largest / code).half().float()
-        nearest = (groups / torch.where(tried == 0, 1, tried)).round().clamp(-8, 7)
-        error = (nearest * tried - groups).square().sum(2, keepdim=True)
-        is_better = error < least
-        scales, codes = torch.where(is_better, tried, scales), torch.where(is_better, nearest, codes)
-        least = torch.where(is_better, error, least)
-    return torch.where(least.isfinite(), scales, torch.nan)[:, :, 0].half(), codes
+        error = _codes(groups, tried).mul_(tried).sub_(groups).square_().sum(2, keepdim=True)
+        scales, least = torch.where(error < least, tried, scales), torch.where(error < least, error, least)
+    scales = torch.where(least.isfinite(), scales, torch.nan)
+    return scales[:, :, 0].half(), _codes(groups, scales)
+
+
+def _codes(groups: Tensor, scales: Tensor) -> Tensor:
+    """Return the codes that come nearest to groups of numbers."""
+    return (groups / torch.where(scales == 0, 1, scales)).round_().clamp_(-8, 7)
 
 
 def _same(part: GroupedRows) -> GroupedRows:

@@ -71,7 +71,7 @@ def assert_alike(folder: Path, network: Any, *, kept: bool) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_network_computes_what_transformers_computes_with_the_files_numbers(name: str, tmp_path: Path) -> None:
-    network = make_network("llama", head_dim=32, intermediate_size=192)
+    network = make_network("llama", head_dim=32, intermediate_size=192, num_hidden_layers=2)
     write_checkpoint(network, KEPT[name], tmp_path)
     assert_alike(tmp_path, network, kept=True)
 
@@ -92,7 +92,7 @@ WIDENED: dict[str, Format] = {
 
 @pytest.mark.parametrize("name", WIDENED)
 def test_what_the_kernels_have_no_form_of_is_widened(name: str, tmp_path: Path) -> None:
-    network = make_network("llama", head_dim=32, intermediate_size=192)
+    network = make_network("llama", head_dim=32, intermediate_size=192, num_hidden_layers=2)
     write_checkpoint(network, WIDENED[name], tmp_path)
     assert_alike(tmp_path, network, kept=False)
 
