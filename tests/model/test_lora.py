@@ -22,8 +22,13 @@ from tests.tiny.adapters import make_adapter
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
 
 RANK = 16
-VARIANTS = ["llama-gqa", *(name for name in tiny.VARIANTS if name.split("-")[0] != "llama" and "long" not in name)]
-"""Kinds of checkpoints; what is left out differs from these in nothing that an adapter changes."""
+NAMED_APART = "nomic_bert"
+"""The kind whose modules transformers names otherwise than the files name their tensors."""
+VARIANTS = [
+    "llama-gqa",
+    *(name for name in tiny.VARIANTS if name.split("-")[0] != "llama" and "long" not in name and name != NAMED_APART),
+]
+"""Kinds of checkpoints; what else is left out differs from these in nothing that an adapter changes."""
 
 
 def run(
@@ -69,6 +74,13 @@ def test_a_mixed_batch_equals_peft_and_each_row_alone(name: str, tmp_path: Path)
         alone = run(model, prompts[i : i + 1], encoded[i : i + 1], [adapter])[0]
         assert torch.equal(found[i], alone)
     assert not torch.allclose(found[0], run(model, prompts[:1], encoded[:1], [None])[0], atol=1e-2)
+
+
+def test_modules_that_have_other_names_than_the_files_are_refused(tmp_path: Path) -> None:
+    folder = tiny.make_variant(NAMED_APART, tmp_path / "model")
+    make_adapter(folder, tmp_path / "adapter", 0, fan_in_fan_out=False)
+    with pytest.raises(ModelLoadError, match="14 modules are no matrices of this network's blocks"):
+        load_adapter(tmp_path / "adapter", load(folder), max_rank=RANK)
 
 
 @torch.no_grad()
