@@ -5,9 +5,9 @@ Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower th
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
 of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
 cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
-`experts.{e}.` gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`,
-absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares
-`embed`. Every matrix is [out, in], every table [entries, width].
+`experts.{e}.` gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
+`head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
+shares `embed`. Every matrix is [out, in], every table [entries, width].
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,5 @@
 """Computes the small steps between matrix products, row by row: norms, gates, soft caps, rotation and writing to the
-cache.
+cache, and finds the largest number of a row.
 
 A row has the same bits whatever rows are next to it, at every level of CPU and on any number of threads. Arithmetic is
 float32, rounded to nearest even where a result is stored.
@@ -122,3 +122,17 @@ def rotate_and_store(
         q.data_ptr(), keys.data_ptr(), values.data_ptr(),
     )  # fmt: skip
     return q
+
+
+def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first index of the largest number in each row of x [T, V], [T] int64, and that number, [T] float32.
+
+    If a row holds a NaN, it is the first of them.
+    """
+    kind = check_numbers("x", x, 2)
+    num_rows, width = x.shape
+    if width == 0:
+        raise ValueError("x has rows of 0 numbers; at least 1 is accepted")
+    places, numbers = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows)
+    kernels().call(f"argmax_{kind}", "pllpp", x.data_ptr(), num_rows, width, places.data_ptr(), numbers.data_ptr())
+    return places, numbers

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.kernels import search
+from model.kernels import rows as row_kernels
 from model.kernels.choice import AUTO, KernelConfig
 
 BLOCK = 64
@@ -41,7 +41,7 @@ def argmax(x: Tensor, kernels: KernelConfig = AUTO) -> Tensor:
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
     if _has_kernel(x, kernels):
-        return search.argmax(x)[0]
+        return row_kernels.argmax(x)[0]
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
         return x.argmax(-1)
@@ -58,7 +58,7 @@ def argmax(x: Tensor, kernels: KernelConfig = AUTO) -> Tensor:
 def largest(x: Tensor, kernels: KernelConfig = AUTO) -> tuple[list[int], list[float]]:
     """Return the ids that `argmax` finds in the rows of x, and the values there."""
     if _has_kernel(x, kernels):
-        ids, numbers = search.argmax(x)
+        ids, numbers = row_kernels.argmax(x)
         return ids.tolist(), numbers.tolist()
     found = argmax(x, kernels)
     return found.tolist(), x.gather(1, found[:, None])[:, 0].tolist()

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import transformers
 
-from tests.tiny.families import CONTEXT, FAMILIES, ROPE_VARIANTS, VARIANTS, Family
+from tests.tiny.families import CONTEXT, FAMILIES, ROPE_VARIANTS, Family
 from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
+from tests.tiny.variants import VARIANTS
 
 __all__ = [
     "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS", "ROPE_VARIANTS",

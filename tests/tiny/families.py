@@ -1,6 +1,4 @@
-"""The families, as transformers builds them: their sizes, and the variants that the tests cover. It knows no
-tensors.
-"""
+"""The families, as transformers builds them: and their sizes. It knows no tensors."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -140,7 +138,7 @@ _TWO_ROPES = {
     }
 }
 _PARTIAL = _rope("default", partial_rotary_factor=0.25)
-_PHI_LONG = _rope(
+PHI_LONG = _rope(
     "longrope",
     short_factor=_SHORT[:6],
     long_factor=_LONG[:6],
@@ -314,58 +312,3 @@ FAMILIES: dict[str, Family] = {
         table=0.15,  # scaled by sqrt(d), and not normed
     ),
 }
-
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama-gqa": ("llama", {"num_key_value_heads": 2}),
-    "llama-mqa-untied": ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": False}),
-    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2, "head_dim": 20}),
-    "llama-gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh", "head_dim": None}),
-    **{f"llama-{name}": ("llama", options) for name, options in ROPE_VARIANTS.items()},
-    "mistral": ("mistral", {}),
-    "qwen2": ("qwen2", {}),
-    "qwen2-window": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1, "tie_word_embeddings": False},
-    ),
-    "qwen3": ("qwen3", {}),
-    "qwen3_moe": ("qwen3_moe", {"tie_word_embeddings": False}),
-    "smollm3": ("smollm3", {}),
-    "granite": ("granite", {"attention_bias": True}),
-    "gemma2": ("gemma2", {}),
-    "gemma3": ("gemma3", {}),
-    "embedding_gemma": ("embedding_gemma", {}),
-    "phi3": ("phi3", {"tie_word_embeddings": False}),
-    "phi3-long": (
-        "phi3",
-        {"sliding_window": WINDOW, "hidden_size": 64, "original_max_position_embeddings": 32, **_PHI_LONG},
-    ),
-    "olmo2": ("olmo2", {}),
-    "olmo3": ("olmo3", {"layer_types": ["sliding_attention", "full_attention"]}),
-    "gpt2": ("gpt2", {}),
-    "gpt2-untied": ("gpt2", {"tie_word_embeddings": False}),
-    "gpt2-relu-unscaled": ("gpt2", {"activation_function": "relu", "scale_attn_weights": False, "n_inner": None}),
-    "gpt_neox": ("gpt_neox", {"tie_word_embeddings": False}),
-    "gpt_neox-sequential": ("gpt_neox", {"use_parallel_residual": False}),
-    "opt": ("opt", {}),
-    "opt-post": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 20}),
-    "bert": ("bert", {}),
-    "roberta": ("roberta", {}),
-    "distilbert": ("distilbert", {}),
-    "mpnet": ("mpnet", {}),
-    "modernbert": ("modernbert", {}),
-    "modernbert-biases": (
-        "modernbert",
-        {
-            **{"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_attention_heads": 2},
-            **{"classifier_bias": True, "classifier_activation": "relu", "decoder_bias": False},
-            "tie_word_embeddings": False,
-        },
-    ),
-    "nomic_bert": ("nomic_bert", {}),
-    "t5": ("t5", {}),
-    "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "bart": ("bart", {}),
-    "marian": ("marian", {}),
-}
-"""Family and options of every kind of checkpoint the tests should cover."""

@@ -2,7 +2,7 @@
 // the kernels of the single steps; only the caller differs.
 #include "decoder.h"
 
-#include "products/grouped.h"
+#include "products/grouped_sums.h"
 #include "products/int8.h"
 #include "products/whole_products.h"
 #include "rows.h"

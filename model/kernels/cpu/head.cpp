@@ -1,6 +1,6 @@
 // The head's product searched as it is made: no logits are written, nor read again.
 #include "level.h"
-#include "products/grouped.h"
+#include "products/grouped_sums.h"
 #include "products/whole_products.h"
 
 namespace LEVEL {

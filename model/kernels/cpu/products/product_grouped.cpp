@@ -1,5 +1,5 @@
 // Whole products of rows with weights whose inputs share scales in groups, and how a weight is laid (see grouped.h).
-#include "products/grouped.h"
+#include "products/grouped_sums.h"
 #include "products/whole_products.h"
 
 namespace LEVEL {

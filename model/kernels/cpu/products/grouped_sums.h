@@ -1,0 +1,214 @@
+// Sums of products of rows with blocks of weights whose inputs share scales in groups (see grouped.h).
+#pragma once
+
+#include "products/grouped.h"
+
+namespace LEVEL {
+namespace grouped {
+
+constexpr long FEW_INPUTS = 128;   // that few rows pass over at once: 16 or 32 KB of what was written out
+constexpr long MANY_INPUTS = 512;  // that many rows pass over at once
+#if defined(__AVX512F__)
+constexpr int FUSED_ROWS = ROWS_TOGETHER;  // up to which numbers are not written out: their sums stay in registers
+#else
+constexpr int FUSED_ROWS = 1;
+#endif
+
+#if defined(__AVX512BF16__)
+template <class Form>
+constexpr bool SUMS_FIRST = __is_same(Form, Paired);
+#else
+template <class Form>
+constexpr bool SUMS_FIRST = false;
+#endif
+
+// Calls use(Index<rows>()), for 1 <= rows <= R.
+template <int R = ROWS_TOGETHER, class F>
+ALWAYS_INLINE void with_rows(long rows, F use) {
+  if constexpr (R > 1)
+    if (rows < R) return with_rows<R - 1>(rows, use);
+  use(Index<R>());
+}
+
+// Rows x [count], `stride` apart, as a form takes them; for Paired with the sums of their numbers, of 16 each, by which
+// mins are multiplied.
+template <class Form>
+struct Rows {
+  const typename Form::Number* x;
+  long stride, count;
+  const float* sums = nullptr;  // [count][K / 16]
+
+  Rows(const typename Form::Number* x, long stride, long count, long K) : x(x), stride(stride), count(count) {
+    if constexpr (SUMS_FIRST<Form>) {
+      float* of_rows = scratch<Rows, float>(count * (K / LANES));
+      sums = of_rows;
+      for (long r = 0; r < count; ++r)
+        for (long k = 0; k < K; k += LANES) *of_rows++ = sum_of_lanes(load(x + r * stride + k));
+    }
+  }
+};
+
+// Calls pass(first, Index<count>()) for rows some at a time, as many as there is room for in registers.
+template <class F>
+ALWAYS_INLINE void each_pass(long rows, F pass) {
+  const long passes = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+  for (long i = 0; i < passes; ++i) {
+    const long first = i * rows / passes;
+    with_rows((i + 1) * rows / passes - first, [&](auto count) { pass(first, count); });
+  }
+}
+
+// Goes on with the sums [R][64] of few rows x, or begins them, by a group, whose numbers are not written out.
+template <int BITS, int R>
+void add_numbers(const float* x, long stride, const Grouping& all, const Group& group, const Table& table, bool begins,
+                 float* sums) {
+  Vector t[R][VECTORS];
+  unrolled<R>([&](auto r) {
+    unrolled<VECTORS>([&](auto v) { t[r][v] = begins ? zeros() : load(sums + r * BLOCK + v * LANES); });
+  });
+  const uint8_t* at = group.codes;
+  for (long k = 0; k < all.group; k += OCTET, at += octet_bytes(BITS)) {
+    fetch_octet(at, BITS);
+    unrolled<OCTET>([&]<int I>(Index<I>) {
+      unrolled<VECTORS>([&](auto v) {
+        const Octet<BITS> octet(at, v, table);
+        const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
+        unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+      });
+    });
+  }
+  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
+}
+
+#if defined(__AVX512BF16__)
+// The values of pair J of an octet's inputs, of 16 outputs; bfloat16 holds them. table: the 16 values, twice, as of the
+// five bits that choose a word the fifth is the next code's.
+template <int BITS, int J>
+ALWAYS_INLINE __m512bh pair_of_values(const uint8_t* octet, int v, __m512i table) {
+  if constexpr (BITS == 4) {
+    Words codes;
+    memcpy(&codes, octet + v * LINE, sizeof codes);
+    return (__m512bh)_mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)(codes >> 4 * J), table);
+  } else {
+    const auto* codes = reinterpret_cast<const int8_t*>(octet) + 2 * J * BLOCK + v * LANES;
+    const Words even = (Words)load_whole(codes).part[0], odd = (Words)load_whole(codes + BLOCK).part[0];
+    return (__m512bh)(even >> 16 | odd);
+  }
+}
+
+// Goes on with the sums [R][64] of rows x, or begins them, by a group: values(octet, pair, v) gives a pair of its
+// values, of which sums are made that the scales are multiplied by. So no number of the weight is rounded.
+template <int R, class V>
+void add_group(const Rows<Paired>& rows, long first_row, long first_input, long K, const Grouping& all, const Group& group,
+               V values, float* sums) {
+  const bfloat16* x = rows.x + first_row * rows.stride + first_input;
+  Vector t[R][VECTORS];
+  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { t[r][v] = zeros(); }); });
+  for (long octet = 0; octet < all.group / OCTET; ++octet, x += OCTET)
+    unrolled<OCTET / 2>([&](auto pair) {
+      __m512bh weights[VECTORS];
+      unrolled<VECTORS>([&](auto v) { weights[v] = values(octet, pair, v); });
+      int32_t pairs[R];
+      unrolled<R>([&](auto r) { memcpy(&pairs[r], x + r * rows.stride + 2 * pair, sizeof pairs[r]); });
+      Paired::add(pairs, weights, t);
+    });
+  unrolled<R>([&](auto r) {
+    float* to = sums + (first_row + r) * BLOCK;
+    float of_row = 0;
+    if (all.has_min) {
+      const float* parts = rows.sums + (first_row + r) * (K / LANES) + first_input / LANES;
+      for (long i = 0; i < all.group / LANES; ++i) of_row += parts[i];
+    }
+    unrolled<VECTORS>([&](auto v) {
+      Vector sum = first_input == 0 ? zeros() : load(to + v * LANES);
+      if (all.has_min) sum = fma(group.mins[v], of_row, sum);
+      store(to + v * LANES, fma(group.scales[v], t[r][v], sum));
+    });
+  });
+}
+
+// sums [rows][64] = rows times a block. Many rows share what is looked up of a group.
+template <int BITS, class F>
+void sum_of_groups(const Rows<Paired>& rows, const uint8_t* block, long K, float* sums, F finish) {
+  const Grouping all = grouping_of(block);
+  alignas(64) uint16_t words[32];
+  for (int i = 0; i < 32; ++i) store_one(words + i, float(all.values[i % 16]));
+  const __m512i table = _mm512_load_si512(words);
+  alignas(64) Word kept[FEW_INPUTS / 2 * BLOCK];
+  for (long k = 0; k < K; k += all.group) {
+    Group group;
+    read_group(block, all, k / all.group, group);
+    const auto looked_up = [&](long octet, auto pair, auto v) {
+      const uint8_t* at = group.codes + octet * octet_bytes(BITS);
+      if (pair == 0) __builtin_prefetch(at + AHEAD + v * LINE);
+      if (BITS == 8 && pair == 1) __builtin_prefetch(at + AHEAD + (VECTORS + v) * LINE);
+      return pair_of_values<BITS, pair>(at, v, table);
+    };
+    if (rows.count <= 2 * ROWS_TOGETHER) {
+      each_pass(rows.count, [&](long r, auto some) { add_group<some>(rows, r, k, K, all, group, looked_up, sums); });
+      continue;
+    }
+    for (long octet = 0; octet < all.group / OCTET; ++octet)
+      unrolled<OCTET / 2>([&](auto pair) {
+        unrolled<VECTORS>([&](auto v) {
+          _mm512_store_si512(kept + (octet * OCTET / 2 + pair) * BLOCK + v * LANES, (__m512i)looked_up(octet, pair, v));
+        });
+      });
+    const auto again = [&](long octet, auto pair, auto v) {
+      return (__m512bh)_mm512_load_si512(kept + (octet * OCTET / 2 + pair) * BLOCK + v * LANES);
+    };
+    each_pass(rows.count, [&](long r, auto some) { add_group<some>(rows, r, k, K, all, group, again, sums); });
+  }
+  finish(0, rows.count);
+}
+#endif
+
+// sums [rows][64] = rows, as the form takes them, times a block; `finish` as `sum_block` says.
+template <class Form, class F>
+void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* sums, F finish) {
+  const Grouping all = grouping_of(block);
+  if constexpr (__is_same(Form, Tiled)) {
+#if defined(TILES)
+    Word* written = scratch<Grouping, Word>(K / Form::INPUTS * BLOCK);
+    write_out(block, 0, K / all.group, written);
+    sum_block<Tiled>(rows.x, rows.stride, rows.count, written, K, sums, finish);
+#endif
+#if defined(__AVX512BF16__)
+  } else if constexpr (__is_same(Form, Paired)) {
+    with_bits(all, [&](auto bits) { sum_of_groups<bits>(rows, block, K, sums, finish); });
+#endif
+  } else if (rows.count <= FUSED_ROWS) {
+    const Table table(all);
+    for (long k = 0; k < K; k += all.group) {
+      Group group;
+      read_group(block, all, k / all.group, group);
+      with_bits(all, [&]<int BITS>(Index<BITS>) {
+        with_rows<FUSED_ROWS>(rows.count, [&](auto r) {
+          add_numbers<BITS, r>(rows.x + k, rows.stride, all, group, table, k == 0, sums);
+        });
+      });
+    }
+    finish(0, rows.count);
+  } else {
+    const long some = rows.count <= FEW ? FEW_INPUTS : MANY_INPUTS;
+    float* written = scratch<Grouping, float>(MANY_INPUTS * BLOCK);
+    for (long k = 0; k < K; k += some) {
+      const long inputs = K - k < some ? K - k : some;
+      write_out(block, k / all.group, (k + inputs) / all.group, written);
+      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, nullptr, 0,
+                      k == 0, k + inputs == K, sums, finish);
+    }
+  }
+}
+
+// What makes the sums of rows with a block of the weight, as `multiply_by` asks for it.
+template <class Form>
+auto sums_of_grouped(const void* w, long K) {
+  return [=](const typename Form::Number* x, long count) {
+    const Rows<Form> rows(x, laid_stride<Form>(K), count, K);
+    return [=](long block, float* sums, auto finish) { sum_grouped(rows, block_at(w, block), K, sums, finish); };
+  };
+}
+
+}  // namespace grouped
+}  // namespace LEVEL

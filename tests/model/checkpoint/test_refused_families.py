@@ -1,0 +1,41 @@
+"""What config.json may ask of a family that is not built: refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.checkpoint.folder import ModelLoadError
+from tests.model.checkpoint.test_families import read, sizes_of
+
+REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
+    ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
+    ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
+    ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 10}, r"num_experts_per_tok is 10; at most num_experts \(9\) is ac"),
+    ("Qwen3MoeForCausalLM", {"num_experts": 10**6}, "num_experts is 1000000; at most 100000 in all 6 layers"),
+    ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
+    ("SmolLM3ForCausalLM", {"layer_types": ["sliding_attention"] * 6}, "sliding_attention needs use_sliding_window"),
+    ("GraniteForCausalLM", {"residual_multiplier": 0}, "residual_multiplier is 0; a positive number is expected"),
+    ("Olmo3ForCausalLM", {"rope_theta": 1e6}, "rope_theta is 1000000.0; only 500000.0 is supported"),
+    ("OPTForCausalLM", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False; only True"),
+    ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'abs"),
+    ("BertModel", {"is_decoder": True}, "is_decoder is True; only False"),
+    ("MPNetModel", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets is 16; only 32"),
+    ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish'; supported"),
+    ("BartForConditionalGeneration", {"normalize_before": True}, "normalize_before is True; only False"),
+    ("BartForConditionalGeneration", {"encoder_attention_heads": 5}, "d_model is 32; a multiple of encoder_attention"),
+    ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False; only T"),
+    ("MarianMTModel", {"decoder_vocab_size": 60}, "decoder_vocab_size is 60; only vocab_size"),
+    ("MarianMTModel", {"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; a list of lists of token ids"),
+    ("GPTNeoXForCausalLM", {"rotary_pct": 0.01}, "an even number of the head's 8 dimensions must be rotated, not 0"),
+)
+
+
+@pytest.mark.parametrize(("architecture", "change", "message"), REFUSED)
+def test_what_would_change_the_network_and_is_not_built_is_refused_by_name(
+    tmp_path: Path, architecture: str, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        read(tmp_path, {**sizes_of(architecture), "architectures": [architecture], **change})
+    assert "\n" not in str(caught.value)
