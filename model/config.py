@@ -197,7 +197,7 @@ class ModelConfig:
     @property
     def dense_layers(self) -> tuple[int, ...]:
         """Return the layers that have one mlp."""
-        return tuple(layer for layer in range(self.num_layers) if not self.has_experts(layer))
+        return tuple(range(self.num_layers)) if self.experts is None else self.experts.dense_layers
 
     def rope_of(self, layer: int) -> RopeConfig | None:
         """Return the rotary embedding of a layer, or None if it has none."""

@@ -44,6 +44,13 @@ class GroupedRows:
     values: tuple[int, ...] | None = None
     """The 16 values that codes of 4 bits choose among, each an int8, or None where codes are the values."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError unless all parts have the same rows: kernels trust them."""
+        parts = self.scales, self.mins, self.scale_factors, self.min_factors
+        if any(part is not None and (part.dim() != 2 or len(part) != len(self.codes)) for part in parts):
+            found = [list(part.shape) for part in parts if part is not None]
+            raise ValueError(f"codes are {list(self.codes.shape)}, and scales, mins and factors {found}")
+
     @property
     def shape(self) -> tuple[int, int]:
         """Return (N, K)."""
@@ -70,9 +77,10 @@ class GroupedRows:
         found = [_nearest(part) for part in torch.split(groups.float(), _ROWS_TOGETHER)]
         scales = torch.cat([scales for scales, _ in found])
         if not torch.isfinite(scales).all():
-            raise ValueError(f"int4 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
-        codes = torch.cat([codes for _, codes in found])
-        return cls((codes + 8).to(torch.uint8).flatten(1), scales, values=tuple(range(-8, 8)))
+            raise ValueError(
+                f"int4 cannot hold a weight {list(weight.shape)} with numbers that are not finite or too large"
+            )
+        return cls(torch.cat([codes for _, codes in found]).flatten(1), scales, values=tuple(range(-8, 8)))
 
     def to_dense(self) -> Tensor:
         """Return the numbers [N, K], float32."""
@@ -143,8 +151,8 @@ class QuantizedMatrix:
 
 
 def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales [N, G] float16 and the codes of groups of numbers [N, G, n] float32, which are off by the least
-    sum of squares for any of some scales; a scale that is NaN for what cannot be held.
+    """Return the scales [N, G] float16 and the codes, uint8 of a value plus 8, of groups of numbers [N, G, n] float32,
+    which are off by the least sum of squares for any of some scales; a scale that is NaN for what cannot be held.
     """
     least_number, most = groups.aminmax(dim=2, keepdim=True)
     largest = torch.where(-least_number > most, least_number, most)
@@ -154,7 +162,7 @@ def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
         error = _codes(groups, tried).mul_(tried).sub_(groups).square_().sum(2, keepdim=True)
         scales, least = torch.where(error < least, tried, scales), torch.where(error < least, error, least)
     scales = torch.where(least.isfinite(), scales, torch.nan)
-    return scales[:, :, 0].half(), _codes(groups, scales)
+    return scales[:, :, 0].half(), _codes(groups, scales).add_(8).to(torch.uint8)
 
 
 def _codes(groups: Tensor, scales: Tensor) -> Tensor:

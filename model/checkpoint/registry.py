@@ -157,7 +157,9 @@ def _with_head_of_files(config: ModelConfig, family: Family, folder: Path) -> Mo
     """
     names = tensor_names(folder)
     dense = next(row.sources[0] for row in family.weights.rows if row.name == "head_transform.weight")
-    return config if names is None or dense in names else replace(config, **NO_HEAD)
+    owner = dense.removesuffix("weight")  # it may be stored quantised, in tensors of other names
+    is_there = names is None or any(name.startswith(owner) for name in names)
+    return config if is_there else replace(config, **NO_HEAD)
 
 
 def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:

@@ -33,6 +33,8 @@ Part = Callable[[str, torch.Tensor], torch.Tensor]
 
 _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight")
 """Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
+_WIDENED = (".router.weight", "head_transform.weight")
+"""Endings of small matrices that do not stay quantised."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""
 _TORCH_DTYPES = {
@@ -134,7 +136,7 @@ class WeightFiles:
 
     def read_quantized(self, name: str, dtype: torch.dtype) -> QuantizedMatrix | None:
         """Return a matrix as it is stored quantised, for a network of a dtype, or None if it is not."""
-        if name in _LOOKED_UP:
+        if name in _LOOKED_UP or name.endswith(_WIDENED):
             return None
         weight = self.weights[name]
         entries = [self._entries[self._find(source)] for source in weight.sources]

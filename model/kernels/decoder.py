@@ -1,7 +1,7 @@
 """Runs a decoder's blocks for a few rows in one call, with the bits of its kernels one by one: `cpu/decoder.h`.
 
-Such a step's products take microseconds each, and the Python between them takes as long again. A block is x +=
-out(attention(qkv(norm(x)))), x += down(silu(gate) * up) of gate_up(norm(x)).
+Such a step's products take microseconds each, and the Python between them takes as long again. A block is x += scale *
+out(attention(qkv(norm(x)))), x += scale * down(silu(gate) * up) of gate_up(norm(x)); adapters add to each product.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, B keys to a block of the cache, L layers.
 """
@@ -31,6 +31,7 @@ from model.kernels.decoder_parts import (
     Product,
 )
 from model.kernels.library import kernels
+from model.kernels.products import BlockedWeight
 
 _FLOAT32 = (torch.float32,)
 
@@ -130,6 +131,7 @@ class Decoder:
             out=out.data_ptr(),
             adapted=ctypes.addressof(adapters),
             num_adapted=len(adapters),
+            max_rank=max((changes.max_rank for _, changes in adapted), default=0),
             num_items=len(rows.items.array),
             num_rows=num_rows,
             width=self.width,
@@ -153,6 +155,8 @@ class Decoder:
         for n, (own, layer) in enumerate(zip(layers, self._layers, strict=True)):
             for name, change in own.items():
                 product, rank = getattr(layer, name), change.down.weight.num_outputs
+                if not all(isinstance(each.weight, BlockedWeight) for each in (change.down, change.up)):
+                    raise ValueError(f"the change of {name} is quantised; numbers in the stream's dtype are accepted")
                 array[n * len(PRODUCTS) + PRODUCTS.index(name)] = CChange(
                     down=self._product(f"down of {name}", change.down, product.num_inputs, rank),
                     up=self._product(f"up of {name}", change.up, rank, product.num_outputs),
@@ -164,8 +168,10 @@ class Decoder:
         skipped = first_layer * len(PRODUCTS) * ctypes.sizeof(CChange)
         found = (CAdaptedRows * len(adapted))()
         for i, (rows, changes) in enumerate(adapted):
-            if not 0 <= rows.start <= rows.stop <= num_rows or len(changes.array) != len(PRODUCTS) * len(self._layers):
+            if not 0 <= rows.start <= rows.stop <= num_rows:
                 raise ValueError(f"an adapter is of rows {rows.start} to {rows.stop}; there are {num_rows}")
+            if len(changes.array) != len(PRODUCTS) * len(self._layers):
+                raise ValueError(f"an adapter is of another decoder, with {len(changes.array) // len(PRODUCTS)} layers")
             found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)
         return found
 

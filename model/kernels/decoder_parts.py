@@ -67,7 +67,7 @@ class CDecoderStep(ctypes.Structure):
             (name, _POINTER)
             for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out", "adapted")
         ),
-        *((name, _LONG) for name in ("num_items", "num_rows", "width", "num_adapted", "rounds_once")),
+        *((name, _LONG) for name in ("num_items", "num_rows", "width", "num_adapted", "max_rank", "rounds_once")),
         ("eps", ctypes.c_float),
         ("residual_scale", ctypes.c_float),
     )
@@ -125,6 +125,7 @@ class AdapterChanges:
     def __init__(self, array: "ctypes.Array[CChange]", kept: object) -> None:
         """Keep an array [L, 4] of changes, and what its addresses are of."""
         self.array, self._kept = array, kept
+        self.max_rank = max(change.down.num_outputs for change in array)
 
 
 class LayerCaches:

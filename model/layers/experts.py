@@ -36,6 +36,11 @@ class Experts:
         self._experts = experts
         self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
 
+    @property
+    def linears(self) -> list[Linear]:
+        """Return all matrices."""
+        return [self.router, *(linear for expert in self._experts for linear in (expert.up, expert.down))]
+
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
         return self._softmax(logits.to(at_least_float32(logits.dtype))[None])[0]

@@ -114,6 +114,12 @@ class Block:
         return found
 
     @property
+    def matrices(self) -> list[Linear]:
+        """Return all its matrices, those of experts too."""
+        mlp = self.mlp.f
+        return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
+
+    @property
     def one_mlp(self) -> Mlp | None:
         """Return its mlp, or None if it has experts."""
         return self.mlp.f.mlp if isinstance(self.mlp.f, Feedforward) else None

@@ -32,7 +32,9 @@ from model.network.block import Block, Residual
 from model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
-"""Most weights that one call reads, or one layer's: some milliseconds. A key of a head counts as 64."""
+"""Most weights that one call reads, or one layer's: some milliseconds. A key of a head counts as 64; adapters do not
+count.
+"""
 
 MOST_ROWS = 256
 """The most rows of a step that `can_run`: with more, the products take so long that Python's and torch's time is

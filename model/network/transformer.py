@@ -69,7 +69,7 @@ class Transformer:
         """Return the matrices of its blocks and of its head."""
         blocks = [block for stack in (self.encoder, self.decoder) if stack is not None for block in stack.blocks]
         of_head = [each for each in (self.head, self.project_out) if each is not None]
-        return [linear for block in blocks for linear in block.linears.values()] + of_head
+        return [linear for block in blocks for linear in block.matrices] + of_head
 
     @property
     def cache_config(self) -> ModelConfig:

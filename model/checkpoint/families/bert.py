@@ -43,14 +43,14 @@ _ROWS = (
 )
 
 LM_HEAD = masked_head_rows(
-    "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias|lm_head.decoder.bias"
+    "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.decoder.bias|lm_head.bias"
 )
 """The head's rows of RoBERTa and MPNet."""
 _PREDICTIONS = masked_head_rows(
     "cls.predictions.transform.dense",
     "cls.predictions.transform.LayerNorm",
     "cls.predictions.decoder",
-    "cls.predictions.bias|cls.predictions.decoder.bias",
+    "cls.predictions.decoder.bias|cls.predictions.bias",
 )
 
 

@@ -44,7 +44,9 @@ def masked_head_fields(
 
 
 def masked_head_rows(dense: str, norm_name: str, decoder: str, bias: str) -> tuple[WeightRow, ...]:
-    """Return the head's rows of a table, from the names of its parts in the files; `bias` is spelt in full."""
+    """Return the head's rows of a table, from the names of its parts in the files; `bias` is spelt in full: both of
+    its names are in the files of heads that are not tied, and the decoder's is what transformers computes with.
+    """
     return (
         *linear("head_transform", dense, "d d", bias=_has_transform_bias, when=_has_transform),
         *norm("head_norm", norm_name, bias=_has_norm_bias, when=_has_transform),

@@ -1,5 +1,5 @@
-"""Reads Nomic BERT: a BERT with rotary positions, gated feed-forwards and no biases outside its norms and its head
-(Nussbaum et al. 2024, arXiv:2402.01613). Its config.json is spelt as GPT-2's is, or as transformers writes it.
+"""Reads Nomic BERT: a BERT with rotary positions, gated feed-forwards and no biases outside its norms (Nussbaum et al.
+2024, arXiv:2402.01613). Its config.json is spelt as GPT-2's is, or as transformers writes it, whose head has biases.
 """
 
 import re
@@ -29,7 +29,7 @@ _TABLE = WeightMap(
             "cls.predictions.transform.dense",
             "cls.predictions.transform.layer_norm",
             "cls.predictions.decoder",
-            "cls.predictions.bias|cls.predictions.decoder.bias",
+            "cls.predictions.decoder.bias|cls.predictions.bias",
         ),
     ),
     prefixes=("nomic_bert.", "bert."),
@@ -72,12 +72,12 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     length = hf.size("max_trained_positions" if is_stretched else "n_positions", 2048)
     max_model_len = hf.size("max_position_embeddings", length)
     theta = hf.number("rotary_emb_base", 1000.0)
-    activation = hf.activation("hidden_act", "silu")
+    activation, is_first = hf.activation("hidden_act", "silu"), "n_embd" in hf.values
     return ModelConfig(
         **common,
         **heads.fields(),
         **{**encoder_fields(), **dict.fromkeys(_UNLIKE_BERT, False)},
-        **masked_head_fields(hf, common, activation),
+        **masked_head_fields(hf, common, activation, transform_bias=not is_first, bias=not is_first),
         vocab_size=hf.size("vocab_size", 30528),
         num_layers=hf.size(names["num_hidden_layers"], 12),
         intermediate_size=hf.size(names["intermediate_size"], 3072),

@@ -62,7 +62,7 @@ def _read_experts(hf: Fields) -> ExpertsConfig:
     num_chosen, step = hf.size("num_experts_per_tok", 8), hf.size("decoder_sparse_step", 1)
     if num_chosen > num_experts:
         raise hf.refuse("num_experts_per_tok", f"at most {name} ({num_experts}) is accepted")
-    dense = hf.ids("mlp_only_layers")
+    dense = frozenset(hf.ids("mlp_only_layers"))
     return ExpertsConfig(
         num_experts=num_experts,
         num_chosen=num_chosen,

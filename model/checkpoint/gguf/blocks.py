@@ -53,7 +53,9 @@ def _cut(data: Tensor, count: int) -> Tensor:
 
 def _nibbles(packed: Tensor) -> Tensor:
     """Return the lower halves of some bytes, then the upper ones: [..., n] uint8 -> [..., 2 n]."""
-    eight = packed.contiguous().view(torch.int64)  # bytes at a time
+    eight = packed.clone(memory_format=torch.contiguous_format).view(
+        torch.int64
+    )  # bytes at a time, from a multiple of 8
     return torch.stack([eight & _NIBBLE, eight >> 4 & _NIBBLE], -2).view(torch.uint8).flatten(-2)
 
 

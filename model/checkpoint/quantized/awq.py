@@ -26,7 +26,8 @@ def read_matrix(parts: Parts) -> StoredTensor:
     zeros = parts.tensor("qzeros", ("I32",), num_groups, num_outputs // 8)
 
     def read() -> GroupedRows:
-        return affine_rows(_turned(codes.read()), _turned(zeros.read()), scales.read().T.contiguous(), 4)
+        of_groups = _turned(zeros.read()), scales.read().view(num_groups, -1).T.contiguous()
+        return affine_rows(_turned(codes.read()), *of_groups, 4)
 
     return parts.grouped((num_outputs, num_inputs), read)
 

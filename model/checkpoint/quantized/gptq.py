@@ -31,7 +31,7 @@ def read_matrix(parts: Parts) -> StoredTensor:
 
     def read() -> GroupedRows:
         words = zeros.read() + (_ONES[bits] if parts.scheme.is_less_one else 0)
-        of_groups = unpacked(words, bits).T.contiguous(), scales.read().T.contiguous()
+        of_groups = unpacked(words, bits).T.contiguous(), scales.read().view(num_groups, -1).T.contiguous()
         groups = read_groups()
         if groups is not None:
             of_groups = of_groups[0][:, groups], of_groups[1][:, groups]

@@ -1,8 +1,8 @@
 """Reads matrices of 4-bit floating-point numbers, e2m1, of which 32 inputs share a power of two (OCP Microscaling
 Formats 1.0). Twice such a number is a whole one, so grouped rows hold it.
 
-As gpt-oss names its parts: `weight_blocks` uint8 [out, in / 32, 16], two codes in a byte, the lower half first, and
-`weight_scales` uint8 [out, in / 32]: e, which stands for 2^(e - 127), and 255 for NaN. As compressed-tensors does:
+The method mxfp4: `weight_blocks` uint8 [out, in / 32, 16], two codes in a byte, the lower half first, and
+`weight_scales` uint8 [out, in / 32]: e, which stands for 2^(e - 127), and 255 for NaN. compressed-tensors:
 `weight_packed` uint8 [out, in / 2] and `weight_scale`.
 """
 
@@ -22,7 +22,7 @@ _HALVED = torch.tensor([*(2.0 ** (e - 128) for e in range(255)), torch.nan], dty
 
 
 def read_matrix(parts: Parts) -> StoredTensor:
-    """Return a matrix of gpt-oss's parts as one tensor. Raises ModelLoadError for parts that do not fit."""
+    """Return a matrix of the method's parts as one tensor. Raises ModelLoadError for parts that do not fit."""
     return read_parts(parts, "weight_blocks", "weight_scales", (None, None, GROUP // 2))
 
 

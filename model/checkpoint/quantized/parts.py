@@ -45,7 +45,8 @@ class Parts:
     def scales(
         self, part: str, dtypes: tuple[str, ...], grids: Sequence[tuple[int, int]]
     ) -> tuple[StoredTensor, tuple[int, int]]:
-        """Return a tensor that the matrix needs, and which of some shapes it has; lengths of 1 may be left out.
+        """Return a tensor that the matrix needs, and which of some shapes it has; lengths of 1 may be left out, unless
+        it has another of the shapes as it is.
 
         Raises ModelLoadError if there is none, or one of another kind or shape.
         """
@@ -54,7 +55,7 @@ class Parts:
         wanted = f"{' or '.join(dtypes)} {shapes} is expected for {self.scheme.method}"
         if found is None:
             raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
-        for grid in grids:
+        for grid in sorted(grids, key=lambda grid: grid != found.shape):
             if found.dtype in dtypes and _longer(found.shape) == _longer(grid):
                 return found, grid
         raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")

@@ -90,8 +90,15 @@ def _gptq(fields: Fields) -> Scheme:
     if not all(name.startswith("-") for name in fields.nested("dynamic").values):
         raise fields.refuse("dynamic", "only patterns of modules that are left out, with - in front, are supported")
     bits, group_size = _one_of(fields, "bits", (4, 8)), _one_of(fields, "group_size", _GROUP_SIZES)
-    has_zeros = not fields.flag("sym", False)
-    return Scheme("gptq", (bits,), (group_size,), is_less_one=version == "gptq", has_zeros=has_zeros)
+    is_out_of_order = fields.flag("desc_act", False) and not fields.flag("static_groups", False)
+    return Scheme(
+        "gptq",
+        (bits,),
+        (group_size,),
+        is_less_one=version == "gptq",
+        is_widened=is_out_of_order and group_size != WHOLE_ROW,
+        has_zeros=not fields.flag("sym", False),
+    )
 
 
 _FORMATS = {
@@ -120,17 +127,18 @@ def _compressed(fields: Fields) -> Scheme:
         kind, accepted_bits = _FORMATS[form.values["format"]]
         weights.only("type", kind)
         bits.append(_one_of(weights, "num_bits", accepted_bits))
-        is_widened &= (kind, bits[-1]) == ("float", 8)
+        is_out_of_order = weights.values.get("actorder") in (True, "group", "dynamic")
+        is_widened &= is_out_of_order or (kind, bits[-1]) == ("float", 8)
         has_zeros |= not weights.flag("symmetric", True)
         strategy = weights.values.get("strategy")
         if strategy == "group":
             sizes.append(_one_of(weights, "group_size", _GROUP_SIZES))
-        elif strategy == "block" and kind == "float":
+        elif strategy == "block" and (kind, bits[-1]) == ("float", 8):
             blocks.append(_block(weights, "block_structure"))
         elif strategy in ("channel", "tensor"):
             sizes.append(WHOLE_ROW)
         else:
-            raise weights.refuse("strategy", "supported are group, channel, tensor, and of floats block")
+            raise weights.refuse("strategy", "supported are group, channel, tensor, and of floats of 8 bits block")
     if not bits:
         raise fields.refuse("config_groups", "one or more are expected")
     return Scheme(

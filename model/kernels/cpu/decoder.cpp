@@ -52,6 +52,7 @@ struct Decoder {
   float* queries;    // [R, H, D] of layers without hooks
   void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
+  T* in_rank;        // [R, step.max_rank]: down(x) of the next product's rows x that have an adapter, one after another
   long num_threads;
 
   const AttentionArguments& heads() const { return step.key_ranges[0]; }
@@ -77,8 +78,28 @@ struct Decoder {
     else rms_norm_row(x, static_cast<const X*>(weight), width, step.eps, out);
   }
 
-  // Makes of row r, x [inputs], what the product multiplies, if that is not the row itself.
-  void make_ready(const Product& p, const T* x, long r) const {
+  // The rows with an adapter that row r is one of, if that changes the product `which` of layer n, or null.
+  const AdaptedRows* adapted_with(long n, long which, long r) const {
+    for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each)
+      if (each->first <= r && r < each->end) return change_of(*each, n, which).down.weight ? each : nullptr;
+    return nullptr;
+  }
+  static const Change& change_of(const AdaptedRows& rows, long n, long which) {
+    return rows.changes[n * NUM_PRODUCTS + which];
+  }
+  // Where down(x) of row r is.
+  T* in_rank_of(const AdaptedRows& rows, const Change& change, long r) const {
+    return in_rank + rows.first * step.max_rank + (r - rows.first) * change.down.num_outputs;
+  }
+
+  // Makes of row r, x [inputs], what the product `which` of layer n multiplies, if that is not the row itself, and
+  // what the row's adapter multiplies.
+  void make_ready(long n, long which, const T* x, long r) const {
+    if (const AdaptedRows* rows = adapted_with(n, which, r)) {
+      const Change& change = change_of(*rows, n, which);
+      multiply_rows(change.down, x, 1, {0, blocks_of(change.down)}, in_rank_of(*rows, change, r), 0);
+    }
+    const Product& p = *product_of(layers[n], PRODUCTS[which]);
     const long K = p.num_inputs;
     if (p.form == INT8) {
       uint8_t* digits = static_cast<uint8_t*>(ready) + r * int8::NUM_DIGITS<T> * int8::digit_stride(K);
@@ -144,9 +165,10 @@ struct Decoder {
     return static_cast<const char*>(p.weight) + block * num_bytes;
   }
 
-  // Blocks of y [count, outputs] = x W^T + bias, of rows x as the form takes them.
+  // Blocks of x W^T + bias, of `count` rows x as the form takes them: y [count, columns of these blocks], `width` apart.
   template <class Form>
-  void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y) const {
+  void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y,
+                       long width) const {
     const long K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
     const T* bias = static_cast<const T*>(p.bias);
     float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
@@ -155,7 +177,8 @@ struct Decoder {
       for (long block = blocks.begin; block < blocks.end; ++block) {
         const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
         sum(block_at(p, block), [&](long r, long some) {
-          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE, y + r * N + column, N);
+          store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
+                      y + r * width + column - blocks.begin * BLOCK, width);
         });
       }
     };
@@ -171,29 +194,27 @@ struct Decoder {
     });
   }
 
-  // Adds to blocks of y [R, outputs], a layer's product with rows x [R, inputs], what adapters change of them.
-  void add_changes(long n, long which, const Product& p, const T* x, Share rows, Share blocks, T* y) const {
-    const long N = p.num_outputs, column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
+  // The same of rows as they are.
+  void multiply_rows(const Product& p, const T* x, long count, Share blocks, T* y, long width) const {
+    with_form(p, [&]<class Form>(Form) {
+      multiply_floats<Form>(p, rows_for<Form>(x, count, p.num_inputs), count, blocks, y, width);
+    });
+  }
+
+  // Adds to blocks of y [R, N], the product `which` of layer n, what adapters change of rows.
+  void add_changes(long n, long which, Share rows, Share blocks, T* y, long N) const {
+    const long column = blocks.begin * BLOCK, width = (blocks.end * BLOCK < N ? blocks.end * BLOCK : N) - column;
     for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each) {
       const long first = each->first > rows.begin ? each->first : rows.begin;
       const long count = (each->end < rows.end ? each->end : rows.end) - first;
-      const Change& change = each->changes[n * NUM_PRODUCTS + which];
+      const Change& change = change_of(*each, n, which);
       if (count <= 0 || !change.down.weight) continue;
-      T* in_rank = scratch<InRank, T>(count * change.down.num_outputs);
-      T* added = scratch<Added, T>(count * N);
-      const auto multiply = [&](const Product& of, const T* from, Share some, T* to) {
-        with_form(of, [&]<class Form>(Form) {
-          multiply_floats<Form>(of, rows_for<Form>(from, count, of.num_inputs), count, some, to);
-        });
-      };
-      multiply(change.down, x + first * p.num_inputs, {0, blocks_of(change.down)}, in_rank);
-      multiply(change.up, in_rank, blocks, added);
+      T* added = scratch<Added, T>(count * width);
+      multiply_rows(change.up, in_rank_of(*each, change, first), count, blocks, added, width);
       for (long r = 0; r < count; ++r) {
-        T* to = y + (first + r) * N;
-        const T* from = added + r * N;
-        each_number(end - column, [&]<class V>(long i) {
-          put(to + column + i, take<V>(to + column + i) + take<V>(from + column + i));
-        });
+        T* to = y + (first + r) * N + column;
+        const T* from = added + r * width;
+        each_number(width, [&]<class V>(long i) { put(to + i, take<V>(to + i) + take<V>(from + i)); });
       }
     }
   }
@@ -215,10 +236,10 @@ struct Decoder {
         const auto* from = static_cast<const typename Form::Number*>(ready);
         if constexpr (TAKES_ROWS<Form, T>) from = x;
         from += rows.begin * laid_stride<Form>(p.num_inputs);
-        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N);
+        multiply_floats<Form>(p, from, rows.end - rows.begin, blocks, y + rows.begin * N + blocks.begin * BLOCK, N);
       });
     }
-    add_changes(n, which, p, x, rows, blocks, y);
+    add_changes(n, which, rows, blocks, y, N);
     if (!adds) return;
     const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
     for (long r = rows.begin; r < rows.end; ++r) {
@@ -230,11 +251,11 @@ struct Decoder {
     }
   }
 
-  void gate_row(const DecoderLayer& layer, long r) const {
-    const long width = layer.down.num_inputs;
+  void gate_row(long n, long r) const {
+    const long width = layers[n].down.num_inputs;
     const T* gate = wide + 2 * r * width;
     silu_times_row(gate, gate + width, width, mixed + r * width);
-    make_ready(layer.down, mixed + r * width, r);
+    make_ready(n, 3, mixed + r * width, r);
   }
 
   long num_pieces(long number) const {
@@ -243,7 +264,7 @@ struct Decoder {
       if (const Product* p = product_of(layers[n], phase))
         return row_parts_of(*p) * num_pieces_of(blocks_of(*p), num_threads);
       if (phase == ATTEND) return num_pieces_of(step.num_items, num_threads);
-      if (phase == READY && takes_rows(layers[n].out)) return 0;
+      if (phase == READY && takes_rows(layers[n].out) && step.num_adapted == 0) return 0;
     }
     return num_pieces_of(step.num_rows, num_threads);
   }
@@ -267,14 +288,14 @@ struct Decoder {
       });
     const DecoderLayer& layer = layers[n];
     const LayerMemory& memory = step.memory[n];
-    const auto norm = [&](const void* weight, const Product& next) {
+    const auto norm = [&](const void* weight, long next) {
       each_row([&](long r) {
         norm_row(stream + r * width, weight, width, normed + r * width);
-        make_ready(next, normed + r * width, r);
+        make_ready(n, next, normed + r * width, r);
       });
     };
     switch (phase) {
-      case NORM: return norm(layer.before_attention, layer.qkv);
+      case NORM: return norm(layer.before_attention, 0);
       case QKV: return multiply(n, 0, normed, piece, wide, false);
       case ENTER: return each_row([&](long r) { enter_row(layer, memory, r); });
       case ATTEND: {
@@ -282,11 +303,11 @@ struct Decoder {
         for (long i = items.begin; i < items.end; ++i) attend(layer, memory, step.items[i]);
         return;
       }
-      case READY: return each_row([&](long r) { make_ready(layer.out, mixed + r * layer.out.num_inputs, r); });
+      case READY: return each_row([&](long r) { make_ready(n, 1, mixed + r * layer.out.num_inputs, r); });
       case OUT: return multiply(n, 1, mixed, piece, normed, true);
-      case NORM_MLP: return norm(layer.before_mlp, layer.gate_up);
+      case NORM_MLP: return norm(layer.before_mlp, 2);
       case GATE_UP: return multiply(n, 2, normed, piece, wide, false);
-      case GATE: return each_row([&](long r) { gate_row(layer, r); });
+      case GATE: return each_row([&](long r) { gate_row(n, r); });
       case DOWN: return multiply(n, 3, mixed, piece, normed, true);
     }
   }
@@ -311,7 +332,8 @@ void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep&
                            scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),
                            scratch<Mixed, T>(R * inputs),
                            scratch<Queries, float>(R * step.key_ranges[0].num_heads * step.key_ranges[0].dim),
-                           scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R), lightwell_num_threads()};
+                           scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R),
+                           scratch<InRank, T>(R * step.max_rank), lightwell_num_threads()};
   run_in_order(num_layers * NUM_PHASES + (step.final_norm != nullptr),
              [&](long number) { return decoder.num_pieces(number); },
              [&](long number, long piece) { decoder.fetch(number, piece); },

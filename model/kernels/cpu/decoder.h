@@ -9,7 +9,7 @@
 namespace LEVEL {
 
 // How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, int8.h, and grouped.h for
-// weights that are written out for `Float` or `Dot`.
+// weights that `Float` or `Dot` multiply.
 enum Form : long { FLOAT32, WIDENED, DOT, INT8, GROUPED, GROUPED_DOT };
 
 struct Product {
@@ -55,9 +55,9 @@ struct DecoderStep {
   const LayerMemory* memory;         // [L]
   const void* final_norm;            // [d], or null
   void* out;                         // [R, d] of T: the final-normed rows; may be null where final_norm is
-  const AdaptedRows* adapted;        // [num_adapted]
+  const AdaptedRows* adapted;        // [num_adapted], in order
   long num_items, num_rows, width;   // R, d
-  long num_adapted;
+  long num_adapted, max_rank;        // of the adapters' products
   long rounds_once;                  // 1: norms round after the product with their weights, which are float32
   float eps;                         // of all norms
   float residual_scale;              // of what a product adds to the stream, rounded before it is added

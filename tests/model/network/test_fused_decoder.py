@@ -14,15 +14,18 @@ from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig, RopeConfig
 from model.hooks.hooks import AttentionTap, Hooks, Read
+from model.kernels import library
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
 from model.layers.linear import Linear
 from model.layers.lora import Adapter, LowRank
 from model.loading.loader import build_model, load_model
+from model.network import fused_decoder
 from model.network.fused_decoder import MOST_ROWS, DecodeStep
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 from tests.invariance import num_threads
+from tests.model.kernels.levels import at_level
 from tests.network import CPU
 
 VOCAB_SIZE, CONTEXT, BLOCK_SIZE, NUM_BLOCKS = 50, 400, 32, 40
@@ -199,8 +202,13 @@ def assert_same_bits_in_one_call(case: Case) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attempt", range(8))
-def test_one_call_gives_the_bits_of_the_blocks_one_by_one(attempt: int, dtype: torch.dtype, threads: int) -> None:
-    with num_threads(threads), torch.inference_mode():
+def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
+    attempt: int, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers go in one call, or in one each, as those of large networks do."""
+    if attempt % 2:
+        monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
+    with at_level(library.levels()[attempt % len(library.levels())]), num_threads(threads), torch.inference_mode():
         assert_same_bits_in_one_call(draw_case(dtype, threads))
 
 

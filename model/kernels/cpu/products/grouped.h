@@ -1,10 +1,10 @@
 // Weights whose inputs share scales in groups, as GGUF files and most others with 4 bits have them. They stay so in
-// memory, and some inputs of a block at a time are written out as the forms of products.h want them.
+// memory, and are multiplied as they are read, or some inputs of a block at a time are written out (see grouped_sums.h).
 //
 // A number is scale * value + min. Its value is a code of 8 bits with a sign, or one of a block's 16 values, which a
 // code of 4 bits chooses. Scale and min are float16 or bfloat16 numbers, which the inputs of a superblock share; where
 // groups of a superblock differ, each has whole numbers by which these are multiplied. Every product here but the last
-// sum is exact in float32, so a number is what whoever made the file meant, rounded once.
+// sum is exact in float32, so a number that is written out is what whoever made the file meant, rounded once.
 //
 // A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
 // one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 scales, then 64 mins
