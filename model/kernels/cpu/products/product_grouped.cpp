@@ -117,6 +117,7 @@ EXPORT(void, pack_grouped)
   grouped::Grouping all;
   memcpy(&all, grouping, sizeof all);
   const long bytes = grouped::HEAD + K / all.superblock * all.superblock_bytes();
+  prefer_large_pages(w + begin, (N + BLOCK - 1) / BLOCK * bytes);
   parallel((N + BLOCK - 1) / BLOCK, [&](long b) {
     const long n = b * BLOCK, scale = n * (K / all.superblock), factor = n * (K / all.group);
     const Source from{codes + n * K, scales + scale, mins ? mins + scale : nullptr,
