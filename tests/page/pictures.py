@@ -12,31 +12,39 @@ from benchmarks.processes import ROOT, serve
 from tests.page.conftest import settle
 
 FOLDER = ROOT / "docs" / "pictures"
-TEXT = "Once upon a time there was a little girl who lived with her grandmother in a house in the wood."
-# name: the state of the page, light or dark, and what is scrolled to the top
+STORY = "The old fox saw the young fox, and the young fox saw the old"
+QUESTION = "The capital of France is"
+# The head that looks at what came after the same word before, and the one that adds most to the logit of " Paris".
+INDUCTION = {"text": STORY, "layer": 18, "head": 6, "query": 14, "key": 2}
+PARIS = {"text": QUESTION, "layer": 23, "head": 4, "query": 4, "key": 3}
+# name: the state of the page, light or dark, and the height in pixels, of which the lens needs more for all layers
 PICTURES = {
-    "attention": ({"view": "attention", "layer": 1, "head": 3, "query": 8, "key": 6}, "light", "h1"),
-    "why": ({"view": "why", "layer": 1, "head": 3, "query": 8, "key": 6}, "light", "h1"),
-    "contributions": ({"view": "contributions", "layer": 4, "head": 7, "query": 8, "key": 6}, "dark", "h1"),
-    "lens": ({"view": "lens", "query": 8}, "dark", "h1"),
+    "attention": ({"view": "attention", **INDUCTION}, "light", 820),
+    "why": ({"view": "why", **INDUCTION}, "light", 820),
+    "contributions": ({"view": "contributions", **PARIS, "contributions_target": " Paris"}, "dark", 820),
+    "lens": (
+        {"view": "lens", "text": "The Eiffel Tower is in the city of", "query": 8, "lens_target": " Paris"},
+        "dark",
+        1010,
+    ),
 }
 
 
 def draw() -> None:
     """Write each picture as a PNG of 200 colours."""
     FOLDER.mkdir(exist_ok=True)
-    with serve(["--served-model-name", "fables"]) as server, sync_playwright() as playwright:
+    with serve(["smollm2", "--served-model-name", "smollm2"]) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        for name, (state, scheme, start) in PICTURES.items():
+        for name, (state, scheme, height) in PICTURES.items():
             page = browser.new_page(
-                viewport={"width": 1180, "height": 820}, color_scheme="dark" if scheme == "dark" else "light"
+                viewport={"width": 1180, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
             )
-            page.goto(f"{server.url}/#{urlencode({**state, 'text': TEXT})}")
+            page.goto(f"{server.url}/#{urlencode(state)}")
             page.locator(f"#view-{name} h1").wait_for()
             settle(page)
             page.wait_for_timeout(1000)  # what follows from the first answers is asked, canvases are drawn
             settle(page)
-            page.locator(start).first.evaluate("element => element.scrollIntoView()")
+            page.locator("h1").first.evaluate("element => element.scrollIntoView()")
             page.wait_for_timeout(300)
             picture = Image.open(io.BytesIO(page.screenshot()))
             picture.convert("RGB").quantize(200).save(FOLDER / f"{name}.png", optimize=True)
