@@ -1,5 +1,7 @@
 """Networks in GGUF files against `transformers`: every architecture, every format, and files that are broken."""
 
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,29 @@ def test_what_is_no_gguf_file_is_named(tmp_path: Path) -> None:
         (tmp_path / "a.gguf").write_bytes(content)
         with pytest.raises(ModelLoadError, match=said):
             resolve(str(tmp_path / "a.gguf"))
+
+
+def test_a_folder_is_made_once_whoever_asks_for_it_at_the_same_time(tmp_path: Path) -> None:
+    write_gguf(make_network("llama"), "llama", Type.Q8_0, tmp_path / "a.gguf")
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(lambda _: resolve(str(tmp_path / "a.gguf")), range(8)))
+    (folder,) = found
+    assert read_config(folder).num_layers
+    assert list(folder.parent.iterdir()) == [folder]  # nothing half-made is left
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720], ids=oct)
+def test_a_folder_is_not_made_where_others_may_write(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user could leave a model there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write_gguf(make_network("llama"), "llama", Type.Q8_0, tmp_path / "a.gguf")
+    first = resolve(str(tmp_path / "a.gguf"))
+    first.parent.chmod(mode)
+    second = resolve(str(tmp_path / "a.gguf"))
+    assert second != first
+    assert second.name == first.name
+    second.parent.chmod(mode)
+    with pytest.raises(ModelLoadError, match=r"others can write to .*; set XDG_CACHE_HOME or TMPDIR"):
+        resolve(str(tmp_path / "a.gguf"))
