@@ -68,6 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
             weights = load_weights(Path(folder), config, torch.bfloat16)
         with fake_card():
             model = on_card(config, weights, batch_invariant=options.batch_invariant)
+            if model.decoder is not None and model.decoder.triton_step is None:
+                print(f"{name:24} block by block: it has no budget")  # a mixture of experts
+                continue
             for what, budget, run in steps(model):
                 if options.batch_invariant:
                     budget = replace(budget, launches=budget.launches + SPLIT_PRODUCTS)
