@@ -38,7 +38,8 @@ def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == header.metadata["general.architecture"])
     names = gguf.get_tensor_name_map(arch, config.num_layers)
     with path.open("rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # Nothing is written: torch warns of memory that cannot be.
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     bytes_of_file = np.frombuffer(memory, np.uint8)  # keeps the mapping
     left = {name: entry for name, entry in header.tensors.items() if name not in _WITHOUT_WEIGHTS}
     found: dict[str, StoredTensor] = {}
@@ -86,7 +87,7 @@ def _stored(
 
     def rows() -> Tensor:
         data = bytes_of_file[entry.offset : entry.offset + entry.num_bytes]
-        return torch.from_numpy(data.copy()).view(num_rows, -1)
+        return torch.from_numpy(data).view(num_rows, -1)
 
     def grouped() -> GroupedRows:
         found = grouped_rows(rows(), entry.type, width)
