@@ -31,7 +31,7 @@ from model.kernels.decoder_parts import (
     Product,
 )
 from model.kernels.library import kernels
-from model.kernels.products import BlockedWeight
+from model.kernels.products import BLOCK, BlockedWeight
 
 _FLOAT32 = (torch.float32,)
 
@@ -151,17 +151,20 @@ class Decoder:
         """Return what an adapter changes, for `run`: of each layer some of `PRODUCTS`. Raises ValueError for a change
         that does not fit its product.
         """
-        array = (CChange * (len(PRODUCTS) * len(self._layers)))()
+        array, kept = (CChange * (len(PRODUCTS) * len(self._layers)))(), []
         for n, (own, layer) in enumerate(zip(layers, self._layers, strict=True)):
             for name, change in own.items():
                 product, rank = getattr(layer, name), change.down.weight.num_outputs
                 if not all(isinstance(each.weight, BlockedWeight) for each in (change.down, change.up)):
                     raise ValueError(f"the change of {name} is quantised; numbers in the stream's dtype are accepted")
+                ranks = _ranks_of(change.up.weight.to_dense())
+                kept.append(ranks)
                 array[n * len(PRODUCTS) + PRODUCTS.index(name)] = CChange(
                     down=self._product(f"down of {name}", change.down, product.num_inputs, rank),
                     up=self._product(f"up of {name}", change.up, rank, product.num_outputs),
+                    ranks=ranks.data_ptr(),
                 )
-        return AdapterChanges(array, [*layers])
+        return AdapterChanges(array, [*layers, *kept])
 
     def _adapted(self, adapted: Sequence[tuple[slice, AdapterChanges]], first_layer: int, num_rows: int) -> Any:
         """Return the rows that have adapters as the kernels take them."""
@@ -252,3 +255,14 @@ class Decoder:
             num_inputs=num_inputs,
             num_outputs=num_outputs,
         )
+
+
+def _ranks_of(up: Tensor) -> Tensor:
+    """Return the ranks first <= k < end whose numbers are not all 0, of each block of outputs of up [N, rank]: int64
+    [blocks, 2]. Parts of one matrix, as queries, keys and values, have ranks of their own.
+    """
+    found = []
+    for block in torch.split(up != 0, BLOCK):
+        used = block.any(0).nonzero()
+        found.append([int(used[0]), int(used[-1]) + 1] if len(used) else [0, 0])
+    return torch.tensor(found)

@@ -44,7 +44,7 @@ class CDecoderLayer(ctypes.Structure):
 class CChange(ctypes.Structure):
     """`Change` of decoder.h."""
 
-    _fields_ = (("down", CProduct), ("up", CProduct))
+    _fields_ = (("down", CProduct), ("up", CProduct), ("ranks", _POINTER))
 
 
 class CAdaptedRows(ctypes.Structure):

@@ -166,9 +166,10 @@ struct Decoder {
   }
 
   // Blocks of x W^T + bias, of `count` rows x as the form takes them: y [count, columns of these blocks], `width` apart.
+  // ranks: as of `Change`, or null; what is 0 of a weight adds nothing to a sum.
   template <class Form>
-  void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y,
-                       long width) const {
+  void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y, long width,
+                       const int64_t* ranks = nullptr) const {
     const long K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
     const T* bias = static_cast<const T*>(p.bias);
     float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
@@ -176,7 +177,7 @@ struct Decoder {
     const auto each_block = [&](auto sum) {
       for (long block = blocks.begin; block < blocks.end; ++block) {
         const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
-        sum(block_at(p, block), [&](long r, long some) {
+        sum(block, [&](long r, long some) {
           store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
                       y + r * width + column - blocks.begin * BLOCK, width);
         });
@@ -185,19 +186,24 @@ struct Decoder {
     if constexpr (!__is_same(Form, Widened))
       if (is_grouped(p)) {
         const grouped::Rows<Form> rows(x, stride, count, K);
-        return each_block([&](const void* w, auto finish) {
-          grouped::sum_grouped(rows, static_cast<const uint8_t*>(w), K, sums, finish);
+        return each_block([&](long block, auto finish) {
+          grouped::sum_grouped(rows, grouped::block_at(p.weight, block), K, sums, finish);
         });
       }
-    each_block([&](const void* w, auto finish) {
-      sum_block<Form>(x, stride, count, static_cast<const Word*>(w), K, sums, finish);
+    each_block([&](long block, auto finish) {
+      const Word* w = reinterpret_cast<const Word*>(block_at(p, block));
+      long first = 0, end = K;
+      if constexpr (!__is_same(Form, Tiled))
+        if (ranks) first = ranks[2 * block] / Form::INPUTS * Form::INPUTS, end = ranks[2 * block + 1];
+      sum_block<Form>(x + first, stride, count, w + first / Form::INPUTS * BLOCK, end - first, sums, finish);
     });
   }
 
   // The same of rows as they are.
-  void multiply_rows(const Product& p, const T* x, long count, Share blocks, T* y, long width) const {
+  void multiply_rows(const Product& p, const T* x, long count, Share blocks, T* y, long width,
+                     const int64_t* ranks = nullptr) const {
     with_form(p, [&]<class Form>(Form) {
-      multiply_floats<Form>(p, rows_for<Form>(x, count, p.num_inputs), count, blocks, y, width);
+      multiply_floats<Form>(p, rows_for<Form>(x, count, p.num_inputs), count, blocks, y, width, ranks);
     });
   }
 
@@ -210,7 +216,7 @@ struct Decoder {
       const Change& change = change_of(*each, n, which);
       if (count <= 0 || !change.down.weight) continue;
       T* added = scratch<Added, T>(count * width);
-      multiply_rows(change.up, in_rank_of(*each, change, first), count, blocks, added, width);
+      multiply_rows(change.up, in_rank_of(*each, change, first), count, blocks, added, width, change.ranks);
       for (long r = 0; r < count; ++r) {
         T* to = y + (first + r) * N + column;
         const T* from = added + r * width;

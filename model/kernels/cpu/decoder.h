@@ -32,7 +32,8 @@ struct DecoderLayer {
 
 // What an adapter adds to a product of its rows: up(down(x)), each rounded as a product of its own. No weight: nothing.
 struct Change {
-  Product down, up;  // inputs to its rank, and that to outputs
+  Product down, up;      // inputs to its rank, and that to outputs
+  const int64_t* ranks;  // [blocks of outputs, 2]: the ranks first <= k < end whose numbers in `up` are not all 0
 };
 // Rows first <= r < end of a step have an adapter.
 struct AdaptedRows {

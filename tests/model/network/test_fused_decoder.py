@@ -132,9 +132,14 @@ def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adap
 
     changed = [each for block in decoder.blocks for each in block.linears.values() if rng.random() < 0.8]
     ranks = {each: rng.choice([1, 7, 16, 70]) for each in changed}
-    return Adapter(
-        {each: LowRank(linear(rank, each.in_features), linear(each.out_features, rank)) for each, rank in ranks.items()}
-    )
+    changes = {}
+    for each, rank in ranks.items():
+        up = torch.randn(each.out_features, rank) / rank**0.5
+        if rng.random() < 0.5:  # two parts, as gate and up, each with ranks of its own
+            row, column = rng.randrange(each.out_features), rng.randrange(rank)
+            up[:row, column:], up[row:, :column] = 0, 0
+        changes[each] = LowRank(linear(rank, each.in_features), Linear(up.to(dtype)))
+    return Adapter(changes)
 
 
 def draw_batch(
