@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         "another one: the KL divergence of its distributions, and how often both have the same likeliest token.",
     )
     perplexity.add_argument("model", nargs="?", metavar="MODEL", help="as `lightwell serve` takes it")
-    add_flags(perplexity, ("dtype", "quantize"))
+    add_flags(perplexity, ("dtype", "quantize", "activations"))
     perplexity.add_argument("--text", metavar="FILE", required=True, help="the text, in UTF-8")
     perplexity.add_argument("--against", metavar="MODEL", help="another model of the same vocabulary; never quantised")
     perplexity.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="most tokens (4096)")
@@ -190,6 +190,7 @@ def perplexity(arguments: argparse.Namespace) -> int:
             against=arguments.against,
             dtype=settings.dtype,
             quantize=settings.quantize,
+            activations=settings.activations,
             max_tokens=arguments.max_tokens,
         )
     except SettingsError as error:

@@ -15,6 +15,7 @@ from model.batch import Batch, Span
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
+from model.kernels.choice import ActivationChoice, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.tokenization.tokenizer import Tokenizer, TokenizerError
@@ -67,7 +68,9 @@ class Comparison:
 class Scorer:
     """A model that predicts texts."""
 
-    def __init__(self, name: str | None, dtype: str, quantize: str) -> None:
+    def __init__(
+        self, name: str | None, dtype: str, quantize: str = "none", activations: ActivationChoice = "dtype"
+    ) -> None:
         """Load a model as `lightwell serve` with these flags does. Raises ModelLoadError if it cannot, or if it does
         not predict text.
         """
@@ -77,7 +80,14 @@ class Scorer:
             raise ModelLoadError(f"{folder} is an {config.kind}; perplexity is of decoders")
         device = resolve_device("auto")
         own = resolve_dtype(dtype, config, device)
-        self.model = load_model(folder, config, own, device, quantize=resolve_quantization(quantize, own, device))
+        self.model = load_model(
+            folder,
+            config,
+            own,
+            device,
+            quantize=resolve_quantization(quantize, own, device),
+            kernels=KernelConfig(activations=activations),
+        )
         try:
             self.tokenizer = Tokenizer.from_folder(folder)
         except TokenizerError as error:
@@ -102,7 +112,14 @@ class Scorer:
 
 
 def measure(
-    model: str | None, text: Path, *, against: str | None, dtype: str, quantize: str, max_tokens: int
+    model: str | None,
+    text: Path,
+    *,
+    against: str | None,
+    dtype: str,
+    quantize: str,
+    activations: ActivationChoice,
+    max_tokens: int,
 ) -> tuple[Score, Score | None, Comparison]:
     """Return the score of a model over the first tokens of a text, the other's, and how they compare.
 
@@ -110,7 +127,8 @@ def measure(
     two tokens; OSError or UnicodeDecodeError for a file that cannot be read.
     """
     written = text.read_text(encoding="utf-8")
-    scorer, other = Scorer(model, dtype, quantize), None if against is None else Scorer(against, dtype, "none")
+    scorer = Scorer(model, dtype, quantize, activations)
+    other = None if against is None else Scorer(against, dtype)
     ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")

@@ -36,7 +36,7 @@ SOME_ROWS_FAILED = 3
 
 _OF_THE_NUMBERS = (
     "dtype", "quantize", "device", "threads", "max_model_len", "block_size", "batch_invariant", "no_batch_invariant",
-    "kernels", "kernel_arithmetic", "no_compile", "max_response_bytes",
+    "kernels", "kernel_arithmetic", "activations", "no_compile", "max_response_bytes",
 )  # fmt: skip
 """Settings of the server that an answer may depend on: they are part of the manifest."""
 _OF_THE_RUN = (

@@ -22,6 +22,10 @@ ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
 """How bfloat16 weights and rows are multiplied: what is fastest on this CPU, widened to float32, or by the CPU's own
 dot products.
 """
+ActivationChoice = Literal["dtype", "int8"]
+"""What rows are rounded to before they are multiplied by weights of 8 or 4 bits: nothing, as they have the network's
+dtype, or 8 bits.
+"""
 
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
 """The names of arithmetics in settings and answers."""
@@ -38,11 +42,13 @@ class KernelConfig:
 
     kernels: KernelChoice = "auto"
     arithmetic: ArithmeticChoice = "auto"
+    activations: ActivationChoice = "dtype"
 
     def __post_init__(self) -> None:
         for name, value, accepted in (
             ("kernels", self.kernels, get_args(KernelChoice)),
             ("kernel_arithmetic", self.arithmetic, get_args(ArithmeticChoice)),
+            ("activations", self.activations, get_args(ActivationChoice)),
         ):
             if value not in accepted:
                 raise ValueError(f"{name} is {value!r}; {', '.join(accepted)} are accepted")
@@ -58,6 +64,8 @@ class KernelConfig:
             raise RuntimeError(f"kernels is 'native', but {_NO_LIBRARY}; 'auto' and 'torch' are accepted")
         if self.kernels == "triton" and not (IS_INTERPRETED or torch.cuda.is_available()):
             raise RuntimeError("kernels is 'triton', but there is no CUDA device; 'auto' and 'torch' are accepted")
+        if self.activations == "int8" and library.levels() and library.kernels().level == "amx":
+            logger.warning("--activations int8 is slower on this CPU than none: its tiles multiply bfloat16 faster")
         if self.kernels in ("torch", "triton") or self.arithmetic != "bf16-dot" or not library.levels():
             return
         if library.kernels().level not in DOT_LEVELS:

@@ -57,6 +57,7 @@ def lay_weight(
     *,
     arithmetic: Arithmetic,
     keep_dtype: bool = False,
+    int8_activations: bool = False,
 ) -> LaidWeight:
     """Copy a weight [N, K], float32 or bfloat16, into the layout that our kernels read.
 
@@ -64,23 +65,25 @@ def lay_weight(
 
     A float32 weight whose numbers bfloat16 holds, such as one of a checkpoint saved in it, is kept in bfloat16, in half
     the memory and with the same bits of every product; unless keep_dtype says not to. Products of a weight kept in
-    bfloat16 with rows of bfloat16 are made by `arithmetic`.
+    bfloat16 with rows of bfloat16 are made by `arithmetic`. int8_activations: whether rows are rounded to 8 bits where
+    the weight is kept in 8 or 4.
 
     Raises ValueError when a weight to be quantised has a number that is not finite, and for fp8, which is for cards.
     """
     if isinstance(weight, QuantizedMatrix):
         parts = weight.read()
         if quantize == "none" and why_not_grouped(parts) is None:
-            return GroupedWeight(parts, weight.dtype, arithmetic)
+            return GroupedWeight(parts, weight.dtype, arithmetic, int8_activations=int8_activations)
         weight = QuantizedMatrix.of(parts, weight.dtype).to_dense()
     weight = weight.contiguous()
     if quantize == "fp8":
         raise ValueError("our kernels have no form of fp8; int8, int4 and none are accepted")
     if quantize == "int4" and weight.shape[1] % LEAST_GROUP == 0:
-        return GroupedWeight([GroupedRows.quantize(weight)], weight.dtype, arithmetic)
+        rounded = [GroupedRows.quantize(weight)]
+        return GroupedWeight(rounded, weight.dtype, arithmetic, int8_activations=int8_activations)
     if quantize in ("int8", "int4"):
         rows = Int8Rows.quantize(weight)
-        return Int8BlockedWeight(rows.values, rows.scales, weight.dtype)
+        return Int8BlockedWeight(rows.values, rows.scales, weight.dtype, int8_activations=int8_activations)
     if weight.dtype == torch.float32 and not keep_dtype and is_exact_in_bfloat16(weight):
         return BlockedWeight(weight.bfloat16(), row_dtype=torch.float32)
     return BlockedWeight(weight, arithmetic)

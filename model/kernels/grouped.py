@@ -18,8 +18,10 @@ from model.quantized import GroupedRows
 
 _LINE = 64
 """Bytes that a block's grouping takes."""
-_FORM, _DOT_FORM = 4, 5
+_FORM, _DOT_FORM, _BYTES_FORM = 4, 5, 6
 """`Form` of `cpu/decoder.h`."""
+_ROUNDS_TO_BYTES = 2
+"""The arithmetic of `product_grouped.cpp` that rounds rows to bytes."""
 GROUPS = (16, 32, 64, 128)
 """The numbers of inputs that may share a factor, or a scale where there are none."""
 SCALES = (torch.float16, torch.bfloat16)
@@ -50,16 +52,24 @@ def why_not_grouped(parts: Sequence[GroupedRows]) -> str | None:
 class GroupedWeight:
     """A weight [N, K] of rows of one or several kinds, in the layout that the kernels read."""
 
-    def __init__(self, parts: Sequence[GroupedRows], row_dtype: torch.dtype, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self,
+        parts: Sequence[GroupedRows],
+        row_dtype: torch.dtype,
+        arithmetic: Arithmetic,
+        *,
+        int8_activations: bool = False,
+    ) -> None:
         """Copy the rows. row_dtype: float32 or bfloat16, of the rows that the weight is to multiply. arithmetic: of
-        bfloat16 rows.
+        bfloat16 rows. int8_activations: whether these are rounded to 8 bits first, as `cpu/products/bytes.h` says.
 
         Raises ValueError if there is a reason in `why_not_grouped`.
         """
         reason = why_not_grouped(parts)
         if reason is not None or row_dtype not in SUFFIXES:
             raise ValueError(reason or f"row_dtype is {row_dtype}; float32 or bfloat16 is accepted")
-        self.row_dtype, self._arithmetic = row_dtype, arithmetic
+        self.row_dtype, self._rounds_to_bytes = row_dtype, int8_activations
+        self._arithmetic = _ROUNDS_TO_BYTES if int8_activations else int(arithmetic)
         self.num_outputs, self.num_inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         groupings = [_grouping(part) for part in parts]
         counts = [-(-part.shape[0] // BLOCK) for part in parts]
@@ -87,6 +97,8 @@ class GroupedWeight:
     @property
     def form(self) -> int:
         """Return the weight's form, one of `Form` in decoder.h."""
+        if self._rounds_to_bytes:
+            return _BYTES_FORM
         return _DOT_FORM if self._arithmetic == DOT and self.row_dtype == torch.bfloat16 else _FORM
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -110,28 +122,24 @@ class GroupedWeight:
         float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
         """
         kind = check_product(x, None, None, self.num_inputs, self.num_outputs)
-        return search_product(f"find_largest_grouped_{kind}", self._extra(x), x, self.packed, self.num_outputs)
+        return search_product(f"find_largest_grouped_{kind}", (self._arithmetic,), x, self.packed, self.num_outputs)
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous -> [R, N] of the dtype of x.
 
         bias [N] is of the dtype of x. Only AMX rounds the weight's numbers to bfloat16 first. Dot products of bfloat16
-        multiply the values of its codes, which bfloat16 holds, and everything else its numbers in float32.
+        multiply the values of its codes, which bfloat16 holds, rows rounded to bytes those values as whole numbers, and
+        everything else its numbers in float32.
         """
         kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
         out = x.new_empty(len(x), self.num_outputs)
-        extra = self._extra(x)
         kernels().call(
             f"product_grouped_{kind}",
-            "ppppllll" + "l" * len(extra),
+            "pppplllll",
             *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
-            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], *extra),
+            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], self._arithmetic),
         )
         return out
-
-    def _extra(self, x: Tensor) -> tuple[int, ...]:
-        """Return the argument that the kernels of bfloat16 rows take at the end."""
-        return (int(self._arithmetic),) if x.dtype == torch.bfloat16 else ()
 
 
 def _grouping(part: GroupedRows) -> _Grouping:

@@ -15,6 +15,8 @@ from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
 from model.kernels.products import BLOCK
 
+_FORM, _BYTES_FORM = 3, 7
+"""`Form` of `cpu/decoder.h`."""
 _GROUP, _LINE = 4, 64
 """Inputs that are stored side by side, and the multiple to which they are padded."""
 MOST_INPUTS = 131_071
@@ -26,14 +28,18 @@ _HEADER = 2 * 4 * BLOCK
 class Int8BlockedWeight:
     """A weight [N, K] in int8 with one scale for each output, in the layout that the kernels read."""
 
-    form = 3
-    """`Form` of `cpu/decoder.h`."""
-
-    def __init__(self, values: Tensor, scales: Tensor, row_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        scales: Tensor,
+        row_dtype: torch.dtype = torch.float32,
+        *,
+        int8_activations: bool = False,
+    ) -> None:
         """Make the weight values [N, K] int8 times scales [N] float32; both are copied. row_dtype: of the rows that it
-        is to multiply.
+        is to multiply. int8_activations: whether these are rounded to 8 bits first, with one scale for each row.
         """
-        self.row_dtype = row_dtype
+        self.row_dtype, self._rounds_to_bytes = row_dtype, int8_activations
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape
@@ -44,6 +50,11 @@ class Int8BlockedWeight:
         """The memory, [blocks, bytes of a block]."""
         addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
+
+    @property
+    def form(self) -> int:
+        """Return the weight's form, one of `Form` in decoder.h."""
+        return _BYTES_FORM if self._rounds_to_bytes else _FORM
 
     def values_and_scales(self) -> tuple[Tensor, Tensor]:
         """Return copies of the values and scales that the weight was made from."""
@@ -69,8 +80,8 @@ class Int8BlockedWeight:
         out = x.new_empty(len(x), self.num_outputs)
         kernels().call(
             f"product_int8_{kind}",
-            "ppppllll",
+            "pppplllll",
             *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
-            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation]),
+            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], int(self._rounds_to_bytes)),
         )
         return out

@@ -52,7 +52,13 @@ class Linear:
         """Whether our kernels compute the products."""
         self.weight: Weight
         if self.native:
-            self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
+            self.weight = lay_weight(
+                weight,
+                quantize,
+                arithmetic=kernels.bfloat16_arithmetic(),
+                keep_dtype=keep_dtype,
+                int8_activations=kernels.activations == "int8",
+            )
             return
         assert isinstance(weight, torch.Tensor)
         if quantize == "fp8":

@@ -134,13 +134,18 @@ def load_model(
     little; `quantize`: how to keep the matrices of the blocks and of the head; `progress` is called with (bytes read,
     bytes in all).
 
-    Raises ModelLoadError for a checkpoint that does not fit its config.
+    Raises ModelLoadError for a checkpoint that does not fit its config, and where rows are to be rounded to 8 bits but
+    no weight is kept quantised.
     """
     shares = None if group is None else shares_of(config, group)
     parts = None if shares is None else weight_parts(shares)
     keeps = parts is None and quantize == "none" and kernels.why_not_native(dtype, device) is None
     quantized = dict[str, QuantizedMatrix]()
     weights = load_weights(folder, config, dtype, device, progress, parts, quantized if keeps else None)
+    if kernels.activations == "int8" and quantize == "none" and not quantized:
+        raise ModelLoadError(
+            f"--activations int8: no weight of {folder} is kept in 8 or 4 bits; --quantize int8 and int4 are accepted"
+        )
     context = max_model_len or config.max_model_len
     model = build_model(
         config,

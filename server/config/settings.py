@@ -79,6 +79,12 @@ class Settings:
         types.choice("none", "int8", "int4", "fp8"),
         "Keep matrices in 8 or 4 bits, made on load: smaller and faster. int8 and int4 are for a CPU, fp8 for a GPU.",
     )
+    activations: Literal["dtype", "int8"] = _setting(
+        "dtype",
+        types.choice("dtype", "int8"),
+        "What is multiplied by weights of 8 and 4 bits on a CPU: numbers of --dtype, or rounded to 8 bits, which is "
+        "faster and less exact.",
+    )
     device: str = _setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
     devices: int | Literal["all"] | tuple[int, ...] = _setting(
         1,
@@ -284,24 +290,17 @@ class Settings:
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
         if self.no_compile and self.kernels == "native":
-            raise SettingsError(
-                "--no-compile stands for --kernels torch, and --kernels native contradicts it; give one"
-            )
+            raise SettingsError("--no-compile stands for --kernels torch; --kernels native contradicts it; give one")
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):
             raise SettingsError(
                 f"--max-look-tokens {self.max_look_tokens}, the older name of --max-capture-tokens, contradicts "
                 f"{self.max_capture_tokens}; give one of them"
             )
-        if self.tensor_parallel > 1 and self.devices != 1:
-            raise SettingsError(
-                f"--tensor-parallel {self.tensor_parallel} is of one worker, and --devices {as_text(self.devices)} "
-                "asks for others; --devices 1 is accepted with it"
-            )
-        if self.tensor_parallel > 1 and self.quantize != "none":
-            raise SettingsError(
-                f"--tensor-parallel {self.tensor_parallel} does not go with --quantize {self.quantize}; none is "
-                "accepted with it"
-            )
+        devices, quantize = ("devices", as_text(self.devices), "1"), ("quantize", self.quantize, "none")
+        for name, value, accepted in (devices, quantize, ("activations", self.activations, "dtype")):
+            if self.tensor_parallel > 1 and value != accepted:
+                parallel = f"--tensor-parallel {self.tensor_parallel}"
+                raise SettingsError(f"{parallel} does not go with --{name} {value}; {accepted} is accepted")
         if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
             raise SettingsError(problem)
         if self.worker_timeout == 0:
@@ -335,6 +334,7 @@ class Settings:
             cuda_graphs=self.cuda_graphs,
             kernels=self.engine_kernels,
             kernel_arithmetic=self.kernel_arithmetic,
+            activations=self.activations,
             threads=self.threads,
             adapters=adapter_folders(self.lora),
             max_lora_rank=self.max_lora_rank,

@@ -76,6 +76,8 @@ class EngineConfig:
     """How our kernels multiply bfloat16 numbers: as the CPU does best (auto), widened to float32, or with its own
     dot products (bf16-dot).
     """
+    activations: Literal["dtype", "int8"] = "dtype"
+    """What rows are rounded to before our kernels multiply them by weights of 8 or 4 bits: nothing, or 8 bits."""
     adapters: tuple[AdapterFolder, ...] = ()
     max_lora_rank: int = 64
     """The highest rank of an adapter."""

@@ -29,6 +29,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
         kernels=kernels,
         kernel_level=level,
         kernel_arithmetic=arithmetic,
+        activations=model.kernels.activations,
         num_matrices=len(model.matrices),
         num_grouped=len(grouped),
         grouped_bytes=sum(weight.packed.nbytes for weight in grouped),

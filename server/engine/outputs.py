@@ -95,6 +95,8 @@ class EngineInfo:
     """CPU level that native kernels run at."""
     kernel_arithmetic: str | None = None
     """How native kernels multiply by bfloat16 weights: float32 | bf16-dot."""
+    activations: str = "dtype"
+    """What rows are rounded to before weights of 8 or 4 bits multiply them: dtype (nothing) | int8."""
     num_matrices: int = 0
     """Matrices of the network's blocks and head."""
     num_grouped: int = 0

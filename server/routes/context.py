@@ -102,11 +102,14 @@ class AppContext:
 
     @property
     def compute_dtype(self) -> str | None:
-        """Return the dtype in which the network computes, whatever numbers are sent in, or None if no worker has
-        reported it yet.
+        """Return the dtype in which the network computes, whatever numbers are sent in, after a slash the one to which
+        the rows are rounded that quantised weights multiply, if that is another, or None if no worker has reported it
+        yet.
         """
         info = self.engine_info
-        return None if info is None else info.dtype
+        if info is None:
+            return None
+        return info.dtype if info.activations == "dtype" else f"{info.dtype}/{info.activations}"
 
     @property
     def batch_invariant(self) -> bool | None:

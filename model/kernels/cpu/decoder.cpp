@@ -58,18 +58,26 @@ struct Decoder {
   const AttentionArguments& heads() const { return step.key_ranges[0]; }
   long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
 
-  // use(form) with the form of a product that is not INT8.
+  // use(form) with the form of a product whose weight is not in int8.
   template <class F>
   static auto with_form(const Product& p, F use) {
+    if (p.form == GROUPED_BYTES) return use(Bytes{});
     if constexpr (sizeof(T) < sizeof(float))
       if (p.form == DOT || (p.form == GROUPED_DOT && HAS_DOT)) return use(Dot{});
     if (p.form == FLOAT32 || is_grouped(p)) return use(Float{});
     return use(Widened{});
   }
-  static bool is_grouped(const Product& p) { return p.form == GROUPED || p.form == GROUPED_DOT; }
+  static bool is_grouped(const Product& p) { return GROUPED <= p.form && p.form <= GROUPED_BYTES; }
+  static bool is_int8(const Product& p) { return p.form == INT8 || p.form == INT8_BYTES; }
+  // Calls use(Index<digits>()) with the digits of the rows that an int8 weight is multiplied by.
+  template <class F>
+  static void with_digits(const Product& p, F use) {
+    if (p.form == INT8_BYTES) use(Index<1>());
+    else use(Index<int8::NUM_DIGITS<T>>());
+  }
 
   static bool takes_rows(const Product& p) {
-    return p.form != INT8 && with_form(p, []<class Form>(Form) { return TAKES_ROWS<Form, T>; });
+    return !is_int8(p) && with_form(p, []<class Form>(Form) { return TAKES_ROWS<Form, T>; });
   }
 
   template <class X>
@@ -101,9 +109,10 @@ struct Decoder {
     }
     const Product& p = *product_of(layers[n], PRODUCTS[which]);
     const long K = p.num_inputs;
-    if (p.form == INT8) {
-      uint8_t* digits = static_cast<uint8_t*>(ready) + r * int8::NUM_DIGITS<T> * int8::digit_stride(K);
-      scales[r] = int8::digits_of_row(x, K, digits);
+    if (is_int8(p)) {
+      with_digits(p, [&](auto count) {
+        scales[r] = int8::digits_of_row<count>(x, K, static_cast<uint8_t*>(ready) + r * count * int8::digit_stride(K));
+      });
     } else {
       with_form(p, [&]<class Form>(Form) {
         using Number = typename Form::Number;
@@ -143,7 +152,7 @@ struct Decoder {
 
   // How threads share a product: blocks of columns, and rows where these are too few.
   long blocks_of(const Product& p) const { return (p.num_outputs + BLOCK - 1) / BLOCK; }
-  long rows_of_part(const Product& p) const { return p.form == INT8 ? int8::ROWS : 2 * ROW_STEP; }  // at least
+  long rows_of_part(const Product& p) const { return is_int8(p) ? int8::ROWS : 2 * ROW_STEP; }  // at least
   long row_parts_of(const Product& p) const {
     const long wanted = (num_threads + blocks_of(p) - 1) / blocks_of(p);
     const long most = (step.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
@@ -159,7 +168,7 @@ struct Decoder {
   }
   const char* block_at(const Product& p, long block) const {
     if (is_grouped(p)) return reinterpret_cast<const char*>(grouped::block_at(p.weight, block));
-    const long num_bytes = p.form == INT8      ? int8::block_bytes(p.num_inputs)
+    const long num_bytes = is_int8(p)          ? int8::block_bytes(p.num_inputs)
                            : p.form == FLOAT32 ? p.num_inputs * BLOCK * long(sizeof(float))
                                                : (p.num_inputs + 1) / 2 * BLOCK * long(sizeof(Word));
     return static_cast<const char*>(p.weight) + block * num_bytes;
@@ -190,7 +199,7 @@ struct Decoder {
           grouped::sum_grouped(rows, grouped::block_at(p.weight, block), K, sums, finish);
         });
       }
-    each_block([&](long block, auto finish) {
+    if constexpr (!__is_same(Form, Bytes)) each_block([&](long block, auto finish) {
       const Word* w = reinterpret_cast<const Word*>(block_at(p, block));
       long first = 0, end = K;
       if constexpr (!__is_same(Form, Tiled))
@@ -231,12 +240,14 @@ struct Decoder {
     const Product& p = *product_of(layers[n], PRODUCTS[which]);
     const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
     const long N = p.num_outputs;
-    if (p.form == INT8) {
-      const uint8_t* digits = static_cast<const uint8_t*>(ready);
-      int8::multiply_blocks(digits + rows.begin * int8::NUM_DIGITS<T> * int8::digit_stride(p.num_inputs),
-                            scales + rows.begin, rows.end - rows.begin, p.num_inputs,
-                            static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N, blocks.begin,
-                            blocks.end, y + rows.begin * N);
+    if (is_int8(p)) {
+      with_digits(p, [&](auto count) {
+        const uint8_t* digits = static_cast<const uint8_t*>(ready);
+        int8::multiply_blocks<count>(digits + rows.begin * count * int8::digit_stride(p.num_inputs),
+                                     scales + rows.begin, rows.end - rows.begin, p.num_inputs,
+                                     static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N,
+                                     blocks.begin, blocks.end, y + rows.begin * N);
+      });
     } else {
       with_form(p, [&]<class Form>(Form) {
         const auto* from = static_cast<const typename Form::Number*>(ready);
@@ -332,7 +343,8 @@ void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep&
       inputs = larger_of(inputs, p.num_inputs);
       outputs = larger_of(outputs, p.num_outputs);
     }
-  const long laid_bytes = lanes_up(R) * laid_stride<Tiled>(inputs) * long(sizeof(float));
+  const long row_bytes = larger_of(laid_stride<Tiled>(inputs) * long(sizeof(float)), laid_stride<Bytes>(inputs));
+  const long laid_bytes = lanes_up(R) * row_bytes;
   const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), laid_bytes);
   const Decoder<T> decoder{layers, num_layers, step, stream,
                            scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),

@@ -9,8 +9,8 @@
 namespace LEVEL {
 
 // How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, int8.h, and grouped.h for
-// weights that `Float` or `Dot` multiply.
-enum Form : long { FLOAT32, WIDENED, DOT, INT8, GROUPED, GROUPED_DOT };
+// weights that `Float`, `Dot` or `Bytes` multiply. INT8_BYTES is INT8 whose rows have one digit.
+enum Form : long { FLOAT32, WIDENED, DOT, INT8, GROUPED, GROUPED_DOT, GROUPED_BYTES, INT8_BYTES };
 
 struct Product {
   const void* weight;  // [outputs, inputs], as its form lays it

@@ -116,17 +116,14 @@ EXPORT(void, find_largest_f32_bf16)(const float* x, const uint32_t* packed, long
 
 // The same of a weight as pack_grouped lays it, with the bits of product_grouped_f32 and product_grouped_bf16.
 EXPORT(void, find_largest_grouped_f32)(const float* x, const void* w, long num_rows, long K, long N, long* places,
-                                       float* numbers, long* finite) {
-  using namespace LEVEL;
-  *finite = find_largest_grouped<Float>(x, w, num_rows, K, N, places, numbers);
+                                       float* numbers, long* finite, long arithmetic) {
+  LEVEL::grouped::with_form<float>(arithmetic, [&]<class Form>(Form) {
+    *finite = LEVEL::find_largest_grouped<Form>(x, w, num_rows, K, N, places, numbers);
+  });
 }
 EXPORT(void, find_largest_grouped_bf16)(const uint16_t* x, const void* w, long num_rows, long K, long N, long* places,
                                         float* numbers, long* finite, long arithmetic) {
-  using namespace LEVEL;
-  if constexpr (HAS_DOT)
-    if (arithmetic == 1) {
-      *finite = find_largest_grouped<Dot>(x, w, num_rows, K, N, places, numbers);
-      return;
-    }
-  *finite = find_largest_grouped<Float>(x, w, num_rows, K, N, places, numbers);
+  LEVEL::grouped::with_form<uint16_t>(arithmetic, [&]<class Form>(Form) {
+    *finite = LEVEL::find_largest_grouped<Form>(x, w, num_rows, K, N, places, numbers);
+  });
 }

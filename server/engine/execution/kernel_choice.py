@@ -19,13 +19,15 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
     Raises ModelLoadError where `native` kernels cannot serve it, and for a level or a library that is not there.
     """
     try:
-        kernels = KernelConfig(config.kernels, config.kernel_arithmetic)
+        kernels = KernelConfig(config.kernels, config.kernel_arithmetic, config.activations)
         kernels.check_machine()
     except (ValueError, RuntimeError) as error:
         raise ModelLoadError(str(error)) from None
     problem = kernels.why_not_native(dtype, device)
     if problem is not None and kernels.kernels == "native":
         raise ModelLoadError(f"--kernels native: {problem}; --kernels auto and torch are accepted")
+    if problem is not None and kernels.activations == "int8":
+        raise ModelLoadError(f"--activations int8: {problem}; --activations dtype is accepted")
     if kernels.kernels == "triton" and not kernels.uses_triton(dtype, device):
         raise ModelLoadError(
             f"--kernels triton: they run on cuda in float32, bfloat16 or float16, not on {device.type} in "

@@ -32,6 +32,8 @@ class World:
     """A network and a step of several sequences."""
 
     kind: Kind
+    int8_activations: float = 0.3
+    """How often a weight of 8 or 4 bits multiplies rows rounded to 8 bits."""
     seed: int = field(default_factory=lambda: secrets.randbits(32))
 
     def __post_init__(self) -> None:
@@ -63,11 +65,13 @@ class World:
         kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
         if kind == "grouped":
             grouped = draw_grouped(outputs, inputs, self.rng)
-            return Product(GroupedWeight([grouped], self.dtype, self.rng.choice([DOT, WIDEN])), bias)
+            arithmetic, rounds = self.rng.choice([DOT, WIDEN]), self.rng.random() < self.int8_activations
+            return Product(GroupedWeight([grouped], self.dtype, arithmetic, int8_activations=rounds), bias)
         if kind.startswith("int8"):
             scales = weight.abs().amax(1) / 127
             values = (weight / scales[:, None]).round().to(torch.int8)
-            return Product(Int8BlockedWeight(values, scales, self.dtype), bias)
+            rounds = self.rng.random() < self.int8_activations
+            return Product(Int8BlockedWeight(values, scales, self.dtype, int8_activations=rounds), bias)
         dtype = torch.float32 if kind == "float32" else torch.bfloat16
         return Product(BlockedWeight(weight.to(dtype), DOT if kind == "dot" else WIDEN, self.dtype), bias)
 

@@ -101,3 +101,40 @@ def test_what_the_kernels_have_no_form_of_is_named() -> None:
     assert "float32" in (why_not_grouped([exact]) or "")
     with pytest.raises(ValueError, match="48"):
         GroupedWeight([wide], torch.float32, WIDEN)
+
+
+def rounded_to_bytes(x: torch.Tensor) -> torch.Tensor:
+    """Return rows [R, K] whose numbers are the nearest whole ones times the largest of their 32 / 127, float64."""
+    rows, most = x.float(), torch.tensor(127.0)  # no int, which torch would not divide
+    scaled = torch.nn.functional.pad(rows, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
+    largest = scaled.abs().amax(2, keepdim=True)
+    whole = (scaled * torch.where(largest > 0, most / largest, 0)).round()
+    return ((largest / most).double() * whole.double()).flatten(1)[:, : x.shape[1]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("attempt", range(6))
+def test_rows_rounded_to_bytes_are_multiplied_exactly_and_alike_on_every_cpu(attempt: int, dtype: torch.dtype) -> None:
+    rng, parts = draw()
+    exactly = torch.cat([by_hand(part) for part in parts])
+    x = (torch.randn(rng.choice([1, 2, 5, 9, 30, 150]), exactly.shape[1]) * 10 ** rng.uniform(-3, 3)).to(dtype)
+    x[rng.randrange(len(x)), :16] = 0
+    bias = rng.choice([None, torch.randn(len(exactly)).to(dtype)])
+    rows = rounded_to_bytes(x)
+    y = rows @ exactly.T + (0 if bias is None else bias.double())
+    size = rows.abs() @ exactly.abs().T + 1
+    found = []
+    for level in library.levels():
+        with at_level(level):
+            weight = GroupedWeight(parts, dtype, DOT, int8_activations=True)
+            found.append(weight.multiply(x, bias))
+            assert torch.equal(weight.multiply(x[-1:].contiguous(), bias), found[-1][-1:])
+            largest = weight.find_largest(x)
+            assert largest is not None
+            assert largest[0].tolist() == np.argmax(weight.multiply(x).float().numpy(), 1).tolist()
+    assert all(torch.equal(each, found[0]) for each in found)
+    rounding = 2**-8 if dtype == torch.bfloat16 else 2**-23
+    assert ((found[0].double() - y).abs() <= rounding * y.abs() + 1e-5 * size).all()
+    x[0, rng.randrange(exactly.shape[1])] = rng.choice([float("inf"), float("nan")])
+    assert weight.find_largest(x) is None
+    assert not weight.multiply(x[:1].contiguous()).isfinite().any()

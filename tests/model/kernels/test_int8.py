@@ -33,7 +33,7 @@ def threads(count: int) -> Iterator[None]:
         library.set_num_threads(before)
 
 
-def draw(outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor, Int8BlockedWeight]:
+def draw(outputs: int, inputs: int, *, rounds: bool = False) -> tuple[torch.Tensor, torch.Tensor, Int8BlockedWeight]:
     """Draw values and scales, and return them and the weight that they make; extreme values are as frequent as
     others.
     """
@@ -41,7 +41,7 @@ def draw(outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor, Int8Blo
     if random.random() < 0.5:
         values = torch.tensor([-128, -1, 0, 127], dtype=torch.int8)[torch.randint(4, (outputs, inputs))]
     scales = torch.rand(outputs) / 64
-    return values, scales, Int8BlockedWeight(values, scales)
+    return values, scales, Int8BlockedWeight(values, scales, int8_activations=rounds)
 
 
 def draw_rows(rows: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
@@ -51,9 +51,10 @@ def draw_rows(rows: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
-def whole_numbers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def whole_numbers(x: torch.Tensor, *, rounds: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what the rows of x become: float64 [R, K] integers, and the scale [R] of each row."""
-    limit = torch.tensor(127.0 * 256 ** (2 if x.dtype == torch.float32 else 1))  # no int, which torch would not divide
+    num_digits = 1 if rounds else 3 if x.dtype == torch.float32 else 2
+    limit = torch.tensor(127.0 * 256 ** (num_digits - 1))  # no int, which torch would not divide
     largest = x.float().abs().amax(1)
     inverse = torch.where(largest >= 1e-30, limit / largest, 0)
     return (x.float() * inverse[:, None]).round().double(), torch.where(largest >= 1e-30, largest / limit, 0)
@@ -73,14 +74,15 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     outputs=st.integers(1, 200),
     dtype=st.sampled_from(DTYPES),
     level=st.sampled_from(LEVELS),
+    rounds=st.booleans(),
 )
 def test_sums_are_exact_and_scaled_afterwards(
-    rows: int, inputs: int, outputs: int, dtype: torch.dtype, level: str
+    rows: int, inputs: int, outputs: int, dtype: torch.dtype, level: str, *, rounds: bool
 ) -> None:
     with at_level(level):
-        values, scales, weight = draw(outputs, inputs)
+        values, scales, weight = draw(outputs, inputs, rounds=rounds)
         x = draw_rows(rows, inputs, dtype)
-        whole, row_scales = whole_numbers(x)
+        whole, row_scales = whole_numbers(x, rounds=rounds)
         exact = (whole @ values.double().T) * (scales * row_scales[:, None]).double()  # sums stay below 2**53
         y = weight.multiply(x)
     assert y.dtype == dtype
@@ -98,11 +100,18 @@ def test_sums_are_exact_and_scaled_afterwards(
     dtype=st.sampled_from(DTYPES),
     activation=st.sampled_from([*ACTIVATIONS]),
     has_bias=st.booleans(),
+    rounds=st.booleans(),
 )
 def test_a_product_has_the_same_bits_at_every_level_and_in_any_number_of_threads(
-    rows: int, inputs: int, outputs: int, dtype: torch.dtype, activation: Activation | None, has_bias: bool
+    rows: int,
+    inputs: int,
+    outputs: int,
+    dtype: torch.dtype,
+    activation: Activation | None,
+    has_bias: bool,
+    rounds: bool,
 ) -> None:
-    values, scales, weight = draw(outputs, inputs)
+    values, scales, weight = draw(outputs, inputs, rounds=rounds)
     x = draw_rows(rows, inputs, dtype)
     bias = torch.randn(outputs).to(dtype) if has_bias else None
     first = weight.multiply(x, bias, activation)

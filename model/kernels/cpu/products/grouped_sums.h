@@ -1,7 +1,7 @@
 // Sums of products of rows with blocks of weights whose inputs share scales in groups (see grouped.h).
 #pragma once
 
-#include "products/grouped.h"
+#include "products/grouped_bytes.h"
 
 namespace LEVEL {
 namespace grouped {
@@ -22,14 +22,6 @@ template <class Form>
 constexpr bool SUMS_FIRST = false;
 #endif
 
-// Calls use(Index<rows>()), for 1 <= rows <= R.
-template <int R = ROWS_TOGETHER, class F>
-ALWAYS_INLINE void with_rows(long rows, F use) {
-  if constexpr (R > 1)
-    if (rows < R) return with_rows<R - 1>(rows, use);
-  use(Index<R>());
-}
-
 // Rows x [count], `stride` apart, as a form takes them; for Paired with the sums of their numbers, of 16 each, by which
 // mins are multiplied.
 template <class Form>
@@ -47,16 +39,6 @@ struct Rows {
     }
   }
 };
-
-// Calls pass(first, Index<count>()) for rows some at a time, as many as there is room for in registers.
-template <class F>
-ALWAYS_INLINE void each_pass(long rows, F pass) {
-  const long passes = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-  for (long i = 0; i < passes; ++i) {
-    const long first = i * rows / passes;
-    with_rows((i + 1) * rows / passes - first, [&](auto count) { pass(first, count); });
-  }
-}
 
 // Goes on with the sums [R][64] of few rows x, or begins them, by a group, whose numbers are not written out.
 template <int BITS, int R>
@@ -90,8 +72,8 @@ ALWAYS_INLINE __m512bh pair_of_values(const uint8_t* octet, int v, __m512i table
     memcpy(&codes, octet + v * LINE, sizeof codes);
     return (__m512bh)_mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)(codes >> 4 * J), table);
   } else {
-    const auto* codes = reinterpret_cast<const int8_t*>(octet) + 2 * J * BLOCK + v * LANES;
-    const Words even = (Words)load_whole(codes).part[0], odd = (Words)load_whole(codes + BLOCK).part[0];
+    const Octet<8> codes(octet, v);
+    const Words even = (Words)codes.value<2 * J>().part[0], odd = (Words)codes.value<2 * J + 1>().part[0];
     return (__m512bh)(even >> 16 | odd);
   }
 }
@@ -167,7 +149,10 @@ void sum_of_groups(const Rows<Paired>& rows, const uint8_t* block, long K, float
 template <class Form, class F>
 void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* sums, F finish) {
   const Grouping all = grouping_of(block);
-  if constexpr (__is_same(Form, Tiled)) {
+  if constexpr (__is_same(Form, Bytes)) {
+    with_bits(all, [&](auto bits) { sum_of_bytes<bits>({rows.x, rows.stride, rows.count, K}, block, all, sums); });
+    finish(0, rows.count);
+  } else if constexpr (__is_same(Form, Tiled)) {
 #if defined(TILES)
     Word* written = scratch<Grouping, Word>(K / Form::INPUTS * BLOCK);
     write_out(block, 0, K / all.group, written);
@@ -199,6 +184,15 @@ void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* su
                       k == 0, k + inputs == K, sums, finish);
     }
   }
+}
+
+// Calls use(form) with the form of arithmetic that multiplies rows of T.
+template <class T, class F>
+ALWAYS_INLINE auto with_form(long arithmetic, F use) {
+  if (arithmetic == 2) return use(Bytes{});
+  if constexpr (HAS_DOT && sizeof(T) < sizeof(float))
+    if (arithmetic == 1) return use(Dot{});
+  return use(Float{});
 }
 
 // What makes the sums of rows with a block of the weight, as `multiply_by` asks for it.

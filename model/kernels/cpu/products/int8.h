@@ -1,9 +1,9 @@
 // Products of rows with weights in int8: in whole numbers, so that no order of a sum shows.
 //
-// A row of activations becomes whole numbers of 15 bits (bfloat16) or 23 (float32) with one scale for all of them, each
-// of them two or three digits in base 256. Digits and weights are multiplied and added up exactly; the scales, the bias
+// A row of activations becomes whole numbers of 15 bits (bfloat16) or 23 (float32), or of 8 where that is asked for, with
+// one scale for all of them, each of them two or three digits in base 256, or one. Digits and weights are multiplied and added up exactly; the scales, the bias
 // and the activation follow in float32, element by element. So an element depends on its own row alone. What is lost of
-// a number is at most 2**-16 (2**-24) of its row's largest; to round that one to bfloat16 (float32) may take 2**-9
+// a number is at most 2**-16 (2**-24, 2**-8) of its row's largest; to round that one to bfloat16 (float32) may take 2**-9
 // (2**-25) of it.
 //
 // Digits are -128 .. 127, stored as bytes 0 .. 255, 128 too high: x86 and ARM multiply bytes without sign by bytes that
@@ -22,7 +22,7 @@ namespace LEVEL {
 namespace int8 {
 
 template <class T>
-constexpr int NUM_DIGITS = sizeof(T) == sizeof(float) ? 3 : 2;
+constexpr int NUM_DIGITS = sizeof(T) == sizeof(float) ? 3 : 2;  // where a product keeps the precision of T
 
 constexpr long filled_up(long num_inputs) { return (num_inputs + LINE - 1) / LINE * LINE; }
 // Bytes from a row of digits to the next: an odd number of lines, so that they do not displace each other in a cache.
@@ -34,49 +34,12 @@ constexpr long room_for_digits(long num_rows, long num_inputs) {
 }
 constexpr long block_bytes(long num_inputs) { return HEADER + BLOCK * filled_up(num_inputs); }
 
-// Each number rounded to the nearest whole one, the even one of two.
-ALWAYS_INLINE IntVector nearest(const Vector& v) {
-  return each_part<IntVector>([&](int i) {
-#if defined(__AVX512F__)
-    return (Ints)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)v.part[i]);  // without a mask GCC 12 warns of its own header
-#elif defined(__AVX2__)
-    return (Ints)_mm256_cvtps_epi32((__m256)v.part[i]);
-#else
-    return (Ints)vcvtnq_s32_f32((float32x4_t)v.part[i]);
-#endif
-  });
-}
-
-// The largest |x|; not finite where any is not.
-template <class T>
-float largest_of(const T* x, long count) {
-  // Without their sign the bits of numbers, infinity and NaN ascend.
-  const auto magnitude = [](const Vector& v) {
-    return each_part<IntVector>([&](int i) { return (Ints)v.part[i] & 0x7FFFFFFF; });
-  };
-  const auto larger = [](const IntVector& a, const IntVector& b) {
-    return each_part<IntVector>([&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
-  };
-  IntVector most = magnitude(zeros());
-  const long whole = lanes_down(count);
-  for (long k = 0; k < whole; k += LANES) most = larger(most, magnitude(load(x + k)));
-  int32_t lanes[LANES], bits = 0;
-  for (int i = 0; i < PARTS; ++i) store_register(lanes + i * WIDTH, most.part[i]);
-  for (const int32_t lane : lanes) bits = lane > bits ? lane : bits;
-  for (long k = whole; k < count; ++k) {
-    const int32_t own = __builtin_bit_cast(int32_t, widen(x[k])) & 0x7FFFFFFF;
-    bits = own > bits ? own : bits;
-  }
-  return __builtin_bit_cast(float, bits);
-}
-
 // Writes the digits of a row x [num_inputs], a row for each place. Returns the row's scale: a number is the scale times
 // the sum of each digit times 256**(its place). NaN where a number is not finite: nothing is written then.
-template <class T>
+template <int COUNT, class T>
 float digits_of_row(const T* x, long num_inputs, uint8_t* digits) {
-  constexpr int COUNT = NUM_DIGITS<T>;
   constexpr float LIMIT = float(127 << 8 * (COUNT - 1));  // no digit can exceed 127 then
-  constexpr int32_t TOO_HIGH = COUNT == 3 ? 0x808080 : 0x8080;
+  constexpr int32_t TOO_HIGH = 0x808080 >> 8 * (3 - COUNT);
   const float largest = largest_of(x, num_inputs);
   if (!(largest < __builtin_inff())) return __builtin_nanf("");
   const bool counts = largest >= 1e-30f;  // else the scale would not be a normal number, and all are zeros
@@ -122,11 +85,10 @@ void scale_sums(const int32_t* sums, long rows, const float* row_scales, const f
 // The columns of blocks first <= b < end of out [num_rows][num_outputs] = activation(x W^T + bias), where digits and
 // row_scales [num_rows] represent x [num_rows][num_inputs] of T; the work of one thread. digits has
 // `room_for_digits`; bias [num_outputs] or null.
-template <class T>
+template <int COUNT, class T>
 void multiply_blocks(const uint8_t* digits, const float* row_scales, long num_rows, long num_inputs,
                      const int8_t* weights, const T* bias, long activation, long num_outputs, long first, long end,
                      T* out) {
-  constexpr int COUNT = NUM_DIGITS<T>;
   const long stride = digit_stride(num_inputs);
   alignas(64) int32_t sums[ROWS * COUNT * BLOCK];
   alignas(64) float scaled[ROWS * BLOCK];

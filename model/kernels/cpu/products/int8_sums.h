@@ -2,6 +2,7 @@
 // stored.
 #pragma once
 
+#include "products/bytes.h"
 #include "products/products.h"
 #include "products/tiles.h"
 
@@ -20,35 +21,6 @@ constexpr int PLACES = 2, REGISTERS = 4;
 constexpr int PLACES = 4, REGISTERS = 4;
 #endif
 constexpr long CACHED_INPUTS = 256;  // of a block that stay in the first cache while all rows pass: 16 KB
-
-// By way of memcpy GCC moves vectors through the stack.
-typedef Ints LooseInts __attribute__((aligned(1), may_alias));
-ALWAYS_INLINE Ints load_register(const void* p) { return *static_cast<const LooseInts*>(p); }
-ALWAYS_INLINE void store_register(void* p, Ints x) { *static_cast<LooseInts*>(p) = x; }
-
-// total + in each lane the products of four digits (bytes 0 .. 255) with four weights (-128 .. 127); exact.
-ALWAYS_INLINE Ints add_dots(Ints total, Ints digits, Ints weights) {
-#if defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)digits, (__m512i)weights);
-#elif defined(__AVX2__)
-  // The four in two pairs of 16 bits; to multiply bytes straight away would cut off sums at 16 bits.
-  typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
-  const auto pairs = [](Ints a, Ints b) {
-#if defined(__AVX512F__)
-    return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#else
-    return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#endif
-  };
-  const Ints even = (Ints)(((Shorts)weights << 8) >> 8), odd = (Ints)((Shorts)weights >> 8);
-  return total + pairs(digits & 0x00FF00FF, even) + pairs((digits >> 8) & 0x00FF00FF, odd);
-#elif defined(__ARM_FEATURE_MATMUL_INT8)
-  return (Ints)vusdotq_s32((int32x4_t)total, (uint8x16_t)digits, (int8x16_t)weights);
-#else
-  for (int shift = 0; shift < 32; shift += 8) total += ((digits >> shift) & 0xFF) * ((weights << (24 - shift)) >> 24);
-  return total;
-#endif
-}
 
 #if defined(TILES)
 // What its namesake below does, with tiles in use: rows up to a multiple of 16 are read and written.

@@ -36,7 +36,7 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
             const Word word = grouped::Octet<4>::word_of(codes);
             memcpy(at + n * sizeof word, &word, sizeof word);
           } else {
-            for (int i = 0; i < grouped::OCTET; ++i) at[i * BLOCK + n] = codes[i];
+            for (int i = 0; i < grouped::OCTET; ++i) at[grouped::Octet<8>::place(i, n)] = codes[i];
           }
           at += grouped::octet_bytes(all.bits);
         }
@@ -69,7 +69,7 @@ void read_row(const uint8_t* block, long n, long K, float* row) {
       memcpy(&word, at + n * sizeof word, sizeof word);
       for (int i = 0; i < grouped::OCTET; ++i, ++row) {
         const int8_t value = all.bits == 4 ? all.values[word >> 4 * grouped::Octet<4>::place(i) & 15]
-                                           : int8_t(at[i * BLOCK + n]);
+                                           : int8_t(at[grouped::Octet<8>::place(i, n)]);
         *row = fma(scale, float(value), min);
       }
     }
@@ -91,21 +91,21 @@ void gather(const void* w, const long* ids, long num_rows, long K, T* out) {
 }  // namespace
 }  // namespace LEVEL
 
-// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
+// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once. arithmetic: 0
+// multiplies float32 numbers, 1 bfloat16 where the rows are and the level can, 2 rows rounded to bytes.
 EXPORT(void, product_grouped_f32)
-(const float* x, const void* w, const float* bias, float* out, long num_rows, long K, long N, long activation) {
-  using namespace LEVEL;
-  multiply_by<Float>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Float>(w, K));
+(const float* x, const void* w, const float* bias, float* out, long num_rows, long K, long N, long activation,
+ long arithmetic) {
+  LEVEL::grouped::with_form<float>(arithmetic, [&]<class Form>(Form) {
+    LEVEL::multiply_by<Form>(x, bias, out, num_rows, K, N, activation, LEVEL::grouped::sums_of_grouped<Form>(w, K));
+  });
 }
-// arithmetic: 0 multiplies float32 numbers; 1 multiplies as bfloat16 where the level can
 EXPORT(void, product_grouped_bf16)
 (const uint16_t* x, const void* w, const uint16_t* bias, uint16_t* out, long num_rows, long K, long N, long activation,
  long arithmetic) {
-  using namespace LEVEL;
-  if constexpr (HAS_DOT)
-    if (arithmetic == 1)
-      return multiply_by<Dot>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Dot>(w, K));
-  multiply_by<Float>(x, bias, out, num_rows, K, N, activation, grouped::sums_of_grouped<Float>(w, K));
+  LEVEL::grouped::with_form<uint16_t>(arithmetic, [&]<class Form>(Form) {
+    LEVEL::multiply_by<Form>(x, bias, out, num_rows, K, N, activation, LEVEL::grouped::sums_of_grouped<Form>(w, K));
+  });
 }
 
 // The blocks from `block` on of a weight w, the first at byte `begin`, from codes [N][K], scales [N][K / superblock],

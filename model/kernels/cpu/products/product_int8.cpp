@@ -12,16 +12,15 @@ constexpr long PARTS_OF_A_THREAD = 4;  // so that one that comes late still find
 constexpr long ROWS_AT_ONCE = 512;     // rows whose digits are made before they are used: 4.5 MB of 3,072 float32
 
 // As `product_int8_f32` below, of ROWS_AT_ONCE at most.
-template <class T>
+template <int COUNT, class T>
 void multiply_some(const T* x, const int8_t* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
   struct Digits;
   struct Scales;
-  constexpr long COUNT = int8::NUM_DIGITS<T>;
   const long stride = int8::digit_stride(K), blocks = (N + BLOCK - 1) / BLOCK;
   uint8_t* digits = scratch<Digits, uint8_t>(int8::room_for_digits<T>(num_rows, K));
   float* row_scales = scratch<Scales, float>(num_rows);
   parallel_shares(num_rows, SHARED_FROM, [&](long begin, long end) {
-    for (long r = begin; r < end; ++r) row_scales[r] = int8::digits_of_row(x + r * K, K, digits + r * COUNT * stride);
+    for (long r = begin; r < end; ++r) row_scales[r] = int8::digits_of_row<COUNT>(x + r * K, K, digits + r * COUNT * stride);
   });
   // A part is some blocks of columns, and where these are fewer than threads only some of the rows.
   const long most = PARTS_OF_A_THREAD * lightwell_num_threads(), groups = (num_rows + int8::ROWS - 1) / int8::ROWS;
@@ -30,18 +29,21 @@ void multiply_some(const T* x, const int8_t* w, const T* bias, T* out, long num_
   parallel(column_parts * row_parts, [&](long part) {
     const long column = part / row_parts, row = part % row_parts;
     const long top = row * groups / row_parts * int8::ROWS, last = (row + 1) * groups / row_parts * int8::ROWS;
-    int8::multiply_blocks(digits + top * COUNT * stride, row_scales + top, (last < num_rows ? last : num_rows) - top, K,
-                          w, bias, activation, N, column * blocks / column_parts, (column + 1) * blocks / column_parts,
-                          out + top * N);
+    int8::multiply_blocks<COUNT>(digits + top * COUNT * stride, row_scales + top,
+                                 (last < num_rows ? last : num_rows) - top, K, w, bias, activation, N,
+                                 column * blocks / column_parts, (column + 1) * blocks / column_parts, out + top * N);
   });
 }
 
 template <class T>
-void multiply(const T* x, const int8_t* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
+void multiply(const T* x, const int8_t* w, const T* bias, T* out, long num_rows, long K, long N, long activation,
+              bool as_bytes) {
   if (N == 0) return;
-  for (long r = 0; r < num_rows; r += ROWS_AT_ONCE)
-    multiply_some(x + r * K, w, bias, out + r * N, num_rows - r < ROWS_AT_ONCE ? num_rows - r : ROWS_AT_ONCE, K, N,
-                  activation);
+  for (long r = 0; r < num_rows; r += ROWS_AT_ONCE) {
+    const auto multiply = as_bytes ? multiply_some<1, T> : multiply_some<int8::NUM_DIGITS<T>, T>;
+    multiply(x + r * K, w, bias, out + r * N, num_rows - r < ROWS_AT_ONCE ? num_rows - r : ROWS_AT_ONCE, K, N,
+             activation);
+  }
 }
 
 void pack_block(const int8_t* values, const float* scales, long num, long K, int8_t* block) {
@@ -63,15 +65,17 @@ void pack_block(const int8_t* values, const float* scales, long num, long K, int
 }  // namespace
 }  // namespace LEVEL
 
-// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
+// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once. as_bytes: 1 rounds
+// rows to 8 bits
 EXPORT(void, product_int8_f32)
-(const float* x, const int8_t* w, const float* bias, float* out, long num_rows, long K, long N, long activation) {
-  LEVEL::multiply(x, w, bias, out, num_rows, K, N, activation);
+(const float* x, const int8_t* w, const float* bias, float* out, long num_rows, long K, long N, long activation,
+ long as_bytes) {
+  LEVEL::multiply(x, w, bias, out, num_rows, K, N, activation, as_bytes);
 }
 EXPORT(void, product_int8_bf16)
 (const LEVEL::bfloat16* x, const int8_t* w, const LEVEL::bfloat16* bias, LEVEL::bfloat16* out, long num_rows, long K,
- long N, long activation) {
-  LEVEL::multiply(x, w, bias, out, num_rows, K, N, activation);
+ long N, long activation, long as_bytes) {
+  LEVEL::multiply(x, w, bias, out, num_rows, K, N, activation, as_bytes);
 }
 
 // w = the weight of values [N][K] times scales [N]

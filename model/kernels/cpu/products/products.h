@@ -8,6 +8,7 @@
 #pragma once
 
 #include "products/blocks.h"
+#include "products/bytes.h"
 #include "functions.h"
 #include "threads/scratch.h"
 #include "products/tiles.h"
@@ -138,12 +139,15 @@ constexpr bool TAKES_ROWS = __is_same(typename Form::Number, T) && !__is_same(Fo
 template <class Form>
 constexpr long laid_stride(long K) {
   constexpr long INPUTS = LINE / long(sizeof(bfloat16));
+  if (__is_same(Form, Bytes)) return Bytes::row_bytes(K);
   if (!__is_same(Form, Tiled)) return K;
   return ((K + INPUTS - 1) / INPUTS | 1) * INPUTS;  // an odd number of lines: rows do not displace each other in a cache
 }
 template <class Form, class T>
 void lay_row(const T* x, long K, typename Form::Number* laid) {
-  if constexpr (__is_same(typename Form::Number, T)) {
+  if constexpr (__is_same(Form, Bytes)) {
+    round_row(x, K, laid);
+  } else if constexpr (__is_same(typename Form::Number, T)) {
     memcpy(laid, x, K * sizeof(T));
     memset(laid + K, 0, (laid_stride<Form>(K) - K) * sizeof(T));
   } else {

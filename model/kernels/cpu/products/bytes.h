@@ -1,0 +1,130 @@
+// Rows rounded to bytes, for products in whole numbers with weights whose inputs share scales in groups (grouped.h).
+//
+// 32 inputs of a row share a scale, their largest magnitude / 127; a number becomes the nearest of -127 .. 127 times it.
+// So a number moves by at most 1/254 of the largest of its 32. A group with a number that is not finite has NaN as its
+// scale.
+//
+// A row [K], K a multiple of 16, is stored as its numbers, filled up to a line, in octets of inputs 0, 4, 1, 5, 2, 6, 3,
+// 7, as the weights have them; its scales, float32 [K / 32]; and of each 16 inputs the sum of their numbers, int32.
+#pragma once
+
+#include "functions.h"
+#include "products/blocks.h"
+
+namespace LEVEL {
+
+constexpr long SCALED_INPUTS = 32, SUMMED_INPUTS = 16;
+
+// Each number rounded to the nearest whole one, the even one of two.
+ALWAYS_INLINE IntVector nearest(const Vector& v) {
+  return each_part<IntVector>([&](int i) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_maskz_cvtps_epi32(0xFFFF, (__m512)v.part[i]);  // without a mask GCC 12 warns of its own header
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtps_epi32((__m256)v.part[i]);
+#else
+    return (Ints)vcvtnq_s32_f32((float32x4_t)v.part[i]);
+#endif
+  });
+}
+
+// By way of memcpy GCC moves vectors through the stack.
+typedef Ints LooseInts __attribute__((aligned(1), may_alias));
+ALWAYS_INLINE Ints load_register(const void* p) { return *static_cast<const LooseInts*>(p); }
+ALWAYS_INLINE void store_register(void* p, Ints x) { *static_cast<LooseInts*>(p) = x; }
+
+// The largest |x|; not finite where any is not.
+template <class T>
+float largest_of(const T* x, long count) {
+  // Without their sign the bits of numbers, infinity and NaN ascend.
+  const auto magnitude = [](const Vector& v) {
+    return each_part<IntVector>([&](int i) { return (Ints)v.part[i] & 0x7FFFFFFF; });
+  };
+  const auto larger = [](const IntVector& a, const IntVector& b) {
+    return each_part<IntVector>([&](int i) { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+  };
+  IntVector most = magnitude(zeros());
+  const long whole = lanes_down(count);
+  for (long k = 0; k < whole; k += LANES) most = larger(most, magnitude(load(x + k)));
+  int32_t lanes[LANES], bits = 0;
+  for (int i = 0; i < PARTS; ++i) store_register(lanes + i * WIDTH, most.part[i]);
+  for (const int32_t lane : lanes) bits = lane > bits ? lane : bits;
+  for (long k = whole; k < count; ++k) {
+    const int32_t own = __builtin_bit_cast(int32_t, widen(x[k])) & 0x7FFFFFFF;
+    bits = own > bits ? own : bits;
+  }
+  return __builtin_bit_cast(float, bits);
+}
+
+// total + in each lane the products of four bytes (0 .. 255) with four weights (-128 .. 127); exact.
+ALWAYS_INLINE Ints add_dots(Ints total, Ints bytes, Ints weights) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)bytes, (__m512i)weights);
+#elif defined(__AVX2__)
+  // The four in two pairs of 16 bits; to multiply bytes straight away would cut off sums at 16 bits.
+  typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
+  const auto pairs = [](Ints a, Ints b) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+    return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+  };
+  const Ints even = (Ints)(((Shorts)weights << 8) >> 8), odd = (Ints)((Shorts)weights >> 8);
+  return total + pairs(bytes & 0x00FF00FF, even) + pairs((bytes >> 8) & 0x00FF00FF, odd);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return (Ints)vusdotq_s32((int32x4_t)total, (uint8x16_t)bytes, (int8x16_t)weights);
+#else
+  for (int shift = 0; shift < 32; shift += 8) total += ((bytes >> shift) & 0xFF) * ((weights << (24 - shift)) >> 24);
+  return total;
+#endif
+}
+
+struct Bytes {  // a form of arithmetic, as those in products.h, for weights in groups alone
+  using Number = int8_t;
+  static constexpr int INPUTS = 1;
+
+  // Where the parts of a row begin, bytes.
+  static constexpr long scales_at(long K) { return (K + LINE - 1) / LINE * LINE; }
+  static constexpr long sums_at(long K) {
+    return scales_at(K) + (K + SCALED_INPUTS - 1) / SCALED_INPUTS * long(sizeof(float));
+  }
+  static constexpr long row_bytes(long K) {
+    const long end = sums_at(K) + K / SUMMED_INPUTS * long(sizeof(int32_t));
+    return ((end + LINE - 1) / LINE | 1) * LINE;  // an odd number of lines: rows do not displace each other in a cache
+  }
+};
+
+// Writes a row x [K] as bytes.
+template <class T>
+void round_row(const T* x, long K, int8_t* row) {
+  float* scales = reinterpret_cast<float*>(row + Bytes::scales_at(K));
+  int32_t* sums = reinterpret_cast<int32_t*>(row + Bytes::sums_at(K));
+  for (long first = 0; first < K; first += SCALED_INPUTS) {
+    const long count = K - first < SCALED_INPUTS ? K - first : SCALED_INPUTS;
+    const float largest = largest_of(x + first, count);
+    const bool is_finite = largest < __builtin_inff();
+    const bool counts = is_finite && largest >= 1e-30f;  // else the scale would not be a normal number
+    const float inverse = counts ? 127.0f / largest : 0.0f;
+    *scales++ = counts ? largest / 127.0f : is_finite ? 0.0f : __builtin_nanf("");
+    for (long k = first; k < first + count; k += SUMMED_INPUTS) {
+      typedef int8_t Sixteen __attribute__((vector_size(LANES)));
+      Sixteen bytes = {};
+      float sum = 0;
+      if (counts) {
+        const IntVector whole = nearest(load(x + k) * inverse);
+        for (int i = 0; i < PARTS; ++i) {
+          typedef int8_t Some __attribute__((vector_size(WIDTH)));
+          const Some some = __builtin_convertvector(whole.part[i], Some);
+          memcpy(reinterpret_cast<char*>(&bytes) + i * WIDTH, &some, sizeof some);
+        }
+        sum = sum_of_lanes(each_part([&](int i) { return __builtin_convertvector(whole.part[i], Floats); }));  // exact
+      }
+      bytes = __builtin_shufflevector(bytes, bytes, 0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+      memcpy(row + k, &bytes, sizeof bytes);
+      *sums++ = int32_t(sum);
+    }
+  }
+}
+
+}  // namespace LEVEL

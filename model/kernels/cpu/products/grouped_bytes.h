@@ -1,0 +1,206 @@
+// Sums of products of rows rounded to bytes with blocks of weights whose inputs share scales in groups (see bytes.h and
+// grouped.h), in whole numbers as far as a scale goes. So every level of CPU gives the same bits.
+//
+// The bytes of a weight are multiplied without a sign, as x86 wants them: values - least >= 0, with what is too high
+// taken back by the sum of the row's numbers.
+#pragma once
+
+#include "products/grouped.h"
+
+namespace LEVEL {
+namespace grouped {
+
+constexpr long KEPT_INPUTS = 256;  // of a block whose bytes are looked up once for all rows: 16 KB
+
+// Calls use(Index<rows>()), for 1 <= rows <= R.
+template <int R = ROWS_TOGETHER, class F>
+ALWAYS_INLINE void with_rows(long rows, F use) {
+  if constexpr (R > 1)
+    if (rows < R) return with_rows<R - 1>(rows, use);
+  use(Index<R>());
+}
+
+// Calls pass(first, Index<count>()) for rows some at a time, as many as there is room for in registers.
+template <class F>
+ALWAYS_INLINE void each_pass(long rows, F pass) {
+  const long passes = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+  for (long i = 0; i < passes; ++i) {
+    const long first = i * rows / passes;
+    with_rows((i + 1) * rows / passes - first, [&](auto count) { pass(first, count); });
+  }
+}
+
+// The least value of a grouping's codes, 0 where all are above.
+ALWAYS_INLINE int least_value(const Grouping& all) {
+  if (all.bits == 8) return -128;
+  int least = 0;
+  for (const int value : all.values) least = value < least ? value : least;
+  return least;
+}
+
+// The 16 values that codes choose among, each so much too high that none is below 0.
+struct ByteTable {
+#if defined(__AVX512F__)
+  __m512i values;
+#elif defined(__AVX2__)
+  __m256i values;
+#else
+  uint8x16_t values;
+#endif
+  explicit ByteTable(const Grouping& all) {
+    uint8_t bytes[16];
+    for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(all.values[i] - least_value(all));
+#if defined(__AVX512F__)
+    values = _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#elif defined(__AVX2__)
+    values = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#else
+    values = vld1q_u8(bytes);
+#endif
+  }
+};
+
+// Bytes of four inputs of 16 outputs, vector v of a block's: an octet's inputs 0, 4, 1, 5 or, if HALF, 2, 6, 3, 7.
+template <int BITS, int HALF>
+ALWAYS_INLINE IntVector bytes_of(const uint8_t* octet, int v, const ByteTable& table) {
+  return each_part<IntVector>([&](int i) {
+    if constexpr (BITS == 8) {
+      return (Ints)((Words)load_register(octet + HALF * 4 * BLOCK + v * LINE + i * sizeof(Ints)) ^ 0x80808080);
+    } else {
+      const Words codes = (Words)load_register(octet + v * LINE + i * sizeof(Ints));
+      const Words chosen = (HALF ? codes >> 4 : codes) & 0x0F0F0F0F;
+#if defined(__AVX512F__)
+      return (Ints)_mm512_maskz_shuffle_epi8(~__mmask64(0), table.values, (__m512i)chosen);
+#elif defined(__AVX2__)
+      return (Ints)_mm256_shuffle_epi8(table.values, (__m256i)chosen);
+#else
+      return (Ints)vqtbl1q_u8(table.values, (uint8x16_t)chosen);
+#endif
+    }
+  });
+}
+
+// Rows as bytes.h has them, `stride` apart.
+struct ByteRows {
+  const int8_t* numbers;
+  long stride, count, num_inputs;
+
+  const int8_t* row(long r, long input) const { return numbers + r * stride + input; }
+  float scale(long r, long input) const {
+    return reinterpret_cast<const float*>(numbers + r * stride + Bytes::scales_at(num_inputs))[input / SCALED_INPUTS];
+  }
+  int32_t sum(long r, long input) const {  // of SUMMED_INPUTS
+    return reinterpret_cast<const int32_t*>(numbers + r * stride + Bytes::sums_at(num_inputs))[input / SUMMED_INPUTS];
+  }
+};
+
+// Goes on with the sums [R][64] of rows from `first` on, or begins them, by some inputs of one group, at most
+// SCALED_INPUTS. weights(octet, half, v) gives the bytes of half an octet of them.
+template <int R, class W>
+ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long count, bool has_min, int least,
+                             const Group& group, W weights, float* sums) {
+  constexpr int COLUMNS = vectors_together(R);
+  const int8_t* x[R];
+  float scales[R], of_row[R];
+  int32_t starts[R];
+  unrolled<R>([&](auto r) {
+    x[r] = rows.row(first + r, input);
+    int32_t sum = rows.sum(first + r, input);
+    if (count > SUMMED_INPUTS) sum += rows.sum(first + r, input + SUMMED_INPUTS);
+    scales[r] = rows.scale(first + r, input);
+    starts[r] = least * sum;
+    of_row[r] = scales[r] * float(sum);
+  });
+  for (int first_vector = 0; first_vector < VECTORS; first_vector += COLUMNS) {
+    IntVector t[R][COLUMNS];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int c = 0; c < COLUMNS; ++c) t[r][c] = each_part<IntVector>([&](int) { return Ints{} + starts[r]; });
+    for (long octet = 0; octet < count / OCTET; ++octet)
+      unrolled<2>([&](auto half) __attribute__((always_inline)) {
+        IntVector bytes[COLUMNS];
+#pragma GCC unroll 8
+        for (int c = 0; c < COLUMNS; ++c) bytes[c] = weights(octet, half, first_vector + c);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          int32_t four;
+          memcpy(&four, x[r] + octet * OCTET + half * 4, sizeof four);
+#pragma GCC unroll 8
+          for (int c = 0; c < COLUMNS; ++c)
+#pragma GCC unroll 4
+            for (int i = 0; i < PARTS; ++i)
+              t[r][c].part[i] = add_dots(t[r][c].part[i], bytes[c].part[i], Ints{} + four);
+        }
+      });
+    unrolled<R>([&](auto r) {
+      unrolled<COLUMNS>([&](auto c) {
+        const int v = first_vector + c;
+        float* to = sums + (first + r) * BLOCK + v * LANES;
+        const Vector products = each_part([&](int i) { return __builtin_convertvector(t[r][c].part[i], Floats); });
+        Vector sum = input == 0 ? zeros() : load(to);
+        if (has_min) sum = fma(group.mins[v], of_row[r], sum);
+        store(to, fma(group.scales[v], products * scales[r], sum));
+      });
+    });
+  }
+}
+
+// sums [rows][64] = rows times a block.
+template <int BITS>
+void sum_of_bytes(const ByteRows& rows, const uint8_t* block, const Grouping& all, float* sums) {
+  const ByteTable table(all);
+  const int least = least_value(all);
+  const long K = rows.num_inputs, some = all.group < SCALED_INPUTS ? all.group : SCALED_INPUTS;
+  const auto look_up = [&](const uint8_t* octet, auto half, int v) {
+    if (half == 0) __builtin_prefetch(octet + AHEAD + v * LINE);
+    else if (BITS == 8) __builtin_prefetch(octet + AHEAD + (VECTORS + v) * LINE);
+    return bytes_of<BITS, half>(octet, v, table);
+  };
+  if (rows.count <= 2 * ROWS_TOGETHER) {
+    for (long k = 0; k < K; k += all.group) {
+      Group group;
+      read_group(block, all, k / all.group, group);
+      each_pass(rows.count, [&](long r, auto num) {
+        for (long i = 0; i < all.group; i += some) {
+          const uint8_t* at = group.codes + i / OCTET * octet_bytes(BITS);
+          add_bytes<num>(
+              rows, r, k + i, some, all.has_min, least, group,
+              [&](long octet, auto half, int v) { return look_up(at + octet * octet_bytes(BITS), half, v); }, sums);
+        }
+      });
+    }
+    return;
+  }
+  alignas(64) Word kept[KEPT_INPUTS / 4 * BLOCK];  // [inputs / 4][64]
+  Group groups[KEPT_INPUTS / SUMMED_INPUTS];
+  for (long begin = 0; begin < K; begin += KEPT_INPUTS) {
+    const long inputs = K - begin < KEPT_INPUTS ? K - begin : KEPT_INPUTS, num_groups = inputs / all.group;
+    for (long g = 0; g < num_groups; ++g) {
+      read_group(block, all, begin / all.group + g, groups[g]);
+      Word* to = kept + g * all.group / 4 * BLOCK;
+      for (long k = 0; k < all.group; k += OCTET)
+        unrolled<2>([&](auto half) {
+          for (int v = 0; v < VECTORS; ++v, to += LANES) {
+            const IntVector bytes = look_up(groups[g].codes + k / OCTET * octet_bytes(BITS), half, v);
+            for (int i = 0; i < PARTS; ++i) store_register(to + i * WIDTH, bytes.part[i]);
+          }
+        });
+    }
+    each_pass(rows.count, [&](long r, auto num) {
+      for (long k = 0; k < inputs; k += some) {
+        const Word* at = kept + k / 4 * BLOCK;
+        add_bytes<num>(
+            rows, r, begin + k, some, all.has_min, least, groups[k / all.group],
+            [&](long octet, auto half, int v) {
+              const Word* word = at + (2 * octet + half) * BLOCK + v * LANES;
+              return each_part<IntVector>([&](int i) { return load_register(word + i * WIDTH); });
+            },
+            sums);
+      }
+    });
+  }
+}
+
+}  // namespace grouped
+}  // namespace LEVEL
