@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
                   "server.lifecycle server.observability server.perplexity",
-    "server.perplexity": "model.batch model.checkpoint model.kv_cache model.loading model.tokenization",
+    "server.perplexity": "model.batch model.checkpoint model.kernels model.kv_cache model.loading model.tokenization",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
                   "server.dispatch server.http server.lifecycle server.observability server.routes "
                   "server.worker",

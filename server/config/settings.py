@@ -300,7 +300,7 @@ class Settings:
         for name, value, accepted in (devices, quantize, ("activations", self.activations, "dtype")):
             if self.tensor_parallel > 1 and value != accepted:
                 parallel = f"--tensor-parallel {self.tensor_parallel}"
-                raise SettingsError(f"{parallel} does not go with --{name} {value}; {accepted} is accepted")
+                raise SettingsError(f"{parallel} does not go with --{name} {value}; --{name} {accepted} is accepted")
         if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
             raise SettingsError(problem)
         if self.worker_timeout == 0:

@@ -39,6 +39,21 @@ def test_perplexity_is_that_of_transformers_and_int8_is_compared(capsys: pytest.
     assert 90 < found["same likeliest token"] <= 100
 
 
+def test_rows_rounded_to_8_bits_cost_less_than_weights_of_4_and_need_such_weights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["perplexity", str(PACKAGED), "--text", str(TEXT), "--max-tokens", "300", "--against", str(PACKAGED)]
+    assert main([*arguments, "--quantize", "int8"]) == 0
+    exact = printed(capsys)
+    assert main([*arguments, "--quantize", "int8", "--activations", "int8"]) == 0
+    rounded = printed(capsys)
+    assert exact["perplexity"] != rounded["perplexity"]
+    assert main([*arguments, "--quantize", "int4"]) == 0
+    assert rounded["KL from other, mean"] < printed(capsys)["KL from other, mean"]
+    assert main([*arguments, "--activations", "int8"]) == 1
+    assert "no weight of" in capsys.readouterr().err
+
+
 def test_a_model_is_what_it_is_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--text", str(TEXT), "--max-tokens", "20", "--against", str(PACKAGED)]
     assert main(["perplexity", str(PACKAGED), *arguments]) == 0

@@ -87,7 +87,7 @@ def test_switches_are_off_until_named() -> None:
         (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, triton, torch"]),
         (["--kernel-arithmetic", "bf16"], ["--kernel-arithmetic", "'bf16'", "auto, float32, bf16-dot"]),
         (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "give one"]),
-        (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0, asks", "--devices 1 "]),
+        (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0,;", "--devices 1 "]),
     ],
 )
 def test_a_bad_value_is_named_with_its_flag_and_what_is_accepted(argv: list[str], parts: list[str]) -> None:
@@ -151,6 +151,10 @@ def test_kernels_and_their_arithmetic_reach_the_engine() -> None:
     assert (config.kernels, config.kernel_arithmetic) == ("native", "bf16-dot")
     config = read().engine_config(Path("folder"))
     assert (config.kernels, config.kernel_arithmetic, config.cuda_graphs) == ("auto", "auto", "on")
+    assert (config.activations, read("--activations", "int8").engine_config(Path("folder")).activations) == (
+        "dtype",
+        "int8",
+    )
 
 
 @pytest.mark.parametrize(

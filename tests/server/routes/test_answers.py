@@ -55,15 +55,17 @@ async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_
     """
     body = {"input": "abcab", **({"points": ["hook_embed"]} if route == "trace" else {})}
     engine = engine_of()
-    with patch.object(type(engine), "info", lambda _: replace(INFO, dtype="bfloat16")):
+    precision = "bfloat16/int8" if route == "trace" else "bfloat16"
+    info = replace(INFO, dtype="bfloat16", activations="int8" if route == "trace" else "dtype")
+    with patch.object(type(engine), "info", lambda _: info):
         async with at_site(tmp_path, engine) as at:
             answer = await at.post(f"/v1/{route}", body)
-            assert answer.json()["compute_dtype"] == "bfloat16"
+            assert answer.json()["compute_dtype"] == precision
             binary = await at.http.post(f"/v1/{route}", json=body, headers={"accept": Format.SAFETENSORS.value})
             length = int.from_bytes(binary.content[:8], "little")
-            assert json.loads(binary.content[8 : 8 + length])["__metadata__"]["compute_dtype"] == "bfloat16"
+            assert json.loads(binary.content[8 : 8 + length])["__metadata__"]["compute_dtype"] == precision
             for path in ("/v1/models/org/tiny", "/v1/capabilities", "/version"):
-                assert (await at.http.get(path)).json()["compute_dtype"] == "bfloat16"
+                assert (await at.http.get(path)).json()["compute_dtype"] == precision
 
 
 async def test_an_answer_with_layers_tells_how_many_there_are(tmp_path: Path) -> None:

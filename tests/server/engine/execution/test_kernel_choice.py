@@ -56,3 +56,8 @@ def test_float32_is_never_said_to_use_dot_products_and_bfloat16_where_the_level_
         assert kernels_in_use(chosen, torch.float32, CPU) == ("native", level, "float32")
         arithmetic = "bf16-dot" if level in DOT_LEVELS else "float32"
         assert kernels_in_use(chosen, torch.bfloat16, CPU) == ("native", level, arithmetic)
+
+
+def test_rows_are_rounded_to_8_bits_by_our_kernels_alone() -> None:
+    with pytest.raises(ModelLoadError, match=r"--activations int8: .*--activations dtype is accepted"):
+        choose_kernels(config(kernels="torch", activations="int8"), torch.bfloat16, CPU)
