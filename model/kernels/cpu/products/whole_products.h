@@ -53,6 +53,22 @@ ALWAYS_INLINE const typename Form::Number* rows_for(const T* x, long count, long
   }
 }
 
+// Rows [count][K] as bytes, or null for other forms: to round them takes so long that all threads share it, once.
+template <class Form, class T>
+const typename Form::Number* rounded_rows(const T* x, long count, long K) {
+  if constexpr (!__is_same(Form, Bytes)) {
+    return nullptr;
+  } else {
+    constexpr long SHARED_FROM = 8;  // rows: fewer are rounded sooner than other threads would join in
+    const long stride = laid_stride<Bytes>(K);
+    int8_t* rows = scratch<Bytes, int8_t>(count * stride);
+    parallel_shares(count, SHARED_FROM, [&](long begin, long end) {
+      for (long r = begin; r < end; ++r) round_row(x + r * K, K, rows + r * stride);
+    });
+    return rows;
+  }
+}
+
 // out [num_rows][N] = activation(x [num_rows][K] times a weight + bias [N] or null), rounded once. sums_of(rows, count)
 // is asked once for some rows, as the form takes them, and returns what makes their sums with a block of the weight, as
 // `sum_block` does: called with (block, sums, finish).
@@ -60,10 +76,12 @@ template <class Form, class T, class S>
 void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long N, long activation, S sums_of) {
   if (num_rows == 0 || N == 0) return;
   const Cuts cuts(num_rows, N);
+  const auto* rounded = rounded_rows<Form>(x, num_rows, K);
   parallel(cuts.num_parts(), [&](long part) {
     const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
     const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
-    const auto make_sums = sums_of(rows_for<Form>(x + first * K, count, K), count);
+    const auto* rows = rounded ? rounded + first * laid_stride<Form>(K) : rows_for<Form>(x + first * K, count, K);
+    const auto make_sums = sums_of(rows, count);
     float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
     const InUse<Form> in_use;
     for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
