@@ -20,7 +20,7 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     model: Any = AutoModelForCausalLM.from_pretrained(options.folder, dtype=getattr(torch, options.dtype))
     print("{}", flush=True)
     for line in sys.stdin:

@@ -90,7 +90,7 @@ def llama3(factor: float) -> dict[str, Any]:
 def divisors(factor: float) -> torch.Tensor:
     """Return what `transformers` divides the frequencies of Llama 3 by."""
     config = transformers.LlamaConfig(**{**_CONFIG, **llama3(factor)})
-    stretched, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    stretched: torch.Tensor = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]
     plain = 5e4 ** -(torch.arange(0, 16, 2) / 16)
     return plain / stretched
 

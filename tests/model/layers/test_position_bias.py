@@ -15,13 +15,13 @@ DISTANCES = torch.arange(-3000, 3001)
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 1000), (32, 17)])
 def test_every_distance_falls_into_the_bucket_of_t5(bidirectional: bool, num_buckets: int, max_distance: int) -> None:
     config = PositionBiasConfig(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
-    theirs = T5Attention._relative_position_bucket(DISTANCES, bidirectional, num_buckets, max_distance)  # type: ignore[no-untyped-call]
+    theirs = T5Attention._relative_position_bucket(DISTANCES, bidirectional, num_buckets, max_distance)
     assert torch.equal(distance_buckets(DISTANCES, config), theirs)
 
 
 def test_every_distance_falls_into_the_bucket_of_mpnet() -> None:
     config = PositionBiasConfig(num_buckets=32, max_distance=128, bidirectional=True)
-    theirs = MPNetEncoder.relative_position_bucket(DISTANCES, 32, 128)  # type: ignore[no-untyped-call]
+    theirs = MPNetEncoder.relative_position_bucket(DISTANCES, 32, 128)
     assert torch.equal(distance_buckets(DISTANCES, config), theirs)
 
 
