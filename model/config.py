@@ -72,6 +72,16 @@ class ExpertsConfig:
     """The layers that have one mlp, of the network's `intermediate_size`, instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """A gate whose numbers are clamped (gpt-oss): min(g, limit) * sigmoid(alpha * min(g, limit)) * (u + 1), where u is
+    what the gate lets through, clamped to -limit ... limit.
+    """
+
+    limit: float
+    alpha: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
@@ -119,6 +129,8 @@ class ModelConfig:
     qk_norm: QkNorm | None = None
     activation: Activation
     gated_mlp: bool = False
+    clamped_gate: ClampedGate | None = None
+    """The gate in place of activation(gate) * up, if it is a clamped one."""
     experts: ExpertsConfig | None = None
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
@@ -158,6 +170,10 @@ class ModelConfig:
     """Whether that dense layer has a bias."""
     attention_scale: float
     """The factor of q.k; 1 for T5."""
+    attention_sinks: bool = False
+    """Whether each head has a sink: a score of no key, which takes part in the softmax. The rows of a pattern then sum
+    to less than 1.
+    """
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     sliding_windows: tuple[int | None, ...] = ()

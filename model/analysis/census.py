@@ -19,7 +19,7 @@ MATRICES = (
     "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
     "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
 )  # fmt: skip
-VECTORS = ("positions", "token types", "position bias", "norms", "biases")
+VECTORS = ("positions", "token types", "position bias", "sinks", "norms", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
 
@@ -30,6 +30,7 @@ _WHOLE = {
     "attn_out": "output",
     "cross_out": "cross output",
     "router": "router",
+    "sinks": "sinks",
     "up": "up",
     "down": "down",
     "head_transform": "head transform",

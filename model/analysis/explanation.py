@@ -66,11 +66,11 @@ class Steps:
     output: Float64
     """[d_model]: the network's z W_O."""
     largest_score: float
-    """The largest of the network's scores."""
-
-    @property
-    def sum_of_exponentials(self) -> float:
-        return float(self.exponentials.sum())
+    """The largest of the network's scores, the sink among them."""
+    sink_exponential: float
+    """exp(sink - the largest), 0 where there is no sink."""
+    sum_of_exponentials: float
+    """The sum over the keys, and the sink's."""
 
 
 @np.errstate(invalid="ignore", over="ignore")  # what overflowed in the network is inf or NaN here too, and shown so
@@ -81,6 +81,7 @@ def explain(
     scale: float,
     softcap: float | None,
     position_bias: Floats | None,
+    sink: float | None = None,
 ) -> Steps:
     """Compute the steps from `observed`.
 
@@ -90,6 +91,7 @@ def explain(
         scale: what the dots are multiplied by.
         softcap: the soft cap, or None if there is none.
         position_bias: [K], what is added for each key's distance, or None if nothing is.
+        sink: a score of no key, which takes its part of the weight, or None if there is none.
     """
     q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
     products = keys * q
@@ -99,7 +101,10 @@ def explain(
     bias = np.zeros_like(capped) if position_bias is None else np.where(visible, position_bias, 0.0)
     scores = np.where(visible, capped + bias, -np.inf)
     went_on = observed.scores.astype(np.float64)
-    exponentials = np.exp(went_on - went_on.max())
+    largest = went_on.max() if sink is None else np.maximum(went_on.max(), sink)
+    exponentials = np.exp(went_on - largest)
+    of_sink = 0.0 if sink is None else float(np.exp(sink - largest))
+    total = exponentials.sum() + of_sink
     weighted = observed.pattern.astype(np.float64)[:, None] * values
     return Steps(
         products=products,
@@ -110,11 +115,13 @@ def explain(
         visible=visible,
         scores=scores,
         exponentials=exponentials,
-        weights=exponentials / exponentials.sum(),
+        weights=exponentials / total,
         weighted_values=weighted,
         z=weighted.sum(0),
         output=observed.z.astype(np.float64) @ w_o.astype(np.float64),
-        largest_score=float(went_on.max()),
+        largest_score=float(largest),
+        sink_exponential=of_sink,
+        sum_of_exponentials=float(total),
     )
 
 

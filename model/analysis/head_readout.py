@@ -127,7 +127,8 @@ def head_readout(
 
 def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
     """Return w_o [D, d_model] of one head and, where there is one, b_o [d_model], as they are, before any norm. Where a
-    bias by distance is added to its scores, also position_bias [2 reach - 1]: column key - query + reach - 1.
+    bias by distance is added to its scores, also position_bias [2 reach - 1]: column key - query + reach - 1; where it
+    has a sink, also sink [1].
     """
     name = _output_name(part)
     found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
@@ -137,6 +138,9 @@ def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int
     by_distance = None if part == "cross" else reader.get("position_bias.by_distance")
     if by_distance is not None:
         found["position_bias"] = by_distance[head]
+    sinks = None if part == "cross" else reader.get(f"layers.{layer}.sinks.by_head")
+    if sinks is not None:
+        found["sink"] = sinks[head : head + 1]
     return {key: tensor.to(torch.float32) for key, tensor in found.items()}
 
 

@@ -163,7 +163,7 @@ def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z
         rows = every_row[i : i + size]
         scores = attended.rows(rows, heads, span, "scores")
         _apply([change for change in changes if change.kind == "scores"], rows, heads, scores)
-        pattern = attended.attention.softmax(scores)
+        pattern = attended.attention.softmax(scores, attended.rule.sinks_of(heads))
         _apply([change for change in changes if change.kind == "pattern"], rows, heads, pattern)
         changed = _Changed(rows, heads, {"scores": scores, "pattern": pattern})
         _mix_again(attended, span, changed, z)

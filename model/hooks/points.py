@@ -84,7 +84,10 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
             "after scale, soft cap and bias, in this order; -inf where masked",
         ),
         Point(
-            f"{name}.hook_pattern", _MAP, "softmax of hook_attn_scores over the keys", "rows sum to 1; 0 where masked"
+            f"{name}.hook_pattern",
+            _MAP,
+            "softmax of hook_attn_scores over the keys" + ("" if cross else ", and the head's sink where it has one"),
+            "rows sum to 1; 0 where masked" + ("" if cross else "; a sink (gpt-oss) takes what its rows lack of 1"),
         ),
         Point(f"{name}.hook_z", _HEADS, "sum over the keys of hook_pattern * hook_v", "before W_O"),
         Point(f"{name}.hook_result", ("position", "head", "d_model"), "hook_z W_O of each head", "without b_O"),

@@ -24,7 +24,7 @@ class AttentionArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out", "tables", "positions")),
-        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "pattern_output")),
+        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "pattern_output", "sinks")),
         *((name, ctypes.c_long) for name in ("num_heads", "num_key_heads", "dim", "block_size")),
         *((name, ctypes.c_long) for name in ("table_width", "bias_width")),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
@@ -142,6 +142,7 @@ def attend(
     scale: float,
     softcap: float | None = None,
     bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     pattern_output: PatternOutput | None = None,
     out: torch.Tensor,
 ) -> None:
@@ -149,9 +150,10 @@ def attend(
 
     q [T, H, D] float32, of the first T rows that `seen` knows; keys and values: the cache. scale multiplies q.k; then
     softcap * tanh(score / softcap) is taken, unless softcap is None or 0; then bias[h, key - position + reach - 1] is
-    added, of bias [H, 2 * reach - 1] float32. pattern_output: where to write the softmax itself, if anywhere.
+    added, of bias [H, 2 * reach - 1] float32. sinks [H] float32: a score of no key for each head, which takes its part
+    of a row's weight. pattern_output: where to write the softmax itself, if anywhere.
     """
-    arguments = _arguments(q, keys, seen, scale, softcap, bias)
+    arguments = _arguments(q, keys, seen, scale, softcap, bias, sinks)
     _check("values", values, keys.dtype, (keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2]))
     _check("out", out, keys.dtype, tuple(q.shape))
     if pattern_output is not None and pattern_output.shape != (len(seen.tables), q.shape[1]):
@@ -183,13 +185,15 @@ def attention_rows(
     scale: float,
     softcap: float | None = None,
     bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return what chosen rows (all of one sequence) and heads attend to, by the steps of `attend`: [heads, rows, S].
 
-    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1, keys that are not visible are 0),
-    "scores" (those are -inf) or "dots" (the bare q.k, likewise). The other arguments are the same as in `attend`.
+    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1 without sinks, keys that are not visible
+    are 0), "scores" (those are -inf) or "dots" (the bare q.k, likewise). The other arguments are the same as in
+    `attend`.
     """
-    arguments = _arguments(q, keys, seen, scale, softcap, bias)
+    arguments = _arguments(q, keys, seen, scale, softcap, bias, sinks)
     if kind not in _KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
     chosen_rows, chosen_heads = _chosen("rows", rows, q.shape[0]), _chosen("heads", heads, q.shape[1])
@@ -209,14 +213,19 @@ def attention_rows(
     return out
 
 
-def softmax_rows(scores: torch.Tensor) -> torch.Tensor:
-    """Return the softmax of scores [..., S] float32, by the steps of `attend`."""
+def softmax_rows(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the softmax of scores [..., S] float32, by the steps of `attend`. sinks: those of the first axis, [n]."""
     scores = scores.contiguous()
     _check("scores", scores, torch.float32, tuple(scores.shape))
     out = torch.empty_like(scores)
     num_keys = scores.shape[-1]
     num_rows = scores.numel() // num_keys if num_keys else 0
-    kernels().call("softmax_rows_f32", "ppll", scores.data_ptr(), out.data_ptr(), num_rows, num_keys)
+    address, num_sinks = None, 0
+    if sinks is not None:
+        _check("sinks", sinks, torch.float32, (len(scores),))
+        address, num_sinks = sinks.data_ptr(), len(sinks)
+    pointers = scores.data_ptr(), address, out.data_ptr()
+    kernels().call("softmax_rows_f32", "ppplll", *pointers, num_rows, num_keys, num_sinks)
     return out
 
 
@@ -254,6 +263,7 @@ def _arguments(
     scale: float,
     softcap: float | None,
     bias: torch.Tensor | None,
+    sinks: torch.Tensor | None,
 ) -> AttentionArguments:
     """Check and return the arguments that all of these kernels share. The tensors and arrays must outlive them."""
     if keys.dtype not in SUFFIXES or keys.dim() != 4:
@@ -288,6 +298,9 @@ def _arguments(
         if reach < seen.longest:
             raise ValueError(f"the position bias reaches {reach} positions; a sequence has {seen.longest}")
         arguments.bias, arguments.bias_width = bias.data_ptr(), bias.shape[1]
+    if sinks is not None:
+        _check("sinks", sinks, torch.float32, (num_heads,))
+        arguments.sinks = sinks.data_ptr()
     return arguments
 
 

@@ -2,7 +2,8 @@
 each row sees; it knows no requests.
 
 A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
-the key. `KeyRange` says what it sees, so causal, windowed, bidirectional and cross attention are one thing here.
+the key. `KeyRange` says what it sees, so causal, windowed, bidirectional and cross attention are one thing here. A head
+may have a sink (gpt-oss): a score of no key, which takes its part of the weight of each row.
 
 `NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever rows are next to it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
@@ -24,7 +25,7 @@ from model.kernels.attention import PatternOutput, attend, attention_rows, mix_r
 from model.kernels.library import num_threads
 from model.kernels.rows import rotate_and_store
 from model.kv_cache import LayerCache
-from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32
+from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32, softmax_with_sinks
 from model.layers.rope import Rope
 
 RotaryTables = tuple[torch.Tensor, torch.Tensor]
@@ -42,6 +43,14 @@ class AttentionRule:
     """The bias by distance, or None: [H, 2 * reach - 1], float32 (float64 in float64), of which bias[h, key - query +
     reach - 1] is added. No position may be `reach` or more.
     """
+    sinks: torch.Tensor | None = None
+    """A score of no key for each head (Xiao et al. 2023, arXiv:2309.17453, section 3.2), or None: [H], float32 (float64
+    in float64). Its weight counts in the softmax's sum, and is in no pattern.
+    """
+
+    def sinks_of(self, heads: Sequence[int]) -> torch.Tensor | None:
+        """Return the sinks [n] of chosen heads, or None if there are none."""
+        return None if self.sinks is None else self.sinks[list(heads)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,12 +89,14 @@ class AttentionRows(Protocol):
     ) -> torch.Tensor:
         """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
-        S is `span.num_keys`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or "dots" (the
-        bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
+        S is `span.num_keys`. kind: "pattern" (rows sum to 1 without sinks, unseen keys 0), "scores" (unseen keys -inf)
+        or "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
         """
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`."""
+    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`; sinks [heads]: the
+        rule's.
+        """
 
     def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
         """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
@@ -170,7 +181,7 @@ class PlainAttention:
             keys, values = cached.keys(), cached.values()
             dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
             scores = self._scores(dots, heads, key_range, rows, rule)
-            pattern = self.softmax(scores)
+            pattern = self.softmax(scores, rule.sinks)
             out[rows] = self._arithmetic.mix(pattern, values[:, readers].transpose(0, 1)).transpose(0, 1)
         return out
 
@@ -186,7 +197,7 @@ class PlainAttention:
         if kind == "dots":
             return self._masked(dots, span.key_range, where)
         scores = self._scores(dots, chosen, span.key_range, where, rule)
-        return self.softmax(scores) if kind == "pattern" else scores
+        return self.softmax(scores, rule.sinks_of(heads)) if kind == "pattern" else scores
 
     def _scores(
         self,
@@ -216,8 +227,8 @@ class PlainAttention:
         keys = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        return self._arithmetic.softmax(scores)
+    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        return softmax_with_sinks(self._arithmetic.softmax, scores, None if sinks is None else sinks[:, None, None])
 
     def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
         readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, span.cache)
@@ -267,6 +278,7 @@ class NativeAttention:
                 scale=rule.scale,
                 softcap=rule.softcap,
                 bias=rule.bias,
+                sinks=rule.sinks,
                 pattern_output=pattern_output,
                 out=out,
             )
@@ -287,10 +299,11 @@ class NativeAttention:
             scale=rule.scale,
             softcap=rule.softcap,
             bias=rule.bias,
+            sinks=rule.sinks,
         )
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        return softmax_rows(scores)
+    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        return softmax_rows(scores, sinks)
 
     def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
         readers = _key_heads(torch.tensor(list(heads)), num_heads, span.cache).tolist()

@@ -7,6 +7,7 @@ no positions of rows.
 Axes: heads, rows, S keys, D head dimension.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -68,6 +69,19 @@ class InvariantArithmetic:
         if not finite.all():  # 0 times infinity is no number, and must not come to rows that do not see it
             mixed[product((pattern != 0).to(wide), (~finite).to(wide)) > 0] = float("nan")
         return mixed.to(values.dtype)
+
+
+def softmax_with_sinks(
+    softmax: Callable[[torch.Tensor], torch.Tensor], scores: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Return a softmax of scores [..., S]; sinks: one more score for each row, of one shape with scores but for axes of
+    length 1, whose weight is left out.
+    """
+    if sinks is None:
+        return softmax(scores)
+    # First, so that each key has the same place in a row whatever its neighbours see.
+    with_sinks = torch.cat((sinks.to(scores.dtype).expand(*scores.shape[:-1], 1), scores), -1)
+    return softmax(with_sinks)[..., 1:].contiguous()
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

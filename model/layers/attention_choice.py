@@ -14,11 +14,14 @@ def attention_for(
     *,
     kernels: KernelConfig,
     batch_invariant: bool,
+    has_sinks: bool = False,
 ) -> Attention:
-    """Return the fastest attention that supports these; our kernels are batch invariant in any case."""
+    """Return the fastest attention that supports these; our kernels are batch invariant in any case, a card's know no
+    sinks.
+    """
     if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
-    if kernels.uses_triton(dtype, device):
+    if kernels.uses_triton(dtype, device) and not has_sinks:
         from model.layers.triton_attention import TritonAttention  # here: it imports Triton, which a CPU does not need
 
         return TritonAttention()

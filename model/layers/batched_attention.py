@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, CachedKV, PlainAttention, RotaryTables, check_reach
-from model.layers.attention_arithmetic import at_least_float32
+from model.layers.attention_arithmetic import at_least_float32, softmax_with_sinks
 from model.layers.rope import Rope
 
 _T = TypeVar("_T")
@@ -87,7 +87,8 @@ class BatchedAttention(PlainAttention):
     ) -> torch.Tensor:
         spans = range(np.searchsorted(batch.first_rows, len(q)))
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
-        if longer and (rule.softcap is not None or rule.bias is not None):  # torch's kernels know neither
+        if longer and (rule.softcap is not None or rule.bias is not None or rule.sinks is not None):
+            # Torch's kernels know none of them.
             return super().attend(q, cache, batch, key_range, rule)
         check_reach(rule, key_range)
         batch.check()
@@ -254,6 +255,8 @@ def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange
         )  # [R, S]
         bias = rule.bias[:, distances.clamp(0, 2 * reach - 2)]  # [H, R, S]; what is clamped is not seen
         scores = scores + bias.view(key_heads, -1, *distances.shape).transpose(1, 2)
-    pattern = torch.softmax(scores.masked_fill_(key_range.unseen[:, None], float("-inf")), -1)
+    sinks = None if rule.sinks is None else rule.sinks.view(key_heads, 1, -1, 1)
+    scores = scores.masked_fill_(key_range.unseen[:, None], float("-inf"))
+    pattern = softmax_with_sinks(partial(torch.softmax, dim=-1), scores, sinks)
     z = pattern.to(values.dtype) @ values  # [K, R, G, D]
     return z.transpose(0, 1).reshape(num_rows, num_heads, dim)

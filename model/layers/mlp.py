@@ -7,8 +7,9 @@ Axes: rows, d, ff.
 
 import torch
 
-from model.config import Activation
+from model.config import Activation, ClampedGate
 from model.kernels.rows import activate_times
+from model.layers import fixed_shapes
 from model.layers.dense_weight import activate, activate_in_any_batch
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
@@ -20,14 +21,19 @@ class Mlp:
     """
 
     def __init__(
-        self, up: Linear, down: Linear, gate: Activation | None = None, *, batch_invariant: bool = True
+        self,
+        up: Linear,
+        down: Linear,
+        gate: Activation | ClampedGate | None = None,
+        *,
+        batch_invariant: bool = True,
     ) -> None:
-        """Keep the layers. gate: the activation if there is a gate; `up` [2 ff, d] then has the gate's rows before its
-        own: one product instead of two. Without a gate `up` [ff, d] has the activation.
+        """Keep the layers. gate: the activation, or the clamped gate, if there is one; `up` [2 ff, d] then has the
+        gate's rows before its own: one product instead of two. Without a gate `up` [ff, d] has the activation.
         """
         self.up = up
         self.down = down
-        self.gate: Activation | None = gate
+        self.gate: Activation | ClampedGate | None = gate
         self._batch_invariant = batch_invariant
 
     def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
@@ -66,7 +72,9 @@ class Mlp:
         """Return the input of `down`, [rows, ff], from the output of `up`; without a gate they are the same."""
         return up if self.gate is None else self._gated(up, self.gate)
 
-    def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
+        if isinstance(activation, ClampedGate):
+            return clamped(gate_up, activation)
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
 
 
@@ -82,3 +90,12 @@ def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_
     if batch_invariant:
         return activate_in_any_batch(gate, activation) * up
     return activate(gate, activation) * up
+
+
+def clamped(gate_up: torch.Tensor, clamps: ClampedGate) -> torch.Tensor:
+    """Return what a clamped gate lets through, [rows, ff], from gate_up [rows, 2 ff]: in each row the gate, then up. A
+    number has the same bits whatever is next to it.
+    """
+    gate, up = gate_up.chunk(2, -1)
+    gate, up = gate.clamp(max=clamps.limit), up.clamp(-clamps.limit, clamps.limit)
+    return (up + 1) * (gate * fixed_shapes.whole_vectors(torch.sigmoid, gate * clamps.alpha))

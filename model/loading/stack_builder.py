@@ -4,6 +4,7 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
 from model.layers.attention import AttentionRule
+from model.layers.attention_arithmetic import at_least_float32
 from model.layers.attention_choice import attention_for
 from model.layers.experts import Experts
 from model.layers.linear import Linear
@@ -70,7 +72,13 @@ class StackBuilder:
         why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
         self.is_whole = shares is None and not self.quantized and why_not is None
         """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
+        self.attention = attention_for(
+            tokens.dtype,
+            tokens.device,
+            kernels=kernels,
+            batch_invariant=batch_invariant,
+            has_sinks=config.attention_sinks,
+        )
         if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 
@@ -195,6 +203,9 @@ class StackBuilder:
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
+        if config.attention_sinks:
+            sinks = self.weights.pop(f"{name}.sinks.weight")
+            rule = replace(rule, sinks=sinks.to(at_least_float32(sinks.dtype)))
         attention = self._self_attention(index, rule)
         cross = None
         if config.cross_attention:
@@ -214,14 +225,17 @@ class StackBuilder:
         if not self.config.gated_mlp:
             return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
         up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
-        return Mlp(up, down, activation, batch_invariant=self.batch_invariant)
+        return Mlp(up, down, self.config.clamped_gate or activation, batch_invariant=self.batch_invariant)
 
     def _experts(self, name: str) -> MixedFeedforward:
         assert self.config.experts is not None
         experts = [self._mlp(f"{name}.experts.{e}") for e in range(self.config.experts.num_experts)]
         # One product of so few numbers decides where a row goes: it is not quantised.
         router = Linear(
-            self.weights.pop(f"{name}.router.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
+            self.weights.pop(f"{name}.router.weight"),
+            self.weights.pop(f"{name}.router.bias", None),
+            kernels=self.kernels,
+            batch_invariant=self.batch_invariant,
         )
         mixture = Experts(
             router,

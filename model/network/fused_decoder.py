@@ -61,7 +61,10 @@ class _Parts:
         before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
         if before_attention is None or before_mlp is None or mlp is None or mlp.gate != "silu":
             return None
-        if attention.heads.rule.bias is not None or not isinstance(attention.heads.attention, NativeAttention):
+        rule = attention.heads.rule
+        if rule.bias is not None or rule.sinks is not None:
+            return None
+        if not isinstance(attention.heads.attention, NativeAttention):
             return None
         return cls(attention, mlp.up, mlp.down, before_attention, before_mlp)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model.batch import Batch
+from model.config import ClampedGate
 from model.hooks.hooks import Hooks
 from model.hooks.pattern_plan import PatternPlan
 from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
@@ -84,8 +85,11 @@ class TritonStep:
         """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
         if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
             return None
-        if any(block.one_mlp is None for block in blocks):
+        mlps = [block.one_mlp for block in blocks]
+        if any(mlp is None for mlp in mlps):
             return None  # how many rows an expert gets is known to the host too late for a graph
+        if any(mlp is not None and isinstance(mlp.gate, ClampedGate) for mlp in mlps):
+            return None  # its kernel does not clamp
         norms = [norm for block in blocks for norm in _norms(block)]
         if final_norm is not None:
             norms.append(final_norm)
@@ -237,6 +241,7 @@ def _feed_forward(block: Block, normed: Tensor) -> Tensor:
     """Return what the mlp adds to the stream [T, d]."""
     own = block.one_mlp
     assert own is not None
+    assert not isinstance(own.gate, ClampedGate)
     up = own.up(normed)
     return own.down(up if own.gate is None else gated(up, own.gate))
 

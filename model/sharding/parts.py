@@ -182,8 +182,8 @@ class AttentionOfAll:
             whole[places] = self._own.rows(q, rows, own, span, rule, kind)
         return self._share.group.sum(whole)
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        return self._own.softmax(scores)
+    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        return self._own.softmax(scores, sinks)
 
     def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
         """Return pattern [heads, rows, S] of any of the H heads times their values: [heads, rows, D]."""

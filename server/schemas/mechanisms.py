@@ -25,11 +25,15 @@ class ExplainRequest(InspectionRequest):
 
 
 class Softmax(AnswerModel):
-    """The two numbers that turn scores into weights. They are null if a score overflowed."""
+    """The numbers that turn scores into weights. Those of scores are null if a score overflowed."""
 
     largest_score: float | None = Field(description="Taken from every score first, so that no exponential overflows.")
-    sum_of_exponentials: float | None = Field(description="What every exponential is divided by.")
-    sum_of_weights: float | None = Field(description="1, but for rounding.")
+    sink: float | None = Field(
+        None, description="The head's sink: a score of no key, which takes its part of the weight; null without one."
+    )
+    sink_exponential: float | None = Field(0.0, description="That of the sink; 0 without one.")
+    sum_of_exponentials: float | None = Field(description="What every exponential is divided by; the sink's counts.")
+    sum_of_weights: float | None = Field(description="1, but for rounding and what the sink takes.")
 
 
 class ExplainEntry(InspectionEntry):

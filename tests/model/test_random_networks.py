@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from model.config import ExpertsConfig, Kind, ModelConfig, PositionBiasConfig, RopeConfig
+from model.config import ClampedGate, ExpertsConfig, Kind, ModelConfig, PositionBiasConfig, RopeConfig
 from model.loading.loader import build_model
 from tests import reference
 from tests.network import CPU, look_at_everything, worst
@@ -64,19 +64,14 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         "head_bias": kind != "encoder" and rng.random() < 0.5,
         "logit_scale": rng.choice([1.0, 0.4]),
         "residual_scale": rng.choice([1.0, 0.3]),
+        "attention_sinks": rng.random() < 0.3,
         "attn_logit_softcap": rng.choice([None, 2.0]),
         "final_logit_softcap": rng.choice([None, 3.0]),
         "sliding_windows": tuple(rng.choice([None, rng.randint(1, 12)]) for _ in range(num_layers)),
     }
-    if options["gated_mlp"] and rng.random() < 0.4:
-        count, dense = rng.randint(1, 5), tuple(n for n in range(num_layers) if rng.random() < 0.4)
-        options["experts"] = ExpertsConfig(
-            num_experts=count,
-            num_chosen=rng.randint(1, count),
-            intermediate_size=rng.randint(1, 20),
-            normalized=rng.random() < 0.5,
-            dense_layers=dense,
-        )
+    if options["gated_mlp"]:
+        options["clamped_gate"] = ClampedGate(rng.choice([0.5, 7.0]), 1.702) if rng.random() < 0.3 else None
+        options["experts"] = _draw_experts(rng, num_layers) if rng.random() < 0.4 else None
     is_pre = options["norm_placement"] == "pre"
     options["first_attention_norm"] = not is_pre or rng.random() < 0.7
     options["parallel_blocks"] = is_pre and kind != "encoder-decoder" and rng.random() < 0.3
@@ -97,6 +92,17 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         norm_eps=1e-5,
         attention_scale=rng.choice([1.0, head_dim**-0.5]),
         **options,
+    )
+
+
+def _draw_experts(rng: random.Random, num_layers: int) -> ExpertsConfig:
+    count, dense = rng.randint(1, 5), tuple(n for n in range(num_layers) if rng.random() < 0.4)
+    return ExpertsConfig(
+        num_experts=count,
+        num_chosen=rng.randint(1, count),
+        intermediate_size=rng.randint(1, 20),
+        normalized=rng.random() < 0.5,
+        dense_layers=dense,
     )
 
 
@@ -174,13 +180,15 @@ class _Weights:
         if config.qk_norm is not None:
             self.norm(f"{layer}q_norm", config.head_dim if config.qk_norm == "head" else heads, False)
             self.norm(f"{layer}k_norm", config.head_dim if config.qk_norm == "head" else kv_heads, False)
+        if config.attention_sinks:
+            self.weights[f"{layer}sinks.weight"] = torch.randn(config.num_heads, dtype=torch.float64)
         self.linear(f"{layer}attn_out", d, heads, config.attention_out_bias)
         if config.cross_attention:
             self.linear(f"{layer}cross_q", heads, d, config.attention_bias)
             self.linear(f"{layer}cross_kv", 2 * kv_heads, d, config.attention_bias)
             self.linear(f"{layer}cross_out", d, heads, config.attention_out_bias)
         if config.experts is not None and config.has_experts(index):
-            self.linear(f"{layer}router", config.experts.num_experts, d, False)
+            self.linear(f"{layer}router", config.experts.num_experts, d, config.mlp_bias)
             for expert in range(config.experts.num_experts):
                 neurons = config.experts.intermediate_size
                 self.linear(f"{layer}experts.{expert}.gate_up", 2 * neurons, d, config.mlp_bias)

@@ -190,7 +190,11 @@ class Stack:
             dots = q[:, head] @ k[:, kv_head].T
             capped = formulas.soft_cap(dots * config.attention_scale, config.attn_logit_softcap)
             masked = (capped + bias[head]).masked_fill(~visible, -math.inf)
-            pattern = formulas.softmax(masked, self.casts)
+            if config.attention_sinks and point == "attn":  # one more score, whose weight is dropped
+                sink = self.weight(f"layers.{layer}.sinks.weight")[head].expand(len(masked), 1)
+                pattern = formulas.softmax(torch.cat((masked, sink), -1), self.casts)[:, :-1]
+            else:
+                pattern = formulas.softmax(masked, self.casts)
             z = pattern @ v[:, kv_head]
             columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
             results.append(z @ self.weight(f"{out}.weight")[:, columns].T)
@@ -218,20 +222,26 @@ class Stack:
             gate, up = self.linear(f"layers.{layer}.gate_up", x).chunk(2, dim=-1)
             self.keep("mlp.hook_pre", gate, layer)
             self.keep("mlp.hook_pre_linear", up, layer)
-            hidden = formulas.activate(gate, self.config.activation) * up
+            hidden = self.gated(gate, up)
         return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        if (clamps := self.config.clamped_gate) is None:
+            return formulas.activate(gate, self.config.activation) * up
+        gate, up = gate.clamp(max=clamps.limit), up.clamp(-clamps.limit, clamps.limit)
+        return gate / (1 + torch.exp(-clamps.alpha * gate)) * (up + 1)
 
     def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig) -> torch.Tensor:
         """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538)."""
         logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", x), layer)
         weights = self.keep("mlp.hook_expert_weights", formulas.softmax(logits, self.casts), layer)
         chosen, out = [], torch.zeros_like(x)
-        for token, own in enumerate(weights.float() if self.casts else weights):
+        for token, own in enumerate(weights.float() if self.casts in formulas.SOFTMAX_IN_FLOAT32 else weights):
             best = sorted(range(experts.num_experts), key=own.tolist().__getitem__, reverse=True)[: experts.num_chosen]
             shares = own[best] / own[best].sum() if experts.normalized else own[best]
             for expert, share in zip(best, shares.double(), strict=True):
                 gate, up = self.linear(f"layers.{layer}.experts.{expert}.gate_up", x[token]).chunk(2)
-                hidden = formulas.activate(gate, self.config.activation) * up
+                hidden = self.gated(gate, up)
                 out[token] += share * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
             chosen.append(best)
         self.keep("mlp.hook_expert_indices", torch.tensor(chosen, dtype=torch.float64), layer)

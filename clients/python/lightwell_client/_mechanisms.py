@@ -29,6 +29,8 @@ class Softmax(Result):
     largest_score: float | None
     sum_of_exponentials: float | None
     sum_of_weights: float | None
+    sink: float | None = None
+    sink_exponential: float | None = 0.0
 
 
 class ExplainOptions(InspectionOptions, total=False):

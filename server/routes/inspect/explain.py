@@ -126,7 +126,8 @@ def _entry(
     cap = config.attn_logit_softcap
     bias = _at_distances(weights.get("position_bias"), head.query, len(observed.keys))
     visible = head.visible(len(observed.keys))
-    steps = take_steps(observed, visible, weights["w_o"], config.attention_scale, cap, bias)
+    sink = float(weights["sink"][0]) if "sink" in weights else None
+    steps = take_steps(observed, visible, weights["w_o"], config.attention_scale, cap, bias, sink)
     fields: dict[str, Any] = {
         "part": head.part,
         "layer": head.layer,
@@ -140,6 +141,8 @@ def _entry(
         "causal": head.causal,
         "softmax": {
             "largest_score": steps.largest_score,
+            "sink": sink,
+            "sink_exponential": steps.sink_exponential,
             "sum_of_exponentials": steps.sum_of_exponentials,
             "sum_of_weights": float(steps.weights.sum()),
         },

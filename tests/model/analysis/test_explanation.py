@@ -13,7 +13,7 @@ from model.analysis.explanation import Observed, differences, explain
 
 
 def observe(
-    rng: np.random.Generator, keys: int, size: int, width: int, cap: float | None, bias: bool
+    rng: np.random.Generator, keys: int, size: int, width: int, cap: float | None, bias: bool, sink: float | None = None
 ) -> tuple[Any, ...]:
     """Return what a network would have had, by loops over plain floats, and its W_O."""
     q, k, v = rng.normal(size=size), rng.normal(size=(keys, size)), rng.normal(size=(keys, size))
@@ -27,7 +27,7 @@ def observe(
         if cap is not None:
             score = cap * math.tanh(score / cap)
         scores.append(score + distance[j] if seen[j] else -math.inf)
-    total = sum(math.exp(s) for s in scores)
+    total = sum(math.exp(s) for s in scores) + (0.0 if sink is None else math.exp(sink))
     pattern = [math.exp(s) / total for s in scores]
     z = [sum(pattern[j] * v[j][d] for j in range(keys)) for d in range(size)]
     result = [sum(z[d] * w_o[d][m] for d in range(size)) for m in range(width)]
@@ -42,14 +42,18 @@ def observe(
     size=st.integers(1, 8),
     cap=st.sampled_from([None, 1.5]),
     bias=st.booleans(),
+    sink=st.sampled_from([None, -2.0, 5.0]),
 )
-def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap: float | None, bias: bool) -> None:
-    observed, seen, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias)
-    steps = explain(observed, seen, w_o, scale, cap, distance if bias else None)
+def test_every_step_is_what_the_loops_give(
+    seed: int, keys: int, size: int, cap: float | None, bias: bool, sink: float | None
+) -> None:
+    observed, seen, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias, sink)
+    steps = explain(observed, seen, w_o, scale, cap, distance if bias else None, sink)
     assert max(differences(steps, observed).values()) < 1e-12
     assert np.allclose(steps.products.sum(-1) * scale, steps.scaled)
     assert np.allclose(steps.position_bias, distance)
-    assert np.isclose(steps.weights.sum(), 1)
+    assert np.isclose(steps.weights.sum(), 1 - steps.sink_exponential / steps.sum_of_exponentials)
+    assert (steps.sink_exponential == 0) == (sink is None)
     assert np.allclose(steps.weights, steps.exponentials / steps.sum_of_exponentials)
     assert (steps.weights[~steps.visible] == 0).all()
     assert np.allclose(steps.weighted_values.sum(0), observed.z)

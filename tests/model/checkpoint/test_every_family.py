@@ -114,14 +114,21 @@ def every_stack(folder: Path) -> list[Identities]:
     return [Identities(folder, stack) for stack in stacks(read_config(folder))]
 
 
-def test_rows_of_a_pattern_sum_to_one_and_are_the_softmax_of_the_scores(every_stack: list[Identities]) -> None:
+def test_rows_of_a_pattern_and_the_sink_sum_to_one_and_are_the_softmax_of_the_scores(
+    every_stack: list[Identities],
+) -> None:
     for found in every_stack:
         for layer in found.layers:
             for name in found.attentions:
                 pattern, scores = found.at(f"{name}.hook_pattern", layer), found.at(f"{name}.hook_attn_scores", layer)
-                torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern[..., 0]))
-                torch.testing.assert_close(torch.softmax(scores, -1), pattern)
                 assert (pattern[scores.isinf()] == 0).all()
+                sinks = torch.full((len(scores),), -torch.inf)  # which take nothing
+                if found.config.attention_sinks:
+                    sinks = found.weights[f"layers.{layer}.sinks.weight"]
+                    assert (pattern.sum(-1) < 1).all()
+                whole = torch.softmax(torch.cat((scores, sinks.view(-1, 1, 1).expand(*scores.shape[:2], 1)), -1), -1)
+                torch.testing.assert_close(pattern, whole[..., :-1])
+                torch.testing.assert_close(pattern.sum(-1) + whole[..., -1], torch.ones_like(pattern[..., 0]))
 
 
 def test_the_pattern_times_the_values_is_z(every_stack: list[Identities]) -> None:

@@ -60,6 +60,7 @@ class World:
             "scale": random.choice([1.0, self.dim**-0.5]),
             "softcap": random.choice([None, random.uniform(1, 30)]),
             "bias": random.choice([None, torch.randn(self.num_heads, 2 * reach - 1)]),
+            "sinks": random.choice([None, torch.randn(self.num_heads) * 5]),
         }
 
     def put(self, sequence: int, position: int, k: torch.Tensor | float, v: torch.Tensor | float) -> None:
@@ -134,7 +135,10 @@ class World:
 
     def pattern(self, sequence: int) -> torch.Tensor:
         """Return the pattern, [rows, H, S] float64; 0 in rows that see nothing."""
-        return torch.nan_to_num(torch.softmax(self.scores(sequence), -1), 0.0)
+        scores, sinks = self.scores(sequence), self.rule.get("sinks")
+        sinks = torch.full((self.num_heads,), -math.inf) if sinks is None else sinks
+        with_sinks = torch.cat((scores, sinks.double().view(1, -1, 1).expand(len(scores), -1, 1)), -1)
+        return torch.nan_to_num(torch.softmax(with_sinks, -1)[..., :-1], 0.0)
 
     def mixed(self, sequence: int) -> torch.Tensor:
         """Return the mixed values, [rows, H, D] float64."""
@@ -146,4 +150,5 @@ class World:
         rows, heads = self.rows_of(1), list(range(self.num_heads))
         kinds: list[str] = ["pattern", "scores", "dots"]
         hooks = [self.rows(rows, heads, kind) for kind in kinds]
-        return [self.attend(), *hooks, attention.softmax_rows(hooks[1]), self.mix(hooks[0], heads, 1)]
+        pattern = attention.softmax_rows(hooks[1], self.rule["sinks"])
+        return [self.attend(), *hooks, pattern, self.mix(hooks[0], heads, 1)]

@@ -63,7 +63,8 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(dtype: torch.d
         rows, heads = world.some_rows_and_heads(sequence)
         pattern = world.rows(rows, heads, "pattern")
         if (world.first[rows] < world.last[rows]).all():
-            assert torch.equal(attention.softmax_rows(world.rows(rows, heads, "scores")), pattern)
+            sinks = None if world.rule["sinks"] is None else world.rule["sinks"][heads]
+            assert torch.equal(attention.softmax_rows(world.rows(rows, heads, "scores"), sinks), pattern)
         assert torch.equal(world.mix(pattern, heads, sequence), out[rows][:, heads].transpose(0, 1))
 
 
@@ -170,6 +171,10 @@ def test_a_softmax_of_rows_takes_any_number_of_keys_and_rows() -> None:
         found = attention.softmax_rows(scores)
         assert found.shape == shape
         assert torch.allclose(found, torch.softmax(scores, -1), atol=1e-6)
+        sinks = torch.randn(shape[0]) * 5
+        found = attention.softmax_rows(scores, sinks)
+        with_sinks = torch.cat((scores, sinks.view(-1, 1, 1).expand(*shape[:2], 1)), -1)
+        assert torch.allclose(found, torch.softmax(with_sinks, -1)[..., :-1], atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

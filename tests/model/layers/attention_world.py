@@ -42,6 +42,7 @@ class World:
             scale=random.choice([1.0, self.dim**-0.5]),
             softcap=random.choice([None, random.uniform(1, 30)]),
             bias=random.choice([None, torch.randn(self.num_heads, 2 * self.reach - 1, dtype=wide)]),
+            sinks=random.choice([None, torch.randn(self.num_heads, dtype=wide) * 5]),
         )
         self.cache = self.empty_cache(sum(blocks) + 3)
         self.num_checks = 0
@@ -102,6 +103,14 @@ def scores_of(world: World, sequence: int) -> torch.Tensor:
     return scores
 
 
-def mixed(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Mix values: scores [H, n, S], v [S, H, D] -> [n, H, D]."""
-    return torch.einsum("hqk,khd->qhd", torch.softmax(scores, -1), v)
+def pattern_of(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the pattern of scores [H, n, S]; sinks [H]."""
+    if sinks is None:
+        return torch.softmax(scores, -1)
+    with_sinks = torch.cat((scores, sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:2], 1)), -1)
+    return torch.softmax(with_sinks, -1)[..., :-1]
+
+
+def mixed(scores: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    """Mix values: scores [H, n, S], v [S, H, D], sinks [H] -> [n, H, D]."""
+    return torch.einsum("hqk,khd->qhd", pattern_of(scores, sinks), v)

@@ -26,7 +26,7 @@ from model.layers.attention import (
 )
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.rope import Rope
-from tests.model.layers.attention_world import CPU, World, mixed, scores_of
+from tests.model.layers.attention_world import CPU, World, mixed, pattern_of, scores_of
 
 Kind = Callable[[], Attention]
 
@@ -64,7 +64,7 @@ def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bo
             scores = scores_of(world, sequence)
             _, _, v = world.parts(sequence)
             assert found.dtype == dtype
-            assert (found - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max()), world
+            assert (found - mixed(scores, v, world.rule.sinks)).abs().max() <= bound * (1 + v.abs().max()), world
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
@@ -82,12 +82,12 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
             where = [batch.first_rows[span] + row for row in chosen]  # noqa: B023
             return attention.rows(q, where, heads, CachedKV(world.cache, key_range, span), world.rule, kind)  # noqa: B023
 
-        scores = expected[heads][:, chosen]
+        scores, sinks = expected[heads][:, chosen], world.rule.sinks_of(heads)
         seen = scores > -math.inf
         assert torch.equal(rows("scores") > -math.inf, seen)
         assert torch.equal(rows("dots") > -math.inf, seen)
         assert (rows("scores")[seen] - scores[seen]).abs().max() <= bound * (1 + scores[seen].abs().max())
-        assert (rows("pattern") - torch.softmax(scores, -1)).abs().max() <= bound * (1 + scores[seen].abs().max())
+        assert (rows("pattern") - pattern_of(scores, sinks)).abs().max() <= bound * (1 + scores[seen].abs().max())
         assert rows("pattern")[~seen].eq(0).all()
         q_wide, k, _ = world.parts(span)
         dots = torch.einsum("qhd,khd->hqk", q_wide, k)[heads][:, chosen]
@@ -167,7 +167,7 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
         cached = CachedKV(world.cache, key_range, span)
         scores = attention.rows(q, rows, heads, cached, world.rule, "scores")
         pattern = attention.rows(q, rows, heads, cached, world.rule, "pattern")
-        assert torch.equal(attention.softmax(scores), pattern)
+        assert torch.equal(attention.softmax(scores, world.rule.sinks_of(heads)), pattern)
         z = attention.mix(pattern, heads, world.num_heads, cached)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
 

@@ -40,7 +40,7 @@ def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) 
                 done[s] = stop
         for s in range(6):
             v = world.parts(s)[2]
-            expected = mixed(scores_of(world, s), v)
+            expected = mixed(scores_of(world, s), v, world.rule.sinks)
             assert (torch.cat(found[s]) - expected).abs().max() <= BOUNDS[dtype] * (1 + v.abs().max()), world
 
 
@@ -58,7 +58,7 @@ def test_whole_prompts_of_many_lengths_are_read_together(dtype: torch.dtype) -> 
         random.shuffle(pieces)
         for (s, start, _), out in zip(pieces, world.attend(BatchedAttention(), *pieces), strict=True):
             v = world.parts(s)[2]
-            expected = mixed(scores_of(world, s), v)[start:]
+            expected = mixed(scores_of(world, s), v, world.rule.sinks)[start:]
             assert (out - expected).abs().max() <= BOUNDS[dtype] * (1 + v.abs().max()), (s, start)
 
 

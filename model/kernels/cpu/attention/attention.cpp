@@ -110,15 +110,17 @@ using LEVEL::AttentionItem;
 EXPORT_FOR(float, f32)
 EXPORT_FOR(LEVEL::bfloat16, bf16)
 
-// out = softmax of each row of scores [num_rows, num_keys], as `attend` makes it of the same scores.
-EXPORT(void, softmax_rows_f32)(const float* scores, float* out, long num_rows, long num_keys) {
+// out = softmax of each row of scores [num_rows, num_keys], as `attend` makes it of the same scores. sinks: null, or
+// those of num_heads, which have equal shares of the rows, in order.
+EXPORT(void, softmax_rows_f32)
+(const float* scores, const float* sinks, float* out, long num_rows, long num_keys, long num_heads) {
   using namespace LEVEL;
   if (num_keys == 0) return;
   parallel(num_rows, [&](long r) {
     float* row = scratch<CapturedRows, float>(lanes_up(num_keys));
     memcpy(row, scores + r * num_keys, num_keys * sizeof(float));
     for (long k = num_keys; k < lanes_up(num_keys); ++k) row[k] = -INFINITY;
-    softmax(row, lanes_up(num_keys));
+    softmax(row, lanes_up(num_keys), sinks ? sinks + r * num_heads / num_rows : nullptr);
     memcpy(out + r * num_keys, row, num_keys * sizeof(float));
   });
 }

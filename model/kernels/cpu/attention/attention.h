@@ -41,6 +41,7 @@ struct AttentionArguments {
   const int64_t* last;       // [T]  to the next
   const float* bias;         // [H, bias_width]: bias[h, key - position + reach - 1] is added to a score
   const PatternMap* pattern_output;  // [sequence, H], or null if no request wants patterns
+  const float* sinks;        // [H]: a score of no key, which takes its part of a row's weight; null: there are none
   long num_heads, num_key_heads, dim, block_size;  // H, K, D, B
   long table_width;          // J
   long bias_width;           // 2 * reach - 1, or 0: no bias
@@ -71,15 +72,17 @@ inline void make_scores(const AttentionArguments& a, const ScoreRow& r, float* r
   store(row + end - LANES, only_lanes(load(row + end - LANES), lo - end + LANES, hi - end + LANES, -INFINITY));
 }
 
-// In place, of row [num], whole vectors: lane by lane, then over the lanes.
-inline void softmax(float* row, long num) {
+// In place, of row [num], whole vectors: lane by lane, then over the lanes. sink: one more score, whose weight is left
+// out, or null.
+inline void softmax(float* row, long num, const float* sink) {
   Vector top = load(row);
   for (long k = LANES; k < num; k += LANES) {
     const Vector scores = load(row + k);
     top = where_greater(scores, top, scores, top);
   }
-  const Vector largest = all_lanes(largest_lane(top));
-  Vector total = zeros();
+  const float most = largest_lane(top);
+  const Vector largest = all_lanes(sink && *sink > most ? *sink : most);
+  Vector total = sink ? only_lanes(exp(all_lanes(*sink) - largest), 0, 1, 0.0f) : zeros();
   for (long k = 0; k < num; k += LANES) {
     const Vector weights = exp(load(row + k) - largest);
     store(row + k, weights);
@@ -114,7 +117,7 @@ inline void store_halves(char* p, const float* weights, long count) {
 inline void weigh(const AttentionArguments& a, long sequence, const ScoreRow& r, float* row, long origin) {
   if (r.hi <= r.lo) return;  // it sees nothing
   make_scores(a, r, row, origin);
-  softmax(row + lanes_down(r.lo), lanes_up(r.hi) - lanes_down(r.lo));
+  softmax(row + lanes_down(r.lo), lanes_up(r.hi) - lanes_down(r.lo), a.sinks ? a.sinks + r.head : nullptr);
   if (!a.pattern_output) return;
   const PatternMap& map = a.pattern_output[sequence * a.num_heads + r.head];
   if (!map.numbers) return;

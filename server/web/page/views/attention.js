@@ -101,7 +101,7 @@ function Meaning({ grid, live }) {
       grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stack)}</code>${" "}
-    <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
+    <span class="hint">${shape}. ${saysOf(grid.kind, line, stack)}</span></p>`;
 }
 
 function formulaOf(kind, stack) {
@@ -112,8 +112,11 @@ function formulaOf(kind, stack) {
   return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
 }
 
-function saysOf(kind, line) {
-  if (kind === "pattern") return `Each ${line} is one query and sums to 1: how much it takes from every key.`;
+function saysOf(kind, line, stack) {
+  if (kind === "pattern") {
+    const sum = stack.attention_sinks ? "sums to 1 with what the head's sink takes" : "sums to 1";
+    return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
+  }
   if (kind === "norm") return "How long is what each key adds to the query's vector: a large weight on a short value does little.";
   if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
   return "How alike query and key are, before any scale.";

@@ -66,6 +66,9 @@ export function wordsOf(id, stack) {
     const about = stack.positions.includes("rotary") ? TURNED.rotary : TURNED.normed;
     return { title: isQuery ? "q′" : "k′", tone: isQuery ? "query" : "key", about };
   }
+  if (name === "hook_pattern" && stack.attention_sinks) {
+    return { title: "pattern", tone: "ink", about: "The attention: how much of each word is taken. The head's sink takes the rest." };
+  }
   const [title, tone, about] = WORDS[name === "hook_pre" && stack.gated_mlp ? "hook_pre_gate" : name];
   return { title, tone, about };
 }

@@ -175,12 +175,14 @@ export function Facts({ stack }) {
     ],
     [
       "Feed-forward",
-      `${stack.experts ? expertWords(stack.experts) : ""}${stack.gated_mlp ? "gated, " : ""}${stack.activation
-        .replace("_tanh", "")}${stack.parallel_blocks ? ", in parallel with the attention" : ""}`,
+      `${stack.experts ? expertWords(stack.experts) : ""}${stack.clamped_gate ? "clamped and " : ""}${stack.gated_mlp
+        ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
+        ? ", in parallel with the attention" : ""}`,
     ],
     [
       "Scores",
-      `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}`,
+      `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}${
+        stack.attention_sinks ? ", beside a sink for each head" : ""}`,
     ],
     ["Context", `${grouped(stack.max_model_len)} tokens`],
   ];

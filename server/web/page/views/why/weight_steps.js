@@ -45,7 +45,7 @@ function maskSays({ entry, isMasked: masked, key, query }) {
 /** exp(score - largest) of every key over their sum. */
 export function Softmax({ pair }) {
   const { entry, weight, exponential } = pair;
-  const { largest_score: largest, sum_of_exponentials: sum, sum_of_weights: ones } = entry.softmax;
+  const { largest_score: largest, sum_of_exponentials: sum, sum_of_weights: ones, sink, sink_exponential: sunk } = entry.softmax;
   const shown = useMemo(() => shownKeys(pair), [pair]);
   const { tail, numHidden } = shown;
   return html`<${Step} title="Softmax: from scores to shares"
@@ -63,6 +63,8 @@ export function Softmax({ pair }) {
       <tbody>${shown.indices.map((key) => html`<${KeyRow} pair=${pair} index=${key} />`)}
         ${tail && html`<${SumRow} name=${`${tail.count} others`} exponential=${tail.exponentials}
           weight=${percent(tail.weights)} />`}
+        ${sink !== null && html`<${SumRow} name="sink" score=${format(sink)} exponential=${sunk}
+          weight=${percent(sunk / sum)} />`}
         ${numHidden > 0 && html`<${SumRow} name=${`${numHidden} hidden`} score="masked" exponential=${0} weight="0 %" />`}
       </tbody>
       <tfoot><${SumRow} name="sum" exponential=${sum} weight=${format(ones)} /></tfoot>
