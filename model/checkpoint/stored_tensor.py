@@ -26,3 +26,15 @@ class StoredTensor:
     """Reads the whole tensor."""
     read_grouped: Callable[[], GroupedRows] | None = None
     """Reads the rows [out, in] of a quantised matrix, or None if it is not stored quantised."""
+    read_entry: Callable[[int], torch.Tensor] | None = None
+    """Reads one entry of the first axis alone, or None if that takes the whole tensor."""
+
+    def entry(self, index: int, *, transposed: bool = False) -> "StoredTensor":
+        """Return one entry of the first axis as a tensor of its own."""
+
+        def read() -> torch.Tensor:
+            found = self.read()[index] if self.read_entry is None else self.read_entry(index)
+            return found.T if transposed else found
+
+        shape = self.shape[:0:-1] if transposed else self.shape[1:]
+        return StoredTensor(shape, self.dtype, self.num_bytes // self.shape[0], read)

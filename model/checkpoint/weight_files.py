@@ -21,6 +21,7 @@ from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
 from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.quantized.tensors import quantized_tensors
+from model.checkpoint.stacked_tensors import unstacked
 from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
@@ -64,12 +65,18 @@ def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
     except (SafetensorError, OSError) as error:
         raise unreadable(error) from error
     views = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
-    return {name: _stored(view.get_shape(), view.get_dtype(), partial(read, name)) for name, view in views.items()}
+    return {
+        name: _stored(view.get_shape(), view.get_dtype(), partial(read, name), view.__getitem__)
+        for name, view in views.items()
+    }
 
 
-def _stored(shape: Sequence[int], dtype: str, read: Callable[[], torch.Tensor]) -> StoredTensor:
+def _stored(
+    shape: Sequence[int], dtype: str, read: Callable[[], torch.Tensor], read_entry: Callable[[int], torch.Tensor]
+) -> StoredTensor:
     sizes = ITEM_SIZES | CODE_SIZES
-    return StoredTensor(tuple(shape), dtype, math.prod(shape) * sizes.get(dtype, 0), read)
+    num_bytes = math.prod(shape) * sizes.get(dtype, 0)
+    return StoredTensor(tuple(shape), dtype, num_bytes, read, read_entry=read_entry)
 
 
 def _torch_entries(path: Path) -> dict[str, StoredTensor]:
@@ -81,8 +88,9 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
         raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
+    dtypes = {name: _TORCH_DTYPES.get(x.dtype, str(x.dtype)) for name, x in state.items()}
     return {
-        name: _stored(x.shape, _TORCH_DTYPES.get(x.dtype, str(x.dtype)), partial(state.__getitem__, name))
+        name: _stored(x.shape, dtypes[name], partial(state.__getitem__, name), x.__getitem__)
         for name, x in state.items()
     }
 
@@ -110,7 +118,7 @@ class WeightFiles:
             self._entries = gguf_tensors(folder / GGUF_NAME, config, self.weights.values())
             self._accepted: Collection[str] = GGUF_TYPES
         else:
-            self._entries, self._accepted = stored_tensors(folder), tuple(ITEM_SIZES)
+            self._entries, self._accepted = unstacked(stored_tensors(folder), config, self._table), tuple(ITEM_SIZES)
             scheme = read_scheme(Fields.of_file(folder / "config.json"))
             if scheme is not None:
                 self._entries = quantized_tensors(self._entries, scheme)
@@ -141,7 +149,7 @@ class WeightFiles:
         weight = self.weights[name]
         entries = [self._entries[self._find(source)] for source in weight.sources]
         readers = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
-        if weight.arrange == "heads first":
+        if weight.arrange in ("heads first", "every other"):
             rows = arranged(torch.arange(weight.shape[0])[:, None], weight)[:, 0]
             readers = [partial(_selected, reader, rows) for reader in readers]
         return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
@@ -263,6 +271,8 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     if weight.arrange == "heads first":
         by_head = tensor.view(weight.num_heads, 3, -1, *tensor.shape[1:])  # [H, q | k | v, D, ...]
         return by_head.transpose(0, 1).flatten(0, 2)
+    if weight.arrange == "every other":
+        return tensor.view(-1, 2, *tensor.shape[1:]).transpose(0, 1).flatten(0, 1)
     return tensor
 
 

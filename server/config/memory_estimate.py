@@ -163,7 +163,10 @@ def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, in
     scheme = read_scheme(Fields(read_object(file)))
     quantized = plain = 0
     for row in take_census(config).rows:
-        if scheme is not None and not scheme.is_widened and row.component in MATRICES and row.component not in _TABLES:
+        is_kept = scheme is not None and not scheme.is_widened
+        if scheme is not None and scheme.method == "mxfp4" and config.experts is not None:  # gpt-oss: the experts alone
+            is_kept = row.weight.startswith("experts.")
+        if scheme is not None and is_kept and row.component in MATRICES and row.component not in _TABLES:
             quantized += int(row.parameters * scheme.bits_kept / 8)
         elif row.tied_to is None:
             plain += row.parameters * item_size

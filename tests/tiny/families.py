@@ -164,6 +164,20 @@ FAMILIES: dict[str, Family] = {
             "mlp_only_layers": [0],
         },
     ),
+    "gpt_oss": Family(
+        "decoder",
+        hf.GptOssConfig,
+        hf.GptOssForCausalLM,
+        {
+            **_GROUPED,
+            **_ALTERNATING,
+            "intermediate_size": 36,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "swiglu_limit": 1.5,
+            **_rope("yarn", factor=4.0, original_max_position_embeddings=32, truncate=False),
+        },
+    ),
     "smollm3": Family(
         "decoder",
         hf.SmolLM3Config,

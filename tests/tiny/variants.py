@@ -19,6 +19,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {}),
     "qwen3_moe": ("qwen3_moe", {"tie_word_embeddings": False}),
+    "gpt_oss": ("gpt_oss", {"tie_word_embeddings": False}),
     "smollm3": ("smollm3", {}),
     "granite": ("granite", {"attention_bias": True}),
     "gemma2": ("gemma2", {}),

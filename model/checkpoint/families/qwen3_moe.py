@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
@@ -10,8 +11,6 @@ from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear,
 from model.config import ExpertsConfig, ModelConfig
 
 _MLP, _EXPERT = "model.layers.{i}.mlp", "model.layers.{i}.mlp.experts.{e}"
-_MOST_EXPERTS = 100_000
-"""Most experts of all layers together: each is an entry of a table, which must not fill the memory."""
 
 
 def _is_dense(config: ModelConfig, layer: int) -> bool:
@@ -56,19 +55,16 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_experts(hf: Fields) -> ExpertsConfig:
     name = "num_experts" if hf.values.get("num_experts") else "num_local_experts"  # the spelling of transformers 5
-    num_layers, num_experts = hf.size("num_hidden_layers"), hf.size(name, 128)
-    if num_experts * num_layers > _MOST_EXPERTS:
-        raise hf.refuse(name, f"at most {_MOST_EXPERTS} in all {num_layers} layers are accepted")
-    num_chosen, step = hf.size("num_experts_per_tok", 8), hf.size("decoder_sparse_step", 1)
-    if num_chosen > num_experts:
-        raise hf.refuse("num_experts_per_tok", f"at most {name} ({num_experts}) is accepted")
-    dense = frozenset(hf.ids("mlp_only_layers"))
-    return ExpertsConfig(
-        num_experts=num_experts,
-        num_chosen=num_chosen,
+    dense, step = frozenset(hf.ids("mlp_only_layers")), hf.size("decoder_sparse_step", 1)
+    layers = range(hf.size("num_hidden_layers"))
+    return read_experts(
+        hf,
+        name,
+        128,
+        num_chosen=8,
         intermediate_size=hf.size("moe_intermediate_size", 768),
         normalized=hf.flag("norm_topk_prob", False),
-        dense_layers=tuple(layer for layer in range(num_layers) if layer in dense or (layer + 1) % step),
+        dense_layers=[layer for layer in layers if layer in dense or (layer + 1) % step],
     )
 
 

@@ -11,9 +11,10 @@ from typing import Literal
 
 from model.config import ModelConfig
 
-Arrange = Literal["as it is", "transpose", "flatten", "heads first"]
+Arrange = Literal["as it is", "transpose", "flatten", "heads first", "every other"]
 """The operation on each source: none; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
-and v of each) become all heads' q, then all heads' k, then all heads' v.
+and v of each) become all heads' q, then all heads' k, then all heads' v; every other row, from the first, comes before
+the rows between them.
 """
 When = Callable[[ModelConfig], bool]
 
@@ -58,6 +59,18 @@ class WeightRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StackedTensor:
+    """A tensor that holds one of each expert along its first axis."""
+
+    ending: str
+    """What its name ends with."""
+    one: str
+    """What the name of an expert's own ends with instead; {e} is replaced by the expert."""
+    is_transposed: bool = False
+    """Whether an expert's matrix is [in, out], which becomes [out, in]."""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightMap:
     """How one family names its tensors."""
 
@@ -73,6 +86,8 @@ class WeightMap:
     """Tensors that files may hold and the network does not need, by name without the prefix."""
     respelled: tuple[tuple[str, str], ...] = ()
     """Pairs (old, new) of endings of names that old files spell differently."""
+    stacked: tuple[StackedTensor, ...] = ()
+    """Tensors that are read as one for each expert: `rows` have the names of these."""
     tied_heads: tuple[str, ...] = ("lm_head.weight",)
     """Copies of the token table that files may hold although they are tied to it, by name without the prefix."""
 

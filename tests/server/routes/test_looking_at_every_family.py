@@ -96,12 +96,14 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
     seen, scaled = np.isfinite(scores), k @ q * config.attention_scale
     cap = config.attn_logit_softcap
     capped = scaled if cap is None else cap * np.tanh(scaled / cap)
+    sinks = own.weights.get(f"{own.prefix}layers.{layer}.sinks.weight")
+    largest = scores.max() if sinks is None else max(scores.max(), float(sinks[head]))
     found = {
         "q_projected": points["q"][query, head],
         "k_projected": points["k"][:, kv_head],
         **{"q": q, "k": k, "products": k * q, "dots": k @ q, "scaled": scaled},
         "scores": np.where(seen, scores, np.nan),
-        "exponentials": np.exp(scores - scores.max()),
+        "exponentials": np.exp(scores - largest),
         **{"weights": pattern, "v": v, "weighted_v": pattern[:, None] * v},
         "z": points["z"][query, head],
         "output": points["result"][query, head],

@@ -38,7 +38,7 @@ def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "bert", "bart"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "gpt_oss", "bert", "bart"])
 def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: str) -> None:
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]

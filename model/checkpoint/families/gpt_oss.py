@@ -1,0 +1,77 @@
+"""Reads gpt-oss: windows in every other layer, a sink for each head, and experts with biases and a clamped gate.
+
+OpenAI 2025, arXiv:2508.10925. Its experts are published in MXFP4.
+"""
+
+from model.checkpoint.families.experts import read_experts
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.heads import grouped_heads
+from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, read_like_llama
+from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, linear, norm
+from model.config import ClampedGate, ModelConfig
+
+_BLOCK = "model.layers.{i}"
+_EXPERT = f"{_BLOCK}.mlp.experts.{{e}}"
+_PARTS = {"": "weight", "_bias": "bias", "_blocks": "weight_blocks", "_scales": "weight_scales"}
+"""What follows the names of the experts' matrices in the files, and what each is of one expert."""
+_TABLE = WeightMap(
+    rows=(
+        *EMBED_ROWS,
+        *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm"),
+        *ATTENTION_ROWS,
+        WeightRow("layers.{i}.sinks.weight", (f"{_BLOCK}.self_attn.sinks",), ("heads",)),
+        *norm("layers.{i}.mlp_norm", f"{_BLOCK}.post_attention_layernorm"),
+        *linear("layers.{i}.router", f"{_BLOCK}.mlp.router", "experts d", bias=True),
+        *linear(
+            "layers.{i}.experts.{e}.gate_up", f"{_EXPERT}.gate_up", "2expert_ff d", bias=True, arrange="every other"
+        ),
+        *linear("layers.{i}.experts.{e}.down", f"{_EXPERT}.down", "d expert_ff", bias=True),
+        *END_ROWS,
+    ),
+    prefixes=("model.",),
+    stacked=tuple(
+        StackedTensor(f"mlp.experts.{name}_proj{part}", f"mlp.experts.{{e}}.{name}.{one}", is_transposed=not part)
+        for name in ("gate_up", "down")
+        for part, one in _PARTS.items()
+    ),
+)
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""The rotary embedding of a file that says nothing of it."""
+
+
+def _read(hf: Fields, common: Common) -> ModelConfig:
+    num_layers, context = hf.size("num_hidden_layers"), hf.size("max_position_embeddings", 131072)
+    heads = grouped_heads(hf, num_kv_heads=8, head_dim=64)
+    bias = hf.flag("attention_bias", True)
+    intermediate_size = hf.size("intermediate_size", 2880)
+    says_nothing = not hf.values.get("rope_scaling") and not hf.values.get("rope_parameters")
+    stretched = Fields({**hf.values, "rope_scaling": _ROPE}, hf.file) if says_nothing else hf
+    return read_like_llama(
+        hf,
+        common,
+        heads,
+        context,
+        activation="silu",  # the clamped gate stands in its place
+        clamped_gate=ClampedGate(hf.number("swiglu_limit", 7.0), hf.number("swiglu_alpha", 1.702)),
+        norm_eps=hf.number("rms_norm_eps", 1e-5),
+        attention_bias=bias,
+        attention_out_bias=bias,
+        attention_sinks=True,
+        rope=read_rope(stretched, heads.head_dim, context, theta=150000.0),
+        sliding_windows=hf.windows([i % 2 == 0 for i in range(num_layers)], 128),
+        experts=read_experts(
+            hf, "num_local_experts", 128, num_chosen=4, intermediate_size=intermediate_size, normalized=True
+        ),
+    )
+
+
+GPT_OSS = Family("gpt_oss", ("GptOssForCausalLM",), ("gpt_oss",), _read, _TABLE)
