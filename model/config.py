@@ -68,6 +68,10 @@ class ExpertsConfig:
     """The neurons of one expert."""
     normalized: bool
     """Whether the weights of the chosen experts are divided by their sum."""
+    shared_intermediate_size: int | None = None
+    """The neurons of an mlp that every token goes through besides, or None if there is none."""
+    shared_gate: bool = False
+    """Whether what that mlp adds is multiplied by the sigmoid of a number of its own (Qwen2-MoE)."""
     dense_layers: tuple[int, ...] = ()
     """The layers that have one mlp, of the network's `intermediate_size`, instead."""
 
@@ -231,8 +235,9 @@ class ModelConfig:
         neurons = len(self.dense_layers) * self.intermediate_size
         if self.experts is not None:
             mixed = self.num_layers - len(self.dense_layers)
-            neurons += mixed * self.experts.num_chosen * self.experts.intermediate_size
-            blocks += mixed * self.hidden_size * self.experts.num_experts  # routers
+            shared = self.experts.shared_intermediate_size or 0
+            neurons += mixed * (self.experts.num_chosen * self.experts.intermediate_size + shared)
+            blocks += mixed * self.hidden_size * (self.experts.num_experts + self.experts.shared_gate)  # routers
         blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
         head = self.vocab_size * self.hidden_size if self.has_head else 0
         if self.head_transform is not None:

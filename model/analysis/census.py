@@ -122,7 +122,7 @@ def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
 
 def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Yield (component, shape of one, how many) for each part of one weight."""
-    base, _, kind = name.removeprefix("experts.").rpartition(".")
+    base, _, kind = name.removeprefix("experts.").removeprefix("shared.").rpartition(".")
     width = shape[-1]
     if base.endswith("norm"):
         yield "norms", shape, 1

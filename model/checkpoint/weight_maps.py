@@ -5,7 +5,8 @@ Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower th
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
 of all key heads, of all value heads), q_norm, k_norm, sinks, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
 cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
-`experts.{e}.` gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
+`experts.{e}.` gate_up, down, and of a shared one `shared.` router (the gate before its sum), gate_up, down;
+mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
 `head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
 shares `embed`. Every matrix is [out, in], every table [entries, width].
 """
@@ -108,5 +109,7 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "heads": config.num_heads,
         "experts": config.experts.num_experts if config.experts else 0,
         "2expert_ff": 2 * config.experts.intermediate_size if config.experts else 0,
+        "shared_ff": (config.experts.shared_intermediate_size if config.experts else None) or 0,
+        "2shared_ff": 2 * ((config.experts.shared_intermediate_size if config.experts else None) or 0),
         "expert_ff": config.experts.intermediate_size if config.experts else 0,
     }

@@ -12,6 +12,7 @@ from functools import reduce
 
 import torch
 
+from model.layers import fixed_shapes
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
@@ -28,18 +29,24 @@ class Experts:
         num_chosen: int,
         normalized: bool,
         softmax: Callable[[torch.Tensor], torch.Tensor],
+        shared: Mlp | None = None,
+        shared_gate: Linear | None = None,
     ) -> None:
         """Keep the layers. router: [E, d]; num_chosen: C; normalized: whether the weights of those that are chosen are
-        divided by their sum; softmax: over the last axis of [1, rows, E].
+        divided by their sum; softmax: over the last axis of [1, rows, E]; shared: one that every row goes through;
+        shared_gate: [1, d], the sigmoid of whose product it is multiplied by, if it is.
         """
         self.router = router
         self._experts = experts
+        self._shared, self._shared_gate = shared, shared_gate
         self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
 
     @property
     def linears(self) -> list[Linear]:
         """Return all matrices."""
-        return [self.router, *(linear for expert in self._experts for linear in (expert.up, expert.down))]
+        mlps = self._experts if self._shared is None else [*self._experts, self._shared]
+        gates = [] if self._shared_gate is None else [self._shared_gate]
+        return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
@@ -56,7 +63,18 @@ class Experts:
         return experts[:, : self._num_chosen], weights
 
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d]; weights [rows, C]."""
+        """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d], plus what the shared one
+        makes of it; weights [rows, C].
+        """
+        mixed = self._mixed(x, chosen, weights)
+        if self._shared is None:
+            return mixed
+        shared = self._shared.down(self._shared.hidden(x, None))
+        if self._shared_gate is not None:
+            shared = fixed_shapes.whole_vectors(torch.sigmoid, self._shared_gate(x)) * shared
+        return mixed + shared
+
+    def _mixed(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         pairs = chosen.flatten().argsort(stable=True)  # of a row and one of its experts, by expert
         counts = torch.bincount(chosen.flatten(), minlength=len(self._experts)).tolist()
         # index_select runs few rows in this thread; x[...] would wake torch's others, and wait for them behind ours.

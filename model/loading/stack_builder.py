@@ -229,22 +229,26 @@ class StackBuilder:
 
     def _experts(self, name: str) -> MixedFeedforward:
         assert self.config.experts is not None
-        experts = [self._mlp(f"{name}.experts.{e}") for e in range(self.config.experts.num_experts)]
-        # One product of so few numbers decides where a row goes: it is not quantised.
-        router = Linear(
+        own = self.config.experts
+        mixture = Experts(
+            self._router(name),
+            [self._mlp(f"{name}.experts.{e}") for e in range(own.num_experts)],
+            num_chosen=own.num_chosen,
+            normalized=own.normalized,
+            softmax=self.attention.softmax,
+            shared=None if own.shared_intermediate_size is None else self._mlp(f"{name}.shared"),
+            shared_gate=self._router(f"{name}.shared") if own.shared_gate else None,
+        )
+        return MixedFeedforward(mixture)
+
+    def _router(self, name: str) -> Linear:
+        """Return a product of few numbers that decides where a row goes: it is not quantised."""
+        return Linear(
             self.weights.pop(f"{name}.router.weight"),
             self.weights.pop(f"{name}.router.bias", None),
             kernels=self.kernels,
             batch_invariant=self.batch_invariant,
         )
-        mixture = Experts(
-            router,
-            experts,
-            num_chosen=self.config.experts.num_chosen,
-            normalized=self.config.experts.normalized,
-            softmax=self.attention.softmax,
-        )
-        return MixedFeedforward(mixture)
 
     def _residual(
         self,

@@ -97,11 +97,14 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
 
 def _draw_experts(rng: random.Random, num_layers: int) -> ExpertsConfig:
     count, dense = rng.randint(1, 5), tuple(n for n in range(num_layers) if rng.random() < 0.4)
+    shared = rng.choice([None, rng.randint(1, 20)])
     return ExpertsConfig(
         num_experts=count,
         num_chosen=rng.randint(1, count),
         intermediate_size=rng.randint(1, 20),
         normalized=rng.random() < 0.5,
+        shared_intermediate_size=shared,
+        shared_gate=shared is not None and rng.random() < 0.5,
         dense_layers=dense,
     )
 
@@ -193,6 +196,11 @@ class _Weights:
                 neurons = config.experts.intermediate_size
                 self.linear(f"{layer}experts.{expert}.gate_up", 2 * neurons, d, config.mlp_bias)
                 self.linear(f"{layer}experts.{expert}.down", d, neurons, config.mlp_bias)
+            if config.experts.shared_gate:
+                self.linear(f"{layer}shared.router", 1, d, config.mlp_bias)
+            if (shared := config.experts.shared_intermediate_size) is not None:
+                self.linear(f"{layer}shared.gate_up", 2 * shared, d, config.mlp_bias)
+                self.linear(f"{layer}shared.down", d, shared, config.mlp_bias)
             return
         up = ("gate_up", 2 * hidden) if config.gated_mlp else ("up", hidden)
         self.linear(f"{layer}{up[0]}", up[1], d, config.mlp_bias)

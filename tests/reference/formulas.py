@@ -12,9 +12,12 @@ from model.config import Activation, PositionBiasConfig, RopeConfig
 from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "gemma2", "gemma3", "phi3", "olmo2",
-    "olmo3", "gpt_neox", "opt", "modernbert",
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "granite4",
+    "granite_moe", "granite_moe_shared", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "olmoe", "gpt_neox", "opt",
+    "modernbert",
 )  # fmt: skip
+SOFTMAX_OF_CHOSEN = ("granite4", "granite_moe", "granite_moe_shared")
+"""Families that take the softmax, in float32, of the logits of the chosen experts alone."""
 GEMMAS = ("gemma2", "gemma3")
 
 

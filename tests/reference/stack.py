@@ -239,10 +239,17 @@ class Stack:
         for token, own in enumerate(weights.float() if self.casts in formulas.SOFTMAX_IN_FLOAT32 else weights):
             best = sorted(range(experts.num_experts), key=own.tolist().__getitem__, reverse=True)[: experts.num_chosen]
             shares = own[best] / own[best].sum() if experts.normalized else own[best]
+            if self.casts in formulas.SOFTMAX_OF_CHOSEN:
+                shares = torch.softmax(logits[token][best].float(), -1)
             for expert, share in zip(best, shares.double(), strict=True):
                 gate, up = self.linear(f"layers.{layer}.experts.{expert}.gate_up", x[token]).chunk(2)
                 hidden = self.gated(gate, up)
                 out[token] += share * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
             chosen.append(best)
+        if experts.shared_intermediate_size is not None:
+            name = f"layers.{layer}.shared"
+            gate, up = self.linear(f"{name}.gate_up", x).chunk(2, dim=-1)
+            shared = self.linear(f"{name}.down", self.gated(gate, up))
+            out += shared / (1 + torch.exp(-self.linear(f"{name}.router", x))) if experts.shared_gate else shared
         self.keep("mlp.hook_expert_indices", torch.tensor(chosen, dtype=torch.float64), layer)
         return out

@@ -2,7 +2,7 @@
 
 Weights are large and random, biases and norms random too, sizes odd if possible, head_dim independent of d / heads,
 windows shorter than the prompts of the tests, caps low enough to bite. Making one takes about a tenth of a second:
-cache per session. The families are in `tests.tiny.families`, their tokenizers in `tests.tiny.tokenizers`.
+cache per session. The families are in `tests.tiny.families` and `mixtures`, their tokenizers in `tokenizers`.
 """
 
 import json
@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import transformers
 
-from tests.tiny.families import CONTEXT, FAMILIES, ROPE_VARIANTS, Family
+from tests.tiny.families import CONTEXT, ROPE_VARIANTS, Family
+from tests.tiny.families import FAMILIES as WITHOUT_EXPERTS
+from tests.tiny.mixtures import MIXTURES
 from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
 from tests.tiny.variants import VARIANTS
 
@@ -21,6 +23,9 @@ __all__ = [
     "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS", "ROPE_VARIANTS",
     "VARIANTS", "VOCAB_SIZE", "make", "make_variant", "theirs",
 ]  # fmt: skip
+
+
+FAMILIES = {**WITHOUT_EXPERTS, **MIXTURES}
 
 
 def _of_kind(kind: str) -> tuple[str, ...]:
@@ -77,8 +82,8 @@ def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
         return family.norm_centre + noise * 0.3
     if "relative_attention_bias" in name:
         return noise
-    is_table = any(part in name for part in ("wte", "wpe", "embed_tokens", "embeddings", "shared", "embed_positions"))
-    if is_table or "embed_in" in name:
+    tables = ("wte", "wpe", "embed_tokens", "embeddings", "shared.weight", "embed_positions", "embed_in")
+    if any(part in name for part in tables):
         return noise * family.table
     is_query_or_key = "q_proj" in name or "k_proj" in name or "Wqkv" in name
     gain = family.gain if is_query_or_key or family.gain_of_values is None else family.gain_of_values

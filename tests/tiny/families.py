@@ -151,33 +151,6 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
     "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
-    "qwen3_moe": Family(
-        "decoder",
-        hf.Qwen3MoeConfig,
-        hf.Qwen3MoeForCausalLM,
-        {
-            **_GROUPED,
-            "num_experts": 5,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 36,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [0],
-        },
-    ),
-    "gpt_oss": Family(
-        "decoder",
-        hf.GptOssConfig,
-        hf.GptOssForCausalLM,
-        {
-            **_GROUPED,
-            **_ALTERNATING,
-            "intermediate_size": 36,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "swiglu_limit": 1.5,
-            **_rope("yarn", factor=4.0, original_max_position_embeddings=32, truncate=False),
-        },
-    ),
     "smollm3": Family(
         "decoder",
         hf.SmolLM3Config,

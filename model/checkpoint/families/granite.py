@@ -1,16 +1,62 @@
 """Reads Granite: Llama with factors at the embedding, at the scores, of what each sublayer adds, and of the logits.
 
-IBM 2024, "Granite 3.0 language models".
+IBM 2024, "Granite 3.0 language models". Its mixtures of experts keep all of a layer's in one tensor; Granite 4 calls
+its mlp the shared one, also where there is no other, and may have no positions.
 """
 
+from dataclasses import replace
+from typing import Any
+
+from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import TABLE, read_like_llama
-from model.config import ModelConfig
+from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, TABLE, read_like_llama
+from model.checkpoint.families.weight_table import StackedTensor, WeightMap, linear, norm
+from model.config import ExpertsConfig, ModelConfig
+
+_BLOCK = "model.layers.{i}"
+_MIXTURE, _SHARED = f"{_BLOCK}.block_sparse_moe", f"{_BLOCK}.shared_mlp"
 
 
-def _read(hf: Fields, common: Common) -> ModelConfig:
+def _has_experts(config: ModelConfig) -> bool:
+    return config.experts is not None
+
+
+def _is_dense(config: ModelConfig) -> bool:
+    return config.experts is None
+
+
+def _has_shared(config: ModelConfig) -> bool:
+    return config.experts is not None and config.experts.shared_intermediate_size is not None
+
+
+_MIXED_TABLE = WeightMap(
+    rows=(
+        *EMBED_ROWS,
+        *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm"),
+        *ATTENTION_ROWS,
+        *norm("layers.{i}.mlp_norm", f"{_BLOCK}.post_attention_layernorm"),
+        *linear("layers.{i}.gate_up", f"{_SHARED}.input_linear", "2ff d", when=_is_dense),
+        *linear("layers.{i}.down", f"{_SHARED}.output_linear", "d ff", when=_is_dense),
+        *linear("layers.{i}.router", f"{_MIXTURE}.router.layer", "experts d", when=_has_experts),
+        *linear(
+            "layers.{i}.experts.{e}.gate_up", f"{_MIXTURE}.experts.{{e}}.gate_up", "2expert_ff d", when=_has_experts
+        ),
+        *linear("layers.{i}.experts.{e}.down", f"{_MIXTURE}.experts.{{e}}.down", "d expert_ff", when=_has_experts),
+        *linear("layers.{i}.shared.gate_up", f"{_SHARED}.input_linear", "2shared_ff d", when=_has_shared),
+        *linear("layers.{i}.shared.down", f"{_SHARED}.output_linear", "d shared_ff", when=_has_shared),
+        *END_ROWS,
+    ),
+    prefixes=("model.",),
+    stacked=(
+        StackedTensor("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.{e}.gate_up.weight"),
+        StackedTensor("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.{e}.down.weight"),
+    ),
+)
+
+
+def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
     return read_like_llama(
         hf,
         common,
@@ -21,7 +67,42 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         attention_scale=hf.number("attention_multiplier", 1.0),
         residual_scale=hf.number("residual_multiplier", 1.0),
         logit_scale=1 / hf.number("logits_scaling", 1.0),
+        **options,
     )
 
 
+def _experts(hf: Fields) -> ExpertsConfig:
+    size = hf.size("intermediate_size", 11008)
+    return read_experts(hf, "num_local_experts", 8, num_chosen=2, intermediate_size=size, normalized=True)
+
+
+def _read_moe(hf: Fields, common: Common) -> ModelConfig:
+    return _read(hf, common, experts=_experts(hf))
+
+
+def _read_shared(hf: Fields, common: Common) -> ModelConfig:
+    shared = hf.size("shared_intermediate_size") if hf.values.get("shared_intermediate_size") else None
+    return _read(hf, common, experts=replace(_experts(hf), shared_intermediate_size=shared))
+
+
+def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
+    is_old = not hf.values.get("layer_types") and hf.values.get("layers_block_type")
+    spelled = "layers_block_type" if is_old else "layer_types"
+    if set(hf.values.get(spelled) or ["mamba"]) - {"attention", "full_attention"}:
+        raise hf.refuse(spelled, "only attention in every layer is supported, and no mamba")
+    positions = hf.values.get("position_embedding_type")
+    if positions not in (None, "nope", "rope"):
+        raise hf.refuse("position_embedding_type", "rope, nope and null are supported")
+    options = {} if positions == "rope" else {"rope": None}
+    shared = hf.size("shared_intermediate_size", 1024)
+    if hf.values.get("num_local_experts") == 0:
+        return _read(hf, common, intermediate_size=shared, **options)
+    return _read(hf, common, experts=replace(_experts(hf), shared_intermediate_size=shared), **options)
+
+
 GRANITE = Family("granite", ("GraniteForCausalLM",), ("granite",), _read, TABLE)
+GRANITE_MOE = Family("granite_moe", ("GraniteMoeForCausalLM",), ("granitemoe",), _read_moe, _MIXED_TABLE)
+GRANITE_SHARED = Family(
+    "granite_moe_shared", ("GraniteMoeSharedForCausalLM",), ("granitemoeshared",), _read_shared, _MIXED_TABLE
+)
+GRANITE4 = Family("granite4", ("GraniteMoeHybridForCausalLM",), ("granitemoehybrid",), _read_hybrid, _MIXED_TABLE)

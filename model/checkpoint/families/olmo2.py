@@ -15,13 +15,16 @@ from model.config import ModelConfig
 _THETA = 500_000.0
 """The base of OLMo 3's rotary embedding if its file does not say."""
 _ATTENTION = "model.layers.{i}.self_attn"
+NORMED_ATTENTION_ROWS: tuple[WeightRow, ...] = (
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
+    WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("q",)),
+    WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("kv",)),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+)
 _TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
-        *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
-        WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("q",)),
-        WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("kv",)),
-        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+        *NORMED_ATTENTION_ROWS,
         *norm("layers.{i}.attn_post_norm", "model.layers.{i}.post_attention_layernorm"),
         *MLP_ROWS,
         *norm("layers.{i}.mlp_post_norm", "model.layers.{i}.post_feedforward_layernorm"),

@@ -1,5 +1,10 @@
-"""Reads Qwen3-MoE: Qwen3 with a mixture of experts in place of most mlps. Yang et al. 2025, arXiv:2505.09388."""
+"""Reads Qwen3-MoE, Qwen3 with a mixture of experts in place of most mlps, and the mixtures that name experts alike:
+Qwen2-MoE, with one that every token goes through, and OLMoE, whose attention is OLMo 2's.
 
+Yang et al. 2025, arXiv:2505.09388; 2024, arXiv:2407.10671; Muennighoff et al. 2024, arXiv:2409.02060.
+"""
+
+from collections.abc import Iterable
 from dataclasses import replace
 
 from model.checkpoint.families.experts import read_experts
@@ -7,10 +12,12 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, read_like_llama
+from model.checkpoint.families.olmo2 import NORMED_ATTENTION_ROWS
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
 from model.config import ExpertsConfig, ModelConfig
 
 _MLP, _EXPERT = "model.layers.{i}.mlp", "model.layers.{i}.mlp.experts.{e}"
+_SHARED = f"{_MLP}.shared_expert"
 
 
 def _is_dense(config: ModelConfig, layer: int) -> bool:
@@ -26,21 +33,31 @@ _EXPERTS: tuple[WeightRow, ...] = (
     ),
     *linear("layers.{i}.experts.{e}.down", f"{_EXPERT}.down_proj", "d expert_ff"),
 )
-_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
-        *ATTENTION_ROWS,
-        *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
-        *(replace(row, in_layer=_is_dense) for row in MLP_ROWS),
-        *(replace(row, in_layer=ModelConfig.has_experts) for row in _EXPERTS),
-        *END_ROWS,
+_SHARED_EXPERT: tuple[WeightRow, ...] = (
+    *linear("layers.{i}.shared.router", f"{_SHARED}_gate", "1 d"),
+    *linear(
+        "layers.{i}.shared.gate_up", (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj"), ("shared_ff d", "shared_ff d")
     ),
-    prefixes=("model.",),
+    *linear("layers.{i}.shared.down", f"{_SHARED}.down_proj", "d shared_ff"),
 )
 
 
-def _read(hf: Fields, common: Common) -> ModelConfig:
+def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> WeightMap:
+    return WeightMap(
+        rows=(
+            *EMBED_ROWS,
+            *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
+            *attention,
+            *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
+            *(replace(row, in_layer=_is_dense) for row in MLP_ROWS),
+            *(replace(row, in_layer=ModelConfig.has_experts) for row in mixture),
+            *END_ROWS,
+        ),
+        prefixes=("model.",),
+    )
+
+
+def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
     window = hf.nullable_size("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
     return read_like_llama(
         hf,
@@ -49,23 +66,75 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         hf.size("max_position_embeddings", 32768),
         qk_norm="head",
         sliding_windows=() if window is None else (window,) * hf.size("num_hidden_layers"),
-        experts=_read_experts(hf),
+        experts=_read_experts(hf, num_experts=128, num_chosen=8, intermediate_size=768),
     )
 
 
-def _read_experts(hf: Fields) -> ExpertsConfig:
-    name = "num_experts" if hf.values.get("num_experts") else "num_local_experts"  # the spelling of transformers 5
+def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
+    experts = _read_experts(hf, num_experts=60, num_chosen=4, intermediate_size=1408)
+    shared = hf.size("shared_expert_intermediate_size", 5632)
+    windows: tuple[int | None, ...] = ()
+    if hf.flag("use_sliding_window", False):
+        first = hf.optional_int("max_window_layers")
+        most = 28 if first is None else first
+        windows = hf.windows([i % 2 == 0 and i < most for i in range(hf.size("num_hidden_layers"))], 4096)
+    return read_like_llama(
+        hf,
+        common,
+        grouped_heads(hf, num_kv_heads=16),
+        hf.size("max_position_embeddings", 32768),
+        attention_bias=hf.flag("qkv_bias", True),
+        attention_out_bias=False,
+        sliding_windows=windows,
+        experts=replace(experts, shared_intermediate_size=shared, shared_gate=True),
+    )
+
+
+def _read_olmoe(hf: Fields, common: Common) -> ModelConfig:
+    hf.only("clip_qkv", None)
+    return read_like_llama(
+        hf,
+        common,
+        grouped_heads(hf),
+        hf.size("max_position_embeddings", 4096),
+        norm_eps=hf.number("rms_norm_eps", 1e-5),
+        qk_norm="full",
+        experts=read_experts(
+            hf,
+            _name_of_count(hf),
+            64,
+            num_chosen=8,
+            intermediate_size=hf.size("intermediate_size", 2048),
+            normalized=hf.flag("norm_topk_prob", False),
+        ),
+    )
+
+
+def _name_of_count(hf: Fields) -> str:
+    return "num_experts" if hf.values.get("num_experts") else "num_local_experts"  # the spelling of transformers 5
+
+
+def _read_experts(hf: Fields, *, num_experts: int, num_chosen: int, intermediate_size: int) -> ExpertsConfig:
+    """Read what both Qwens write; the arguments are for files that do not."""
     dense, step = frozenset(hf.ids("mlp_only_layers")), hf.size("decoder_sparse_step", 1)
     layers = range(hf.size("num_hidden_layers"))
     return read_experts(
         hf,
-        name,
-        128,
-        num_chosen=8,
-        intermediate_size=hf.size("moe_intermediate_size", 768),
+        _name_of_count(hf),
+        num_experts,
+        num_chosen=num_chosen,
+        intermediate_size=hf.size("moe_intermediate_size", intermediate_size),
         normalized=hf.flag("norm_topk_prob", False),
         dense_layers=[layer for layer in layers if layer in dense or (layer + 1) % step],
     )
 
 
-QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), ("qwen3_moe",), _read, _TABLE)
+QWEN2_MOE = Family(
+    "qwen2_moe",
+    ("Qwen2MoeForCausalLM",),
+    ("qwen2_moe",),
+    _read_qwen2,
+    _table(ATTENTION_ROWS, (*_EXPERTS, *_SHARED_EXPERT)),
+)
+QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), ("qwen3_moe",), _read_qwen3, _table(ATTENTION_ROWS, _EXPERTS))
+OLMOE = Family("olmoe", ("OlmoeForCausalLM",), ("olmoe",), _read_olmoe, _table(NORMED_ATTENTION_ROWS, _EXPERTS))

@@ -1,5 +1,6 @@
 """Mixtures of experts in the forms in which files hold them: stacked, interleaved, quantised."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from model.loading.loader import load_model
 from model.network.sublayers import MixedFeedforward
 from server.config.memory_estimate import kept_bytes
 from tests import quantized_files as files
-from tests import tiny
-from tests.network import CPU, logits_alone
+from tests import reference, tiny
+from tests.network import CPU, logits_alone, look_at_everything, worst
 
 
 @pytest.fixture
@@ -78,3 +79,15 @@ def test_stacks_of_another_number_of_experts_are_named(tmp_path: Path) -> None:
     save_file({**tensors, name: tensors[name][:4].clone()}, folder / "model.safetensors")
     with pytest.raises(ModelLoadError, match=f"missing: model.layers.1.mlp.experts.0.down.weight.*unexpected: {name}"):
         load_weights(folder, read_config(folder), torch.float32)
+
+
+@pytest.mark.parametrize("family", ["granite_moe", "granite_moe_shared"])
+def test_granites_with_experts_compute_what_transformers_computes(family: str, tmp_path: Path) -> None:
+    folder = tiny.make(family, tmp_path, seed=random.randrange(1000))
+    config = read_config(folder)
+    ids = torch.randint(5, tiny.VOCAB_SIZE, (50,)).tolist()
+    with torch.inference_mode():
+        expected = tiny.theirs(folder, torch.float32)(torch.tensor([ids])).logits[0]
+    assert (logits_alone(load_model(folder, config, torch.float32, CPU), ids, []) - expected).abs().max() <= 1e-4
+    found = look_at_everything(load_model(folder, config, torch.float64, CPU), ids, [])
+    assert worst(found, reference.run(config, load_weights(folder, config, torch.float64), ids).points) <= 1e-10

@@ -73,6 +73,25 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"num_experts": 9, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
         {"num_experts": None, "num_local_experts": 9, "mlp_only_layers": [0, 2, 3, 4]},
     ),
+    "Granite 4": (
+        "GraniteMoeHybridForCausalLM",
+        {"layer_types": None, "layers_block_type": ["attention"] * 6, "position_embedding_type": "rope"},
+        {"layer_types": ["full_attention"] * 6, "position_embedding_type": "rope"},
+    ),
+    "Qwen2-MoE": (
+        "Qwen2MoeForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 4},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"] * 2,
+        },
+    ),
+    "Mixtral": (
+        "MixtralForCausalLM",
+        {"rope_theta": 1e5},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}},
+    ),
     "gpt-oss": (
         "GptOssForCausalLM",
         {

@@ -33,7 +33,7 @@ from tests.tiny import make, make_variant
 from tests.tiny.adapters import make_adapter
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "qwen3_moe", "gpt_oss", "t5"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "granite_moe_shared", "gpt_oss", "t5"])
 def test_weights_and_cache_take_what_is_foretold(family: str, tmp_path: Path) -> None:
     folder = make(family, tmp_path, dtype=torch.bfloat16)
     config = read_config(folder)
