@@ -12,8 +12,12 @@ from tests.tiny import theirs
 
 def make_adapter(folder: Path, path: Path, seed: int, **options: Any) -> Any:
     """Write an adapter of the checkpoint's blocks, with weights that show, and return peft's model of it."""
+    return adapt(theirs(folder, torch.float32), path, seed, **options)
+
+
+def adapt(network: Any, path: Path, seed: int, **options: Any) -> Any:
+    """Do the same for a network of transformers."""
     torch.manual_seed(seed)
-    network = theirs(folder, torch.float32)
     linears = [name for name, each in network.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
     targets = [name for name in linears if any(part.isdigit() for part in name.split("."))]
     if any(getattr(network.config, name, 0) for name in ("num_experts", "num_local_experts")):
