@@ -20,24 +20,28 @@ CHANGES: dict[str, str] = dict(
     re.findall(r"^## (.*?)\n.*?^```diff\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)
 )
 """The diff of each section, by its heading."""
-KERNEL, VIEW = "A kernel for the CPU", "A view of the page"
+FAMILY, KERNEL, VIEW = "A family of models", "A kernel for the CPU", "A view of the page"
 COPIED = ("model", "server", "clients", "lightwell_command.py", "pyproject.toml")
 
 pytestmark = pytest.mark.slow
 
 
 def copy_of_the_project(folder: Path) -> Path:
-    """Return a copy of what runs, the compiled kernels included."""
+    """Return a copy of what runs, the compiled kernels included, without the family of the first section, which the
+    project has.
+    """
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, folder / name)
+    apply(FAMILY, folder, "--reverse")
     return folder
 
 
-def apply(heading: str, folder: Path) -> None:
-    subprocess.run(["git", "apply", "--whitespace=nowarn"], input=CHANGES[heading], text=True, cwd=folder, check=True)
+def apply(heading: str, folder: Path, *options: str) -> None:
+    command = ["git", "apply", "--whitespace=nowarn", *options]
+    subprocess.run(command, input=CHANGES[heading], text=True, cwd=folder, check=True)
 
 
 def python(folder: Path, *arguments: str) -> str:
@@ -90,21 +94,22 @@ def test_each_change_applies_alone(tmp_path: Path) -> None:
         apply(heading, copy_of_the_project(folder))
 
 
-_COMPARES_STARCODER2 = """
+_COMPARES_SMOLLM3 = """
 import sys, tempfile
 from pathlib import Path
 import torch
-from transformers import Starcoder2Config, Starcoder2ForCausalLM
+from transformers import SmolLM3Config, SmolLM3ForCausalLM
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 
 sizes = dict(vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
-config = Starcoder2Config(
-    **sizes, num_key_value_heads=2, max_position_embeddings=64, sliding_window=None, bos_token_id=0, eos_token_id=0
+config = SmolLM3Config(
+    **sizes, num_key_value_heads=2, max_position_embeddings=64, no_rope_layer_interval=2, use_sliding_window=True,
+    sliding_window=7, pad_token_id=1, bos_token_id=0, eos_token_id=0, attn_implementation="eager"
 )
-theirs = Starcoder2ForCausalLM(config).eval()
+theirs = SmolLM3ForCausalLM(config).eval()
 folder, cpu, ids = Path(tempfile.mkdtemp()), torch.device("cpu"), torch.randint(60, (20,)).tolist()
 theirs.save_pretrained(folder)
 ours = load_model(folder, read_config(folder), torch.float32, cpu)
@@ -114,8 +119,18 @@ print(float((logits - theirs(torch.tensor([ids])).logits[0]).abs().max()))
 """
 
 
-def test_the_family_computes_what_transformers_computes(changed: Path) -> None:
-    assert float(python(changed, "-c", _COMPARES_STARCODER2)) < 1e-4
+_NAMES_ARCHITECTURES = """
+from model.checkpoint.registry import ARCHITECTURES
+print(*(architecture.name for architecture in ARCHITECTURES))
+"""
+
+
+def test_the_family_is_the_projects_own_and_computes_what_transformers_computes(changed: Path, tmp_path: Path) -> None:
+    assert "SmolLM3ForCausalLM" not in python(copy_of_the_project(tmp_path), "-c", _NAMES_ARCHITECTURES)
+    assert "SmolLM3ForCausalLM" in python(changed, "-c", _NAMES_ARCHITECTURES)
+    for name in ("registry.py", "families/smollm3.py"):
+        assert (changed / "model/checkpoint" / name).read_text() == (ROOT / "model/checkpoint" / name).read_text()
+    assert float(python(changed, "-c", _COMPARES_SMOLLM3)) < 1e-4
 
 
 def test_the_sampling_parameter_leaves_the_tokens_that_it_should(server: Server) -> None:
