@@ -136,7 +136,7 @@ POINTS: tuple[Point, ...] = (
     Point("mlp.hook_pre", _NEURONS, "n W_in + b_in; gated: n W_gate", "before the activation"),
     Point("mlp.hook_pre_linear", _NEURONS, "n W_in", "what the activated gate is multiplied with"),
     Point("mlp.hook_post", _NEURONS, "act(hook_pre); gated: act(hook_pre) * hook_pre_linear", "what W_out is given"),
-    Point("mlp.hook_router_logits", _EXPERTS, "n W_router", "of a layer with experts, each a gated mlp"),
+    Point("mlp.hook_router_logits", _EXPERTS, "n W_router + b_router", "of a layer with experts, each a gated mlp"),
     Point(
         "mlp.hook_expert_weights",
         _EXPERTS,

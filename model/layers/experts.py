@@ -12,7 +12,6 @@ from functools import reduce
 
 import torch
 
-from model.layers import fixed_shapes
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
@@ -70,8 +69,9 @@ class Experts:
         if self._shared is None:
             return mixed
         shared = self._shared.down(self._shared.hidden(x, None))
-        if self._shared_gate is not None:
-            shared = fixed_shapes.whole_vectors(torch.sigmoid, self._shared_gate(x)) * shared
+        if self._shared_gate is not None:  # a sigmoid is the softmax of a number and 0
+            gate = self._shared_gate(x)  # [rows, 1]
+            shared = shared * self.probabilities(torch.cat((gate, torch.zeros_like(gate)), -1))[:, :1].to(x.dtype)
         return mixed + shared
 
     def _mixed(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

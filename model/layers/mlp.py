@@ -9,7 +9,7 @@ import torch
 
 from model.config import Activation, ClampedGate
 from model.kernels.rows import activate_times
-from model.layers import fixed_shapes
+from model.layers.attention_arithmetic import at_least_float32
 from model.layers.dense_weight import activate, activate_in_any_batch
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
@@ -74,7 +74,7 @@ class Mlp:
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
         if isinstance(activation, ClampedGate):
-            return clamped(gate_up, activation)
+            return clamped(gate_up, activation, native=self.up.native)
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
 
 
@@ -92,10 +92,12 @@ def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_
     return activate(gate, activation) * up
 
 
-def clamped(gate_up: torch.Tensor, clamps: ClampedGate) -> torch.Tensor:
+def clamped(gate_up: torch.Tensor, clamps: ClampedGate, *, native: bool) -> torch.Tensor:
     """Return what a clamped gate lets through, [rows, ff], from gate_up [rows, 2 ff]: in each row the gate, then up. A
-    number has the same bits whatever is next to it.
+    number has the same bits whatever is next to it; with our kernel, which `native` asks for, on every CPU.
     """
-    gate, up = gate_up.chunk(2, -1)
-    gate, up = gate.clamp(max=clamps.limit), up.clamp(-clamps.limit, clamps.limit)
-    return (up + 1) * (gate * fixed_shapes.whole_vectors(torch.sigmoid, gate * clamps.alpha))
+    gate, up = gate_up.to(at_least_float32(gate_up.dtype)).chunk(2, -1)
+    gate, up = gate.clamp(max=clamps.limit) * clamps.alpha, (up.clamp(-clamps.limit, clamps.limit) + 1) / clamps.alpha
+    if native:
+        return activate_times(torch.cat((gate, up), -1), "silu").to(gate_up.dtype)
+    return (activate_in_any_batch(gate, "silu") * up).to(gate_up.dtype)
