@@ -14,7 +14,8 @@ from model.layers.lora import Adapter
 from model.loading.loader import load_model
 from model.loading.lora_loader import load_adapter
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf
-from tests.model.test_lora import CPU, RANK, run
+from tests.model.test_lora import RANK, run
+from tests.model.watching import CPU
 from tests.tiny.adapters import adapt
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks

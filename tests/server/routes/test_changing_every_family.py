@@ -4,6 +4,7 @@ What is written at a point must be read there, nothing before it may change, and
 """
 
 import base64
+import math
 import random
 from typing import Any
 
@@ -110,6 +111,14 @@ async def test_what_is_written_at_a_point_is_read_there_and_nowhere_else(at: Sit
         assert np.array_equal(after, expected), name
 
 
+async def exponential_of_sink(at: Site, body: dict[str, Any], name: str, head: int) -> float:
+    """Return exp of the sink of a head, whose temperature stays 1, or 0 if it has none. name: of its pattern."""
+    if not at.context.config.attention_sinks:
+        return 0.0
+    answer = await at.post("/v1/explain", {**body, "layer": int(name.split(".")[1]), "head": head})
+    return math.exp(answer.json()["data"][0]["softmax"]["sink"])
+
+
 @every(*EVERY)
 async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
     body = reading(at.context.config)
@@ -120,20 +129,21 @@ async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
         clean = await trace(at, [name, scores_name, z_name], **body)
         row, head = random.randrange(clean[name].shape[1]), random.randrange(clean[name].shape[0])
         where = {"positions": row, "head": head}
-        seen = np.isfinite(clean[scores_name][head, row])
+        scores = clean[scores_name][head, row]
+        seen, sink = np.isfinite(scores), await exponential_of_sink(at, body, name, head)
 
         hot = await trace(
             at, [name], **body, interventions=[{"point": scores_name, "op": "temperature", "value": 0, **where}]
         )
         expected = clean[name].copy()
-        expected[head, row] = np.arange(len(seen)) == clean[scores_name][head, row].argmax()
-        assert np.array_equal(hot[name], expected), name
+        expected[head, row] = (np.arange(len(seen)) == scores.argmax()) / (1 + sink)
+        np.testing.assert_allclose(hot[name], expected, rtol=1e-6 if sink else 0, err_msg=name)
 
         softened = await trace(
             at, [name], **body, interventions=[{"point": scores_name, "op": "temperature", "value": 2.5, **where}]
         )
-        powers = np.exp((clean[scores_name][head, row] - clean[scores_name][head, row].max()) / 2.5)
-        assert np.allclose(softened[name][head, row], powers / powers.sum(), atol=1e-6), name
+        powers = np.exp(scores / 2.5)
+        assert np.allclose(softened[name][head, row], powers / (powers.sum() + sink), atol=1e-6), name
 
         halved = await trace(
             at, [name, z_name], **body, interventions=[{"point": name, "op": "scale", "value": 0.5, **where}]

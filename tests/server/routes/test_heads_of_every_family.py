@@ -64,7 +64,8 @@ async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None
         rolled = await ask(family, "rollout", **body, part=part)
         mixed = np.eye(len(tokens))
         for pattern in patterns.mean(1):
-            mixed = (pattern + np.eye(len(tokens))) / 2 @ mixed
+            both = pattern + np.eye(len(tokens))
+            mixed = both / both.sum(-1, keepdims=True) @ mixed
         assert np.allclose(array(rolled, "rollout")[0], mixed, atol=1e-5)
 
 
