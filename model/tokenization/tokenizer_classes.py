@@ -27,7 +27,8 @@ _REGISTERED: dict[str, str] = (
     | {"code_llama": "CodeLlamaTokenizer"}
     | dict.fromkeys(("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite"), "TokenizersBackend")
     | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
-    | dict.fromkeys(("phi3", "phimoe", "nemotron", "modernbert", "internlm2"), "TokenizersBackend")
+    | dict.fromkeys(("granitemoehybrid", "granitemoeshared", "phi3", "phimoe", "nemotron"), "TokenizersBackend")
+    | dict.fromkeys(("modernbert", "internlm2"), "TokenizersBackend")
 )
 """The class that `AutoTokenizer` registers for a `model_type`; missing types use what the folder declares."""
 

@@ -201,6 +201,12 @@ def byte_levels() -> list[Shape]:
             "qwen2",
         ),
         Shape(
+            "byte level, Granite 4",
+            llama3_like(),
+            {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|begin|>", "eos_token": "<|end|>"},
+            "granitemoehybrid",
+        ),
+        Shape(
             "byte level, NeoX class",
             byte_level(("<|endoftext|>", "<|padding|>")),
             {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
