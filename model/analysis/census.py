@@ -17,9 +17,10 @@ from model.config import ModelConfig
 
 MATRICES = (
     "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
-    "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
+    "cross output", "convolution in", "convolution out", "router", "gate", "up", "down", "head transform",
+    "unembedding",
 )  # fmt: skip
-VECTORS = ("positions", "token types", "position bias", "norms", "biases")
+VECTORS = ("convolution", "positions", "token types", "position bias", "norms", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
 
@@ -29,6 +30,9 @@ _WHOLE = {
     "embed_out": "embedding projection",
     "attn_out": "output",
     "cross_out": "cross output",
+    "conv_in": "convolution in",
+    "conv": "convolution",
+    "conv_out": "convolution out",
     "router": "router",
     "up": "up",
     "down": "down",

@@ -3,7 +3,8 @@ tensors.
 
 Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
-of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
+of all key heads, of all value heads), q_norm, k_norm, attn_out, or, in place of these, conv_in (rows of B, of C, of
+x), conv [channel, 1, position] and conv_out; attn_post_norm, cross_norm, cross_q, cross_kv,
 cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
 `experts.{e}.` gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
 `head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
@@ -102,6 +103,8 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "head": config.head_dim,
         "ff": config.intermediate_size,
         "2ff": 2 * config.intermediate_size,
+        "3d": 3 * config.hidden_size,
+        "kernel": config.recurrence.kernel_size if config.recurrence else 0,
         "positions": config.max_model_len + config.position_offset,
         "types": config.num_token_types,
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,

@@ -64,6 +64,11 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         "ln_final": (own.final_norm, "no norm follows its last block"),
         "logits": (own.has_head and stack == stacks(config)[-1], "no head follows its last block"),
     }
+    attends, recurs = _kinds_of_mixer(own, layer)
+    attending = f"layers {', '.join(map(str, own.attention_layers))} have attention"
+    other = "no attention" if layer is None else f"a {own.mixer_name(layer)} in place of attention"
+    reasons["attn"] = (attends, f"its layer has {other}; {attending}")
+    reasons["conv"] = (recurs, "it has no convolution" if layer is None else "its layer has attention")
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
@@ -76,6 +81,13 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         reasons[cross] = (own.cross_attention, "it has no cross attention")
     is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
     return None if is_there else reason
+
+
+def _kinds_of_mixer(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
+    """Return whether a layer, or any layer if it is None, has attention, and whether it has something in its place."""
+    if layer is not None:
+        return config.has_attention(layer), not config.has_attention(layer)
+    return True, config.recurrence is not None
 
 
 def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:

@@ -104,11 +104,15 @@ POINTS: tuple[Point, ...] = (
         "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
     ),
     *_attention("attn", "n", "n"),
+    Point("conv.hook_in", _MODEL, "B * x, both parts of n W_in + b_in", "what the convolution reads"),
+    Point(
+        "conv.hook_out", _MODEL, "C * the convolution of conv.hook_in, C a part of n W_in + b_in", "what W_out is given"
+    ),
     *_norm("ln1_post", "the attention's output (Gemma 2 and 3)"),
     Point(
         "hook_attn_out",
         _MODEL,
-        "sum over the heads of attn.hook_result + b_O",
+        "sum over the heads of attn.hook_result + b_O; of a convolution conv.hook_out W_out + b_out",
         "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
     ),
     Point(

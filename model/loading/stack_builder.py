@@ -22,10 +22,12 @@ from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
-from model.network.block import Block, Residual, Sublayer
+from model.network.block import Block, Mixer, Residual, Sublayer
+from model.network.convolution import Convolution
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.short_conv import ShortConvolution
 from model.network.stack import Stack
 from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 from model.quantized import QuantizedMatrix
@@ -195,7 +197,7 @@ class StackBuilder:
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
-        attention = self._self_attention(index, rule)
+        mixer: Mixer = self._self_attention(index, rule) if config.has_attention(index) else self._short_conv(name)
         cross = None
         if config.cross_attention:
             cross = self._residual(
@@ -203,7 +205,7 @@ class StackBuilder:
             )
         feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
         sublayers = (
-            self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
+            self._residual(mixer, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
             self._residual(feedforward, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
@@ -277,6 +279,11 @@ class StackBuilder:
             q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
             k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
         )
+
+    def _short_conv(self, name: str) -> ShortConvolution:
+        taps, bias = self.weights.pop(f"{name}.conv.weight"), self.weights.pop(f"{name}.conv.bias", None)
+        into, out = self._linear(f"{name}.conv_in"), self._linear(f"{name}.conv_out")
+        return ShortConvolution(into, Convolution.of(taps, bias), out)
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
         """Return the norm of q or k, an RMSNorm in every family that has one, or None; `share`: of the heads that it

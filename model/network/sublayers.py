@@ -24,6 +24,7 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.convolution import KeptInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +37,8 @@ class BlockInputs:
     """cos and sin of this layer's rotary positions."""
     adapted: AdaptedRows | None = None
     """The adapters of the batch's rows, or None if no row has one."""
+    kept: KeptInputs | None = None
+    """Where the inputs of convolutions stand, or None in a stack that has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +112,11 @@ class SelfAttention:
         z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
         out = multiply(self.heads.out, z.flatten(1), step.adapted)
         return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
+
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """Return its matrices by our names of their weights."""
+        return {"qkv": self.qkv, "attn_out": self.heads.out}
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""

@@ -33,6 +33,8 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
     ]
     if config.experts is not None and size > 1:
         problems.append("experts, which are not divided")
+    if config.recurrence is not None and size > 1:
+        problems.append("layers without attention, whose states are not divided")
     if kv % size and size % kv:
         problems.append(f"{kv} key heads, which neither divide {size} nor are divided by it")
     if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:

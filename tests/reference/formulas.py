@@ -12,8 +12,8 @@ from model.config import Activation, PositionBiasConfig, RopeConfig
 from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "gemma2", "gemma3", "phi3", "olmo2",
-    "olmo3", "gpt_neox", "opt", "modernbert",
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "lfm2", "gemma2", "gemma3", "phi3",
+    "olmo2", "olmo3", "gpt_neox", "opt", "modernbert",
 )  # fmt: skip
 GEMMAS = ("gemma2", "gemma3")
 

@@ -89,10 +89,10 @@ class Stack:
         self.keep("hook_resid_pre", x, layer)
         factor = self.config.residual_scale
         if self.config.parallel_blocks:
-            attention = self.keep("hook_attn_out", factor * self.attention(layer, self.before(layer, "ln1", x)), layer)
+            attention = self.keep("hook_attn_out", factor * self.mixer(layer, self.before(layer, "ln1", x)), layer)
             mlp = self.keep("hook_mlp_out", factor * self.mlp(layer, self.before(layer, "ln2", x)), layer)
             return self.keep("hook_resid_post", x + attention + mlp, layer)
-        added = factor * self.after(layer, "ln1", self.attention(layer, self.before(layer, "ln1", x)))
+        added = factor * self.after(layer, "ln1", self.mixer(layer, self.before(layer, "ln1", x)))
         x = self.outside(layer, "ln1", x + self.keep("hook_attn_out", added, layer))
         self.keep("hook_resid_mid", x, layer)
         if self.config.cross_attention:
@@ -126,6 +126,28 @@ class Stack:
             return x
         name = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}[point]
         return self.norm(point, f"layers.{layer}.{name}", x, layer)
+
+    def mixer(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        recurrence = self.config.recurrence
+        if recurrence is None or layer not in recurrence.layers:
+            return self.attention(layer, x)
+        return self.short_convolution(layer, x)
+
+    def short_convolution(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Gate x [S, d], convolve each channel over positions, and gate again (Liquid AI 2025, arXiv:2511.23404)."""
+        before, gate, x = self.linear(f"layers.{layer}.conv_in", x).chunk(3, dim=-1)
+        x = self.keep("conv.hook_in", before * x, layer)
+        y = gate * self.convolved(layer, x)
+        return self.linear(f"layers.{layer}.conv_out", self.keep("conv.hook_out", y, layer))
+
+    def convolved(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Convolve x [S, C] over positions, each channel by itself, with zeros before the first position."""
+        weight, out = self.weight(f"layers.{layer}.conv.weight"), torch.zeros_like(x)
+        taps = weight.shape[-1]
+        for position in range(len(x)):
+            for back in range(min(taps, position + 1)):
+                out[position] += weight[:, 0, taps - 1 - back] * x[position - back]
+        return out + self.weight(f"layers.{layer}.conv.bias") if self.has(f"layers.{layer}.conv.bias") else out
 
     def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         config, length, width = self.config, len(x), self.config.head_dim

@@ -188,6 +188,18 @@ FAMILIES: dict[str, Family] = {
             "logits_scaling": 5.0,
         },
     ),
+    "lfm2": Family(
+        "decoder",
+        hf.Lfm2Config,
+        hf.Lfm2ForCausalLM,
+        {
+            **_GROUPED,
+            "num_hidden_layers": 5,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention", "conv"],
+            "conv_bias": True,
+            "block_multiple_of": 8,
+        },
+    ),
     "gemma2": Family(
         "decoder",
         hf.Gemma2Config,

@@ -21,6 +21,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"tie_word_embeddings": False}),
     "smollm3": ("smollm3", {}),
     "granite": ("granite", {"attention_bias": True}),
+    "lfm2": ("lfm2", {}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
     "embedding_gemma": ("embedding_gemma", {}),

@@ -30,7 +30,7 @@ from server.routes.inspect.inspection import (
     stack_of,
 )
 from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
@@ -140,7 +140,7 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
     return _Plan(
         own,
         part,
-        resolve(body.layers, own.num_layers, "layers", "layer"),
+        resolve_attending(body.layers, own, "layers"),
         resolve(body.heads, own.num_heads, "heads", "head"),
         resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position"),
         resolve(body.key_positions, len(keys_of(prompt, part).ids), "key_positions", "position"),
@@ -181,7 +181,7 @@ def _entry(
             v = values[:, plan.kv_heads.index(plan.kv_head(head))]
             norms[i, j] = value_norms(patterns[j], v, grams[layer, head], scale)
             if plan.logit is not None:
-                readout = weights[plan.part]["readout"][layer * plan.config.num_heads + head]
+                readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head))]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
                 attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor)
     axes = ("layer", "head", "query", "key")

@@ -16,7 +16,7 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
@@ -37,7 +37,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
-        (layer,) = resolve(body.layer, own.num_layers, "layer", "layer")
+        (layer,) = resolve_attending(body.layer, own, "layer")
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, "/v1/explain", 14)
         heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in inspection.inputs]

@@ -68,6 +68,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "dtypes": get_args(CaptureDtype),
                 "with_generation": config.kind != "encoder",
             },
+            "prefix_caching": config.reuses_prefixes and not context.settings.no_prefix_caching,
             "embeddings": _embeddings(context),
             "points": [_point(config, stack, point) for stack in stacks(config) for point in points_of(config, stack)],
             "interventions": {
@@ -91,6 +92,7 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
+        "attention_layers": config.attention_layers,
         "head_dim": config.head_dim,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -140,6 +142,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "norm_placement": own.norm_placement,
         "activation": own.activation,
         "gated_mlp": own.gated_mlp,
+        "recurrence": None if own.recurrence is None else {"kind": own.recurrence.kind, **asdict(own.recurrence)},
         "experts": None if own.experts is None else asdict(own.experts),
         "parallel_blocks": own.parallel_blocks,
         "qk_norm": own.qk_norm,

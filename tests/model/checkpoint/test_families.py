@@ -39,6 +39,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
     "qwen3_moe": SIZES | {"num_attention_heads": 8, "num_experts": 9},
+    "lfm2": SIZES | {"num_attention_heads": 8},
 }
 CLASSES = {
     "LlamaForCausalLM": "LlamaConfig",
@@ -48,6 +49,7 @@ CLASSES = {
     "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
     "SmolLM3ForCausalLM": "SmolLM3Config",
     "GraniteForCausalLM": "GraniteConfig",
+    "Lfm2ForCausalLM": "Lfm2Config",
     "Gemma2ForCausalLM": "Gemma2Config",
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Phi3ForCausalLM": "Phi3Config",

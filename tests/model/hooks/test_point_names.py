@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import ExpertsConfig, ModelConfig
+from model.config import ExpertsConfig, ModelConfig, ShortConvConfig
 from model.hooks.point_names import (
     UnknownPoint,
     full_name,
@@ -43,6 +43,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     )
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
+    if point.name.startswith("conv."):
+        config = replace(config, recurrence=ShortConvConfig(layers=(1,), kernel_size=3))
     layer = 1 if point.in_block else None
     full = full_name(config, "decoder", point.name, layer)
     assert full.startswith("decoder.")
