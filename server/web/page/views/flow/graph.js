@@ -142,6 +142,39 @@ function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   };
 }
 
+/** What stands in place of attention, by its kind: the ids of its tensors in order, with their formulas. */
+const RECURRENCES = {
+  convolution: [
+    ["conv.hook_in", ["B × x"]],
+    ["conv.hook_out", ["C × convolution"]],
+  ],
+};
+
+/** The band of what stands in place of attention in a layer that has none. */
+function recurrenceBand(stack, points, { start, end }) {
+  const node = nodesOfStack(stack);
+  const { norm } = placing(stack);
+  const { kind } = stack.recurrence;
+  const steps = RECURRENCES[kind].filter(([id]) => points.has(id));
+  const chain = [start.id, "ln1.hook_out", ...steps.map(([id]) => id), "hook_attn_out"];
+  return {
+    title: `${kind[0].toUpperCase()}${kind.slice(1)}: each word takes from those before it`,
+    nodes: [
+      { ...start, column: 0 },
+      node("ln1.hook_out", 0, 0, [`${norm}(x)`]),
+      ...steps.map(([id, how], i) => node(id, i + 1, 0, how)),
+      node("hook_attn_out", steps.length + 1, 0, ["times W_out", factor(stack)]),
+      { ...end, column: steps.length + 2 },
+    ],
+    wires: chain.slice(1).map((id, i) => [chain[i], id, "ink"]),
+    adds: ["hook_attn_out"],
+    columns: steps.length + 3,
+    rows: 1,
+    start: start.id,
+    end: end.id,
+  };
+}
+
 /** {nodes, wires} from what the mlp reads, `from` (called `own`), to its output: through neurons, the first in a column. */
 function neurons(stack, first, from, own) {
   const node = nodesOfStack(stack);
@@ -238,7 +271,9 @@ export function blockBands(whole, points, layer, encoderOutput) {
   const post = stream("hook_resid_post", "x + mlp", then);
   const across = encoderOutput && attentionBand(stack, points, null, { encoderOutput, start: mid, end: midCross });
   return [
-    attentionBand(stack, points, window, { ...itself, start: pre, end: mid }),
+    points.has("attn.hook_q")
+      ? attentionBand(stack, points, window, { ...itself, start: pre, end: mid })
+      : recurrenceBand(stack, points, { start: pre, end: mid }),
     ...(across ? [across] : []),
     mlpBand(stack, points, { start: across ? midCross : mid, end: post, isParallel: false }),
   ];

@@ -54,9 +54,19 @@ const WORDS = {
   ],
 };
 
+/** The same by the whole name, of points whose last part means something else elsewhere. */
+const WHOLE = {
+  "conv.hook_in": ["gated in", "ink", "What the convolution reads of each word, and keeps for the next few."],
+  "conv.hook_out": ["gated out", "ink", "Each number's mixture over a few words, as far as the gate lets it through."],
+};
+
 /** {title, tone, about} of a point of a stack. */
 export function wordsOf(id, stack) {
   const name = id.split(".").at(-1);
+  if (id in WHOLE) {
+    const [title, tone, about] = WHOLE[id];
+    return { title, tone, about };
+  }
   if (name === "hook_out") {
     const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
     return { title, tone: "ink", about: NORMED[stack.norm] };
