@@ -114,6 +114,48 @@ class ShortConvConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetConfig:
+    """A gated delta net in place of attention (Yang et al. 2024, arXiv:2412.06464): each of its heads keeps one matrix,
+    which it decays, corrects by what a key finds in it and what its value should be, and reads by a query.
+    """
+
+    layers: tuple[int, ...]
+    """The layers that have it."""
+    kernel_size: int
+    """The positions that the convolution of queries, keys and values reads: its own, and those before it."""
+    num_key_heads: int
+    """Heads of queries and of keys, of which consecutive heads of values share one."""
+    num_value_heads: int
+    key_dim: int
+    """Numbers of one query or key."""
+    value_dim: int
+    kind: ClassVar[str] = "gated delta net"
+
+    @property
+    def convolved_width(self) -> int:
+        """Return the numbers of all queries, keys and values of a position."""
+        return 2 * self.num_key_heads * self.key_dim + self.values_width
+
+    @property
+    def values_width(self) -> int:
+        """Return the numbers of all values of a position."""
+        return self.num_value_heads * self.value_dim
+
+    def state_sizes(self, hidden_size: int) -> StateSizes:
+        """Return what each layer keeps of a sequence."""
+        memory = self.num_value_heads, self.key_dim, self.value_dim
+        return StateSizes(self.kernel_size - 1, self.convolved_width, memory)
+
+    def num_matrix_parameters(self, hidden_size: int) -> int:
+        """Return the weights of one layer's matrices."""
+        return hidden_size * (self.convolved_width + 2 * self.values_width + 2 * self.num_value_heads)
+
+
+Recurrence = ShortConvConfig | DeltaNetConfig
+"""What a layer has in place of attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
     tokens.
@@ -161,12 +203,14 @@ class ModelConfig:
     activation: Activation
     gated_mlp: bool = False
     experts: ExpertsConfig | None = None
-    recurrence: ShortConvConfig | None = None
+    recurrence: Recurrence | None = None
     """What some layers have in place of attention, which keeps a state of fixed size for each sequence; None: all have
     attention.
     """
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
+    attention_gate: bool = False
+    """Whether what each head mixes is multiplied by the sigmoid of a gate, one number for each (Qwen3.5)."""
     attention_out_bias: bool = False
     mlp_bias: bool = False
     rope: RopeConfig | None = None
@@ -287,6 +331,8 @@ class ModelConfig:
         of experts those of the chosen ones, without norms and biases.
         """
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
+        if self.attention_gate:
+            attention += self.hidden_size * self.num_heads * self.head_dim
         blocks = len(self.attention_layers) * attention * (2 if self.cross_attention else 1)
         if self.recurrence is not None:
             blocks += len(self.recurrence.layers) * self.recurrence.num_matrix_parameters(self.hidden_size)

@@ -161,7 +161,8 @@ def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, lay
     if matrix == "W_Q":
         weight = "cross_q" if is_cross else "qkv"
         return MatrixLocation(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
-    first = (0 if is_cross else q) + (kv if matrix == "W_V" else 0)
+    queries = 2 * q if own.attention_gate else q  # with their gates
+    first = (0 if is_cross else queries) + (kv if matrix == "W_V" else 0)
     width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
     weight = "cross_kv" if is_cross else "qkv"
     return MatrixLocation(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)

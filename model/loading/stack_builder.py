@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from model.config import Activation, ModelConfig
+from model.config import Activation, DeltaNetConfig, ModelConfig
 from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
@@ -22,8 +22,9 @@ from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
-from model.network.block import Block, Mixer, Residual, Sublayer
+from model.network.block import Block, Residual, Sublayer
 from model.network.convolution import Convolution
+from model.network.delta_net import DeltaNet
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
@@ -197,7 +198,7 @@ class StackBuilder:
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
-        mixer: Mixer = self._self_attention(index, rule) if config.has_attention(index) else self._short_conv(name)
+        mixer = self._self_attention(index, rule) if config.has_attention(index) else self._recurrence(name)
         cross = None
         if config.cross_attention:
             cross = self._residual(
@@ -276,14 +277,26 @@ class StackBuilder:
             head_dim=config.head_dim,
             causal=config.causal,
             window=config.window_of(index),
+            gated=config.attention_gate,
             q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
             k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
         )
 
-    def _short_conv(self, name: str) -> ShortConvolution:
-        taps, bias = self.weights.pop(f"{name}.conv.weight"), self.weights.pop(f"{name}.conv.bias", None)
-        into, out = self._linear(f"{name}.conv_in"), self._linear(f"{name}.conv_out")
-        return ShortConvolution(into, Convolution.of(taps, bias), out)
+    def _recurrence(self, name: str) -> ShortConvolution | DeltaNet:
+        """Return what stands in place of attention."""
+        net, weights = self.config.recurrence, self.weights
+        convolution = Convolution.of(weights.pop(f"{name}.conv.weight"), weights.pop(f"{name}.conv.bias", None))
+        if not isinstance(net, DeltaNetConfig):
+            return ShortConvolution(self._linear(f"{name}.conv_in"), convolution, self._linear(f"{name}.conv_out"))
+        return DeltaNet(
+            net,
+            self._linear(f"{name}.delta_in"),
+            convolution,
+            a_log=weights.pop(f"{name}.delta_decay.weight"),
+            step_bias=weights.pop(f"{name}.delta_step.bias"),
+            norm=RmsNorm(weights.pop(f"{name}.delta_norm.weight"), self.config.norm_eps, kernels=self.kernels),
+            out=self._linear(f"{name}.delta_out"),
+        )
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
         """Return the norm of q or k, an RMSNorm in every family that has one, or None; `share`: of the heads that it

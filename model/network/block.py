@@ -13,10 +13,11 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.delta_net import DeltaNet
 from model.network.short_conv import ShortConvolution
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
-Mixer = SelfAttention | ShortConvolution
+Mixer = SelfAttention | ShortConvolution | DeltaNet
 """What brings numbers of other positions to a position: attention, or what some layers have in its place."""
 Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | Feedforward | MixedFeedforward)
 

@@ -82,8 +82,8 @@ class TritonStep:
         ropes: Sequence[Rope | None],
     ) -> Self | None:
         """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
-        if any(not isinstance(block.attention.f, SelfAttention) for block in blocks):
-            return None  # a state is written by a step of the blocks one by one
+        if any(not isinstance(block.attention.f, SelfAttention) or block.attention.f.gated for block in blocks):
+            return None  # states and gates are left to the blocks one by one
         if not isinstance(blocks[0].self_attention.heads.attention, TritonAttention):
             return None
         if any(block.one_mlp is None for block in blocks):

@@ -33,6 +33,8 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
     ]
     if config.experts is not None and size > 1:
         problems.append("experts, which are not divided")
+    if config.attention_gate and size > 1:
+        problems.append("gates of attention, which are not divided")
     if config.recurrence is not None and size > 1:
         problems.append("layers without attention, whose states are not divided")
     if kv % size and size % kv:

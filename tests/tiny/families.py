@@ -164,6 +164,25 @@ FAMILIES: dict[str, Family] = {
             "mlp_only_layers": [0],
         },
     ),
+    "qwen3_5": Family(
+        "decoder",
+        hf.Qwen3_5TextConfig,
+        hf.Qwen3_5ForCausalLM,
+        {
+            **_GROUPED,
+            "num_hidden_layers": 5,
+            "layer_types": [*["linear_attention", "full_attention"] * 2, "linear_attention"],
+            "rms_norm_eps": 1e-3,  # what a head reads may be near 0: divided by less, float32 shows in it
+            "linear_conv_kernel_dim": 3,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 10,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            **_PARTIAL,
+        },
+        norm_centre=0.0,
+        gain=1.2,
+    ),
     "smollm3": Family(
         "decoder",
         hf.SmolLM3Config,

@@ -19,6 +19,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {}),
     "qwen3_moe": ("qwen3_moe", {"tie_word_embeddings": False}),
+    "qwen3_5": ("qwen3_5", {"tie_word_embeddings": False}),
     "smollm3": ("smollm3", {}),
     "granite": ("granite", {"attention_bias": True}),
     "lfm2": ("lfm2", {}),

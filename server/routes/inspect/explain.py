@@ -85,6 +85,10 @@ class _Head:
         return None if self.part == "cross" else self.config.window_of(self.layer)
 
     @property
+    def is_gated(self) -> bool:
+        return self.config.attention_gate and self.part != "cross"
+
+    @property
     def causal(self) -> bool:
         return self.part == "decoder"
 
@@ -99,7 +103,7 @@ class _Head:
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
-            for name in _OF_QUERY
+            for name in (*_OF_QUERY, *(("hook_gate",) if self.is_gated else ()))
         }
         of_keys = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.kv_head,)) for name in _OF_KEYS
@@ -121,6 +125,7 @@ def _entry(
         pattern=one["hook_pattern"],
         z=one["hook_z"],
         result=one["hook_result"],
+        gate=points["hook_gate"][0, 0] if head.is_gated else None,
     )
     config = head.config
     cap = config.attn_logit_softcap
@@ -156,6 +161,8 @@ def _entry(
         "z": described(steps.z, "d_head"),
         "output": described(steps.output, "d_model"),
     }
+    if observed.gate is not None:
+        arrays["gate"] = described(observed.gate, "d_head")
     if "b_o" in weights:
         arrays["output_bias"] = described(weights["b_o"], "d_model")
     return inspection.entry(index, "explanation", fields, arrays)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from model.analysis.contributions import head_attributions, stream_attributions
+from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of
 from server.engine.request import Part, PointCapture
@@ -68,6 +68,7 @@ class LogitParts:
         for layer in range(self.config.num_layers):
             if self.config.has_attention(layer):
                 wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
+                wanted += [("attn.hook_gate", layer)] if self.config.attention_gate else []
             else:
                 wanted += [("hook_attn_out", layer)]
             wanted += [("hook_mlp_out", layer)]
@@ -80,7 +81,7 @@ class LogitParts:
     def num_captured(self, num_queries: int) -> int:
         """Return how many numbers those captures have."""
         config = self.config
-        of_heads = len(self.parts) * config.num_heads * config.head_dim
+        of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.head_dim
         per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
@@ -167,6 +168,8 @@ class LogitParts:
                 place = config.attention_layers.index(layer) * config.num_heads
                 heads = slice(place, place + config.num_heads)
                 z = tensors[self._name(f"{_MODULES[part]}.hook_z", layer)]
+                if config.attention_gate and part == "decoder":
+                    z = z * opened(tensors[self._name("attn.hook_gate", layer)])
                 divisor = self.divisor(tensors, part, layer)
                 columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
                 if config.attention_out_bias:

@@ -147,6 +147,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "parallel_blocks": own.parallel_blocks,
         "qk_norm": own.qk_norm,
         "residual_scale": own.residual_scale,
+        "attention_gate": own.attention_gate,
         "attention_scale": own.attention_scale,
         "attn_logit_softcap": own.attn_logit_softcap,
         "final_logit_softcap": own.final_logit_softcap,

@@ -10,6 +10,7 @@ import torch
 
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
+from model.config import DeltaNetConfig
 from model.hooks.point_names import full_name, stack_config, stacks
 from model.hooks.points import Stack
 from model.loading.loader import load_model
@@ -161,7 +162,13 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
         normed_after = found.config.norm_placement in ("sandwich", "output")
         for layer in found.layers:
             for name, out in zip(found.attentions_of(layer), ("attn", "cross"), strict=False):
-                total = found.at(f"{name}.hook_result", layer).sum(1)
+                results = found.at(f"{name}.hook_result", layer)
+                if found.config.attention_gate:
+                    z = found.at(f"{name}.hook_z", layer) * found.at(f"{name}.hook_gate", layer).sigmoid()
+                    w_o = found.weights[f"layers.{layer}.{out}_out.weight"]
+                    each = [z[:, i] @ part.T for i, part in enumerate(torch.split(w_o, found.config.head_dim, 1))]
+                    torch.testing.assert_close(torch.stack(each, 1), results)
+                total = results.sum(1)
                 total = total + found.weights.get(f"layers.{layer}.{out}_out.bias", torch.zeros(()))
                 if normed_after:
                     point = "ln1_post" if found.config.norm_placement == "sandwich" else "ln1"
@@ -171,11 +178,13 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
                 torch.testing.assert_close(total, found.at(f"hook_{name}_out", layer))
 
 
-def test_what_a_convolution_gates_goes_through_its_matrix(every_stack: list[Identities]) -> None:
+def test_what_stands_in_place_of_attention_goes_through_its_matrix(every_stack: list[Identities]) -> None:
     for found in every_stack:
+        name = "delta" if isinstance(found.config.recurrence, DeltaNetConfig) else "conv"
         for layer in set(found.layers) - set(found.config.attention_layers):
-            weight, bias = (found.weights[f"layers.{layer}.conv_out.{name}"] for name in ("weight", "bias"))
-            added = found.at("conv.hook_out", layer) @ weight.T + bias
+            weight, bias = (found.weights.get(f"layers.{layer}.{name}_out.{kind}") for kind in ("weight", "bias"))
+            assert weight is not None
+            added = found.at(f"{name}.hook_out", layer).flatten(1) @ weight.T + (0 if bias is None else bias)
             torch.testing.assert_close(added, found.at("hook_attn_out", layer))
 
 

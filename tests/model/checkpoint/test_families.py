@@ -35,11 +35,10 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "t5": {"vocab_size": 50, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 6, "num_heads": 4},
     "bart": {"vocab_size": 50, "d_model": 32},
     "marian": {"vocab_size": 50, "d_model": 32},
-    "mistral": SIZES | {"num_attention_heads": 8},  # whose default are 8 key heads
+    **dict.fromkeys(("mistral", "lfm2"), SIZES | {"num_attention_heads": 8}),  # whose default are 8 key heads
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
     "qwen3_moe": SIZES | {"num_attention_heads": 8, "num_experts": 9},
-    "lfm2": SIZES | {"num_attention_heads": 8},
 }
 CLASSES = {
     "LlamaForCausalLM": "LlamaConfig",
@@ -47,6 +46,7 @@ CLASSES = {
     "Qwen2ForCausalLM": "Qwen2Config",
     "Qwen3ForCausalLM": "Qwen3Config",
     "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
+    "Qwen3_5ForCausalLM": "Qwen3_5TextConfig",
     "SmolLM3ForCausalLM": "SmolLM3Config",
     "GraniteForCausalLM": "GraniteConfig",
     "Lfm2ForCausalLM": "Lfm2Config",

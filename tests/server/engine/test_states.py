@@ -23,7 +23,7 @@ from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import CPU, Load, alone, build, generate, request, run
 
-NAMES = ("lfm2",)
+NAMES = ("lfm2", "qwen3_5")
 
 
 def words(length: int) -> list[int]:
@@ -42,7 +42,8 @@ def test_states_go_from_sequence_to_sequence_and_nothing_of_the_last_one_stays(m
     staying = writers(6, 13, 9)
     expected = alone(model, staying)
     engine = build(model, max_num_seqs=2, max_num_batched_tokens=7)
-    found, left = {}, [replace(each, uid=each.uid + 100) for each in writers(9, 20, 40)]
+    found: dict[int, list[int]] = {}
+    left = [replace(each, uid=each.uid + 100) for each in writers(9, 20, 40)]
     for each in random.sample([*staying, *left], len(staying) + len(left)):
         engine.add_request(each)
     steps = 0

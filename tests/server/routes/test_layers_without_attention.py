@@ -8,7 +8,7 @@ import pytest
 from tests.server.routes.conftest import every_family
 from tests.server.serving import Site
 
-NAMES = ("lfm2",)
+NAMES = ("lfm2", "qwen3_5")
 
 
 def text(family: Site) -> list[int]:

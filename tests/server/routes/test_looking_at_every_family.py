@@ -111,6 +111,8 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
         found["capped"] = capped
     if config.position_bias is not None and own.part != "cross":
         found["position_bias"] = np.where(seen, scores - capped, 0)
+    if config.attention_gate and own.part != "cross":
+        found["gate"] = own.point("attn.hook_gate", layer)[query, head].numpy()
     bias = own.weights.get(f"{own.prefix}layers.{layer}.{output}.bias")
     return found if bias is None else {**found, "output_bias": bias.numpy()}
 

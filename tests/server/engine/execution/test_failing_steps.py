@@ -103,7 +103,7 @@ def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
 
 
 @pytest.mark.parametrize("budget", [2048, 40])
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "t5", "bart", "bert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
 def test_a_request_that_fails_in_its_prompt_fails_alone(
     model_of: Load, mark: Callable[..., None], name: str, budget: int
 ) -> None:

@@ -181,7 +181,7 @@ def words(draw: random.Random, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "t5", "bart", "bert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
 def test_whoever_leaves_in_whatever_layer_the_others_are_answered_as_if_alone(
     model_of: Load, asks_everywhere: None, name: str, seed: int
 ) -> None:
