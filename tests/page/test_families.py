@@ -26,8 +26,9 @@ from tests.page.test_page import VIEWS
 UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
 """The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""
 OTHERS = (
-    "opt-post", "modernbert", "qwen3", "qwen3_moe", "smollm3", "granite", "lfm2", "mistral", "qwen2", "gemma2", "phi3",
-    "olmo2", "olmo3", "gpt_neox", "bert", "roberta", "distilbert", "embedding_gemma", "nomic_bert", "bart", "marian",
+    "opt-post", "modernbert", "qwen3", "qwen3_moe", "qwen3_5", "smollm3", "granite", "lfm2", "mistral", "qwen2",
+    "gemma2", "phi3", "olmo2", "olmo3", "gpt_neox", "bert", "roberta", "distilbert", "embedding_gemma", "nomic_bert",
+    "bart", "marian",
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {

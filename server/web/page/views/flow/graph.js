@@ -84,7 +84,7 @@ function attentionBody({ stack, isCross, from, window }) {
     node(at("hook_attn_scores"), next, 0.5, scoreSteps(stack, window, isCross)),
     node(at("hook_pattern"), next + 1, 0.5, ["softmax by row"]),
     node(at("hook_z"), next + 2, 1, ["Σ pattern · v"]),
-    node(at("hook_result"), next + 3, 1, ["z · W_O"]),
+    node(at("hook_result"), next + 3, 1, [stack.attention_gate && !isCross && "z × σ(gate)", "z · W_O"]),
     node(out, next + 4, 1, [`sum of ${stack.num_heads} heads`, isAfter && `then ${norm}`, factor(stack)]),
   ];
   const wires = [
@@ -147,6 +147,12 @@ const RECURRENCES = {
   convolution: [
     ["conv.hook_in", ["B × x"]],
     ["conv.hook_out", ["C × convolution"]],
+  ],
+  "gated delta net": [
+    ["delta.hook_in", ["n · W_qkv"]],
+    ["delta.hook_v", ["silu(convolution)"]],
+    ["delta.hook_z", ["q · S"]],
+    ["delta.hook_out", ["RMSNorm(z) × silu(gate)"]],
   ],
 };
 
