@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from fastapi import APIRouter
 
-from model.config import ModelConfig
+from model.config import DeltaNetConfig, ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
 from model.hooks.points import Point, Stack
 from server.engine.request import AttentionKind, CaptureDtype, Pooling
@@ -101,11 +101,14 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
     """Return what computes, and between which levels of CPU whole answers have the same bits, or null if no worker
-    has reported it yet. For ranks that hold a model together nothing is promised.
+    has reported it yet. For ranks that hold a model together nothing is promised, nor for delta nets and gates, which
+    torch computes.
     """
     info = context.engine_info
     told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
-    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if context.settings.tensor_parallel == 1 else None
+    by_torch = context.config.attention_gate or isinstance(context.config.recurrence, DeltaNetConfig)
+    is_promised = context.settings.tensor_parallel == 1 and not by_torch
+    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if is_promised else None
     return {**told, "same_bits_across": promised}
 
 
