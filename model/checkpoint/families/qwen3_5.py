@@ -1,8 +1,10 @@
 """Reads the text model of Qwen3.5: gated delta nets in three layers of four, and attention with gates in the fourth.
+Files that also read pictures are read without that part.
 
 Yang et al. 2024, arXiv:2412.06464; Qwen Team 2026, "Qwen3.5".
 """
 
+import re
 from dataclasses import replace
 
 from model.checkpoint.families.family import Common, Family
@@ -63,11 +65,18 @@ _TABLE = WeightMap(
         *MLP_ROWS,
         *END_ROWS,
     ),
-    prefixes=("model.",),
+    prefixes=("model.language_model.", "model."),
+    ignored=re.compile(r"(visual|mtp)\..+"),  # what reads pictures, and what guesses the token after the next
 )
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
+    if text := hf.nested("text_config").values:  # the larger model has the head, and says whether it is tied
+        is_tied = hf.values.get("tie_word_embeddings", False)
+        whole, hf = hf, Fields({**text, "tie_word_embeddings": is_tied}, hf.file)
+        says_dtype = "dtype" in whole.values or "torch_dtype" in whole.values
+        ids = common["eos_token_ids"] or hf.ids("eos_token_id")
+        common = {**common, "eos_token_ids": ids, "dtype": common["dtype"] if says_dtype else hf.dtype()}
     heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
     context, layers = hf.size("max_position_embeddings", 32768), _delta_layers(hf)
     return read_like_llama(
@@ -112,4 +121,10 @@ def _delta_layers(hf: Fields) -> tuple[int, ...]:
     return layers
 
 
-QWEN3_5 = Family("qwen3_5", ("Qwen3_5ForCausalLM",), ("qwen3_5_text",), _read, _TABLE)
+QWEN3_5 = Family(
+    "qwen3_5",
+    ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    ("qwen3_5_text", "qwen3_5"),
+    _read,
+    _TABLE,
+)
