@@ -45,6 +45,10 @@ class Span(NamedTuple):
     """Whether anything after the queries, keys and values of its last layer is needed."""
     adapter: object | None = None
     """The LoRA adapter of its rows (`model.layers.lora.Adapter`), or None."""
+    states: tuple[int, int] = (0, 0)
+    """Where layers without attention read the state before its first row, unless that is at position 0, and where they
+    write the state after its last.
+    """
 
     @property
     def num_rows(self) -> int:
@@ -147,8 +151,8 @@ class Batch:
         ids, positions, slots = lines
         ids[:] = [token for span in self.spans for token in span.token_ids]
         shifts = [span.start - row for span, row in zip(self.spans, self.first_rows, strict=False)]
-        positions[:] = np.arange(self.num_rows) + np.array(shifts)[self._owners]
-        slots[:] = self.tables_array[self._owners, positions // self.block_size]
+        positions[:] = np.arange(self.num_rows) + np.array(shifts)[self.owners]
+        slots[:] = self.tables_array[self.owners, positions // self.block_size]
         slots *= self.block_size
         slots += positions % self.block_size
         return lines
@@ -164,7 +168,7 @@ class Batch:
         return np.array((ids, positions, slots), np.int64)
 
     @cached_property
-    def _owners(self) -> np.ndarray:
+    def owners(self) -> np.ndarray:
         """Return the span of each row: [T]."""
         return np.repeat(np.arange(len(self.spans)), np.diff(self.first_rows))
 
@@ -275,7 +279,7 @@ class Batch:
             positions = self.positions_array
             lengths = np.array([span.num_keys for span in self.spans], np.int64)
             first = np.zeros_like(positions) if window is None else np.maximum(positions - (window - 1), 0)
-            last = positions + 1 if causal else lengths[self._owners]
+            last = positions + 1 if causal else lengths[self.owners]
             if window is not None and not causal:
                 last = np.minimum(last, positions + window)
             self._key_ranges[causal, window] = KeyRange(
@@ -288,7 +292,7 @@ class Batch:
         """Return which keys the rows see in cross attention: all of their span's encoder positions."""
         lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
         tables = _as_array([span.cross_block_table for span in self.spans])
-        last = lengths[self._owners]
+        last = lengths[self.owners]
         first = np.zeros_like(last)
         return KeyRange(
             self.block_size, tables, lengths, self.positions_array, first, last, causal=False, is_cross=True

@@ -4,7 +4,8 @@ Families differ in data only. model/checkpoint/registry.py reads a folder's file
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from math import prod
+from typing import ClassVar, Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rmsnorm", "layernorm"]
@@ -86,6 +87,88 @@ class ClampedGate:
     alpha: float
 
 
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """What a layer without attention keeps of a sequence, however long that is."""
+
+    num_inputs: int
+    """The last inputs of a convolution, in the model's dtype."""
+    width: int
+    """Numbers of one input."""
+    memory: tuple[int, ...] = ()
+    """The shape of what is kept in float32 (float64 in float64); () is nothing."""
+
+    def num_bytes(self, item_size: int) -> int:
+        """Return the bytes of one sequence in one layer; item_size: of the model's dtype."""
+        memory = prod(self.memory) if self.memory else 0
+        return item_size * self.num_inputs * self.width + max(4, item_size) * memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvConfig:
+    """A gated short convolution in place of attention: C * conv(B * x), where a layer makes B, C and x of its input,
+    and the convolution is over positions, of each channel alone (LFM2: Liquid AI 2025, arXiv:2511.23404).
+    """
+
+    layers: tuple[int, ...]
+    """The layers that have it."""
+    kernel_size: int
+    """The positions that one output reads: its own, and those before it."""
+    bias: bool = False
+    """Whether the convolution and the matrices before and after it have biases."""
+    kind: ClassVar[str] = "convolution"
+
+    def state_sizes(self, hidden_size: int) -> StateSizes:
+        """Return what each layer keeps of a sequence."""
+        return StateSizes(self.kernel_size - 1, hidden_size)
+
+    def num_matrix_parameters(self, hidden_size: int) -> int:
+        """Return the weights of one layer's matrices."""
+        return 4 * hidden_size**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetConfig:
+    """A gated delta net in place of attention (Yang et al. 2024, arXiv:2412.06464): each of its heads keeps one matrix,
+    which it decays, corrects by what a key finds in it and what its value should be, and reads by a query.
+    """
+
+    layers: tuple[int, ...]
+    """The layers that have it."""
+    kernel_size: int
+    """The positions that the convolution of queries, keys and values reads: its own, and those before it."""
+    num_key_heads: int
+    """Heads of queries and of keys, of which consecutive heads of values share one."""
+    num_value_heads: int
+    key_dim: int
+    """Numbers of one query or key."""
+    value_dim: int
+    kind: ClassVar[str] = "gated delta net"
+
+    @property
+    def convolved_width(self) -> int:
+        """Return the numbers of all queries, keys and values of a position."""
+        return 2 * self.num_key_heads * self.key_dim + self.values_width
+
+    @property
+    def values_width(self) -> int:
+        """Return the numbers of all values of a position."""
+        return self.num_value_heads * self.value_dim
+
+    def state_sizes(self, hidden_size: int) -> StateSizes:
+        """Return what each layer keeps of a sequence."""
+        memory = self.num_value_heads, self.key_dim, self.value_dim
+        return StateSizes(self.kernel_size - 1, self.convolved_width, memory)
+
+    def num_matrix_parameters(self, hidden_size: int) -> int:
+        """Return the weights of one layer's matrices."""
+        return hidden_size * (self.convolved_width + 2 * self.values_width + 2 * self.num_value_heads)
+
+
+Recurrence = ShortConvConfig | DeltaNetConfig
+"""What a layer has in place of attention."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
@@ -136,8 +219,14 @@ class ModelConfig:
     clamped_gate: ClampedGate | None = None
     """The gate in place of activation(gate) * up, if it is a clamped one."""
     experts: ExpertsConfig | None = None
+    recurrence: Recurrence | None = None
+    """What some layers have in place of attention, which keeps a state of fixed size for each sequence; None: all have
+    attention.
+    """
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
+    attention_gate: bool = False
+    """Whether what each head mixes is multiplied by the sigmoid of a gate, one number for each (Qwen3.5)."""
     attention_out_bias: bool = False
     mlp_bias: bool = False
     rope: RopeConfig | None = None
@@ -219,9 +308,40 @@ class ModelConfig:
         """Return the layers that have one mlp."""
         return tuple(range(self.num_layers)) if self.experts is None else self.experts.dense_layers
 
+    def has_attention(self, layer: int) -> bool:
+        """Return whether a layer has attention, and keys and values in the cache."""
+        return self.recurrence is None or layer not in self.recurrence.layers
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """Return the layers that have attention."""
+        return tuple(layer for layer in range(self.num_layers) if self.has_attention(layer))
+
+    def mixer_name(self, layer: int) -> str:
+        """Return what a layer has to bring numbers of other positions to a position: attention, or what stands in its
+        place.
+        """
+        return "attention" if self.has_attention(layer) or self.recurrence is None else self.recurrence.kind
+
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Return whether a sequence may begin with what the cache holds of another: not where layers keep a state,
+        which holds all positions before one and none of them apart.
+        """
+        return self.recurrence is None
+
+    def state_bytes(self, item_size: int) -> int:
+        """Return the bytes that all layers without attention keep of one sequence: one step reads one half, and writes
+        the other, so that it may be run again. item_size: bytes of a number of the model's dtype.
+        """
+        if self.recurrence is None:
+            return 0
+        sizes = self.recurrence.state_sizes(self.hidden_size)
+        return 2 * len(self.recurrence.layers) * sizes.num_bytes(item_size)
+
     def rope_of(self, layer: int) -> RopeConfig | None:
         """Return the rotary embedding of a layer, or None if it has none."""
-        if layer in self.unrotated_layers:
+        if layer in self.unrotated_layers or not self.has_attention(layer):
             return None
         return self.rope if self.local_rope is None or self.window_of(layer) is None else self.local_rope
 
@@ -231,7 +351,11 @@ class ModelConfig:
         of experts those of the chosen ones, without norms and biases.
         """
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
-        blocks = self.num_layers * attention * (2 if self.cross_attention else 1)
+        if self.attention_gate:
+            attention += self.hidden_size * self.num_heads * self.head_dim
+        blocks = len(self.attention_layers) * attention * (2 if self.cross_attention else 1)
+        if self.recurrence is not None:
+            blocks += len(self.recurrence.layers) * self.recurrence.num_matrix_parameters(self.hidden_size)
         neurons = len(self.dense_layers) * self.intermediate_size
         if self.experts is not None:
             mixed = self.num_layers - len(self.dense_layers)

@@ -1,5 +1,5 @@
-"""Stores the keys and values of every running sequence, in blocks. It owns the memory; the scheduler decides which
-block belongs to which sequence.
+"""Stores the keys and values of every running sequence, in blocks, and the states of layers without attention. It owns
+the memory; the scheduler decides which block and which states belong to which sequence.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,33 @@ kernel can run: a megabyte and a half of the 124M checkpoint in bfloat16, some m
 
 
 @dataclass(frozen=True, slots=True)
+class LayerStates:
+    """What one layer without attention keeps of each sequence.
+
+    A state is read by one step and another one written, at the places that the sequence's `Span` names: so a step that
+    was cancelled, or that failed, may run again. State 0 belongs to no sequence.
+    """
+
+    inputs: torch.Tensor
+    """[state, n, width]: the last inputs of a convolution, oldest first, in the model's dtype."""
+    memory: torch.Tensor | None
+    """[state, ...] of `StateSizes.memory`, float32 (float64 in float64), or None."""
+
+    @classmethod
+    def zeros(cls, config: ModelConfig, num_states: int, dtype: torch.dtype, device: torch.device) -> "LayerStates":
+        """Return zeroed states for one layer of `config`."""
+        assert config.recurrence is not None
+        sizes = config.recurrence.state_sizes(config.hidden_size)
+        inputs = anonymous_memory.zeros((num_states, sizes.num_inputs, sizes.width), dtype, device)
+        if not sizes.memory:
+            return cls(inputs, None)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        return cls(inputs, anonymous_memory.zeros((num_states, *sizes.memory), wide, device))
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's cache.
+    """One layer's cache: keys and values, or, of a layer without attention, states.
 
     keys [block, key head, d_head, block_size]: on a CPU a query reads a block of keys side by side; values [block, key
     head, block_size, d_head]. With `keys_in_rows` the memory of keys is that of values, [block, key head, block_size,
@@ -26,6 +51,7 @@ class LayerCache:
 
     keys: torch.Tensor
     values: torch.Tensor
+    states: LayerStates | None = None
 
     @classmethod
     def zeros(
@@ -45,6 +71,12 @@ class LayerCache:
             return cls(anonymous_memory.zeros(tuple(values.shape), dtype, device).transpose(2, 3), values)
         return cls(anonymous_memory.zeros((num_blocks, heads, dim, block_size), dtype, device), values)
 
+    @classmethod
+    def of_states(cls, states: LayerStates) -> "LayerCache":
+        """Return the cache of a layer that has no keys and values."""
+        nothing = states.inputs.new_empty(0)
+        return cls(nothing, nothing, states)
+
     @property
     def rows_of_keys(self) -> torch.Tensor:
         """Return the keys [block, key head, block_size, d_head], contiguous with `keys_in_rows`."""
@@ -62,27 +94,35 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         *,
+        num_sequences: int = 0,
         keys_in_rows: bool = False,
     ) -> None:
-        """Allocate zeroed blocks. keys_in_rows: the same as in `LayerCache`."""
+        """Allocate zeroed blocks, and the states of so many sequences. keys_in_rows: the same as in `LayerCache`."""
         self.block_size = block_size
         self.num_blocks = num_blocks
+        self.num_sequences = num_sequences if config.recurrence is not None else 0
+        """The sequences that it has states for; 0 in a network that keeps none."""
         self.layers = [
             LayerCache.zeros(config, num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
-            for _ in range(config.num_layers)
+            if config.has_attention(layer)
+            else LayerCache.of_states(LayerStates.zeros(config, 1 + 2 * num_sequences, dtype, device))
+            for layer in range(config.num_layers)
         ]
 
     def touch(self) -> None:
-        """Allocate memory for all blocks, in the order of their numbers. Another thread may do so while they are in
-        use.
+        """Allocate memory for all blocks, in the order of their numbers, and for the states. Another thread may do so
+        while they are in use.
 
         From then on the memory that a server takes stays flat. It ends early if the kernel cannot do that.
         """
+        states = [layer.states for layer in self.layers if layer.states is not None]
         tensors = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
-        pieces = (tensor[i : i + _PIECE] for i in range(0, self.num_blocks, _PIECE) for tensor in tensors)
+        tensors += [tensor for each in states for tensor in (each.inputs, each.memory) if tensor is not None]
+        longest = max(map(len, tensors), default=0)
+        pieces = (tensor[i : i + _PIECE] for i in range(0, longest, _PIECE) for tensor in tensors if i < len(tensor))
         all(anonymous_memory.touch(piece) for piece in pieces)
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-        """Return the bytes that one block takes over all layers."""
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+        """Return the bytes that one block takes over all layers with attention."""
+        return 2 * len(config.attention_layers) * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize

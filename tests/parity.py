@@ -43,9 +43,10 @@ BOUNDS = {
     "float64": dict.fromkeys(QUANTITIES, 1e-10),
 }
 ROWS = (
-    "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gpt_oss", "smollm3", "granite", "granite4",
-    "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt", "opt-post", "bert",
-    "roberta", "distilbert", "mpnet", "modernbert", "embedding_gemma", "t5", "t5-gated-untied", "bart", "marian",
+    "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_5", "gpt_oss", "smollm3", "granite",
+    "granite4", "lfm2", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt",
+    "opt-post", "bert", "roberta", "distilbert", "mpnet", "modernbert", "embedding_gemma", "t5", "t5-gated-untied",
+    "bart", "marian",
 )  # fmt: skip
 """Names of tests.tiny.VARIANTS that are measured."""
 
@@ -92,7 +93,8 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
     """Return the numbers of all points by full name, from the network or from the reference."""
 
     def each(stack: ModelConfig, prefix: str, point: str) -> list[torch.Tensor]:
-        return [points[f"{prefix}blocks.{layer}.{point}"] for layer in range(stack.num_layers)]
+        layers = stack.attention_layers if "attn." in point else range(stack.num_layers)
+        return [points[f"{prefix}blocks.{layer}.{point}"] for layer in layers]
 
     def maps(point: str) -> list[torch.Tensor]:
         if config.encoder is None:

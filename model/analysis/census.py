@@ -16,10 +16,13 @@ from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 
 MATRICES = (
-    "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
-    "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
+    "embedding", "embedding projection", "query", "key", "value", "attention gate", "output", "cross query",
+    "cross key", "cross value", "cross output", "recurrence in", "recurrence out", "router", "gate", "up", "down",
+    "head transform", "unembedding",
 )  # fmt: skip
-VECTORS = ("positions", "token types", "position bias", "sinks", "norms", "biases")
+VECTORS = (
+    "convolution", "decays", "positions", "token types", "position bias", "sinks", "norms", "biases",
+)  # fmt: skip
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
 
@@ -29,6 +32,12 @@ _WHOLE = {
     "embed_out": "embedding projection",
     "attn_out": "output",
     "cross_out": "cross output",
+    "conv_in": "recurrence in",
+    "delta_in": "recurrence in",
+    "conv": "convolution",
+    "conv_out": "recurrence out",
+    "delta_out": "recurrence out",
+    "delta_decay": "decays",
     "router": "router",
     "sinks": "sinks",
     "up": "up",
@@ -133,6 +142,8 @@ def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[t
         cross = "" if base == "qkv" else "cross "
         if base != "cross_kv":
             yield f"{cross}query", head, config.num_heads
+            if config.attention_gate:
+                yield "attention gate", head, config.num_heads
         if base != "cross_q":
             yield f"{cross}key", head, config.num_kv_heads
             yield f"{cross}value", head, config.num_kv_heads

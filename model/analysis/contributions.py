@@ -9,8 +9,9 @@ with the two small matrices below nothing of width d_model either:
 
 where M = W_O^h, or, where the attention's output goes through a norm before it is added (sandwich and output norms), M
 = W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; what the norm divides by depends on the
-query alone and is applied here. Where all that is added has a factor (residual_scale), M has it too. u_t is the
-direction of a token's logit: with the final norm's scale held as it was,
+query alone and is applied here. Where heads have gates, v is what the query's gate lets through of it. Where all that
+is added has a factor (residual_scale), M has it too. u_t is the direction of a token's logit: with the final norm's
+scale held as it was,
 
     logit_t = (stream . u_t) / sigma + bias_t,   u_t = gamma_final * W_U[:, t], less its mean for a LayerNorm,
 
@@ -59,7 +60,16 @@ def value_lengths(values: Floats, gram: Floats) -> Float64:
 
 
 @_overflows
-def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None) -> Float64:
+def opened(gate: Floats) -> Float64:
+    """Return what a gate lets through of each number: its sigmoid."""
+    share: Float64 = 1 / (1 + np.exp(-gate.astype(np.float64)))
+    return share
+
+
+@_overflows
+def value_norms(
+    pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None, share: Floats | None = None
+) -> Float64:
     """Return A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how far key j moves query i (Kobayashi et al. 2020).
 
     Source: arXiv:2004.10102, section 3.
@@ -69,13 +79,20 @@ def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats |
         values: [K, D].
         gram: [D, D], see the module.
         divisor: [Q], what a norm of the attention's output divided each query by.
+        share: [Q, D], what each query's gate lets through of a value, or None if it has none.
     """
-    moved: Float64 = pattern.astype(np.float64) * value_lengths(values, gram)
+    if share is None:
+        lengths = value_lengths(values, gram)
+    else:
+        lengths = np.stack([value_lengths(values * each, gram) for each in share])
+    moved: Float64 = pattern.astype(np.float64) * lengths
     return moved if divisor is None else moved / divisor[:, None]
 
 
 @_overflows
-def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor: Floats) -> Float64:
+def value_attributions(
+    pattern: Floats, values: Floats, readout: Floats, divisor: Floats, share: Floats | None = None
+) -> Float64:
     """Return A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through
     it.
 
@@ -84,8 +101,10 @@ def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor
         values: [K, D].
         readout: [D], M u of one target, or the difference of two.
         divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
+        share: as in `value_norms`.
     """
-    per_key = values.astype(np.float64) @ readout.astype(np.float64)
+    wide = readout.astype(np.float64)
+    per_key = values.astype(np.float64) @ wide if share is None else (share * wide) @ values.astype(np.float64).T
     return pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
 
 

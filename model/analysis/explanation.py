@@ -34,7 +34,9 @@ class Observed:
     z: Floats
     """[D]"""
     result: Floats
-    """[d_model], z W_O."""
+    """[d_model], z W_O, of z times the sigmoid of the gate if there is one."""
+    gate: Floats | None = None
+    """[D], or None if the attention has no gates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Steps:
     z: Float64
     """[D]: their sum."""
     output: Float64
-    """[d_model]: the network's z W_O."""
+    """[d_model]: the network's z, gated where there is a gate, times W_O."""
     largest_score: float
     """The largest of the network's scores, the sink among them."""
     sink_exponential: float
@@ -118,11 +120,16 @@ def explain(
         weights=exponentials / total,
         weighted_values=weighted,
         z=weighted.sum(0),
-        output=observed.z.astype(np.float64) @ w_o.astype(np.float64),
+        output=_gated(observed) @ w_o.astype(np.float64),
         largest_score=float(largest),
         sink_exponential=of_sink,
         sum_of_exponentials=float(total),
     )
+
+
+def _gated(observed: Observed) -> Float64:
+    z = observed.z.astype(np.float64)
+    return z if observed.gate is None else z / (1 + np.exp(-observed.gate.astype(np.float64)))
 
 
 def differences(steps: Steps, observed: Observed) -> dict[str, float]:

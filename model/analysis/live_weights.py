@@ -59,7 +59,7 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
     if owner == "position_bias":
-        return stack.blocks[0].attention.f.heads.rule.bias
+        return None if stack.config.position_bias is None else stack.blocks[0].self_attention.heads.rule.bias
     return stack.embedding.positions if owner == "pos_embed" else None
 
 

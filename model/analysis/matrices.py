@@ -76,6 +76,9 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         raise UnknownMatrix(f"{short!r} is there in each block: say which layer, 0 to {own.num_layers - 1}")
     if not 0 <= layer < own.num_layers:
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
+    if short.startswith("attn.") and not own.has_attention(layer):
+        has = ", ".join(map(str, own.attention_layers))
+        raise UnknownMatrix(f"layer {layer} has a {own.mixer_name(layer)} and no {short!r}; layers {has} have it")
     if short.startswith("mlp.") and own.has_experts(layer):
         raise UnknownMatrix(f"layer {layer} has experts and no {short!r}; layers {own.dense_layers} have it")
     return _inside(config, own, stack, short, layer)
@@ -158,7 +161,8 @@ def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, lay
     if matrix == "W_Q":
         weight = "cross_q" if is_cross else "qkv"
         return MatrixLocation(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
-    first = (0 if is_cross else q) + (kv if matrix == "W_V" else 0)
+    queries = 2 * q if own.attention_gate else q  # with their gates
+    first = (0 if is_cross else queries) + (kv if matrix == "W_V" else 0)
     width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
     weight = "cross_kv" if is_cross else "qkv"
     return MatrixLocation(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)

@@ -73,7 +73,7 @@ class WeightReader:
             start = 0
         else:
             queries = keys = self.need(f"{name}qkv.weight")
-            start = q
+            start = 2 * q if config.attention_gate else q  # gates stand between
 
         def wide(part: torch.Tensor) -> torch.Tensor:
             if not part.isfinite().all():

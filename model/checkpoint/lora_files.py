@@ -114,7 +114,7 @@ def _stacked(path: Path, parts: list[_Part], pairs: dict[str, Pair], lora: LoraC
         down[column : column + rank] = _read(path, part.module, "A", pair, (rank, width))
         own = _read(path, part.module, "B", pair, (out, rank)) * lora.scale_of(part.module)
         up[row : row + out, column : column + rank] = (
-            arranged(own, part.weight) if part.weight.arrange == "heads first" else own
+            arranged(own, part.weight) if part.weight.arrange in ("heads first", "gates last") else own
         )
     return WeightChange(down, up)
 

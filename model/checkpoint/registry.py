@@ -3,6 +3,7 @@ and files; what the fields mean is up to the families.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from model.checkpoint.families import (
     gpt_neox,
     gpt_oss,
     granite,
+    lfm2,
     llama,
     mixtral,
     modernbert,
@@ -25,6 +27,7 @@ from model.checkpoint.families import (
     olmo2,
     opt,
     phi3,
+    qwen3_5,
     qwen3_moe,
     smollm3,
     t5,
@@ -46,12 +49,14 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_moe.QWEN2_MOE,
     qwen3_moe.QWEN3_MOE,
     qwen3_moe.OLMOE,
+    qwen3_5.QWEN3_5,
     gpt_oss.GPT_OSS,
     smollm3.SMOLLM3,
     granite.GRANITE,
     granite.GRANITE4,
     granite.GRANITE_MOE,
     granite.GRANITE_SHARED,
+    lfm2.LFM2,
     gemma.GEMMA2,
     gemma.GEMMA3,
     phi3.PHI3,
@@ -71,6 +76,18 @@ FAMILIES: tuple[Family, ...] = (
     bart.MARIAN,
 )
 _BY_NAME = {family.name: family for family in FAMILIES}
+
+
+_TRAITS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (
+        re.compile(r"mamba|rwkv|ssm|state_size|recurrent|conv_(kernel|l_cache)|linear_(num|key|attn)", re.I),
+        (*lfm2.LFM2.architectures, qwen3_5.QWEN3_5.architectures[0]),
+    ),
+    (re.compile(r"expert", re.I), qwen3_moe.QWEN3_MOE.architectures),
+)
+"""What sets networks apart more than their spelling, as names of classes and of fields tell it, and who has it: layers
+that keep a state, and experts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +118,31 @@ def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
     for architecture in ARCHITECTURES:
         if architecture.name in named or (not named and model_type in architecture.family.model_types):
             return architecture
-    names = [architecture.name for architecture in ARCHITECTURES]
     first = ", ".join(family.architectures[0] for family in FAMILIES)
     found = ", ".join(map(str, named)) if named else f"model_type {model_type!r}"
-    near = difflib.get_close_matches(str(named[0]) if named else f"{model_type}ForCausalLM", names, n=3, cutoff=0.6)
+    near = _near(hf_config, str(named[0]) if named else f"{model_type}ForCausalLM")
     meant = f"near ones are {', '.join(near)}; " if near else ""
     raise ModelLoadError(f"config.json: architecture {found} is not supported; {meant}supported are {first}")
+
+
+def _near(hf_config: Mapping[str, Any], name: str) -> list[str]:
+    """Return the supported architectures that are nearest to one that is not: of its kind, and of these the ones that
+    share what sets it apart (`_TRAITS`), before those that are spelt alike.
+    """
+    kind = "encoder-decoder" if hf_config.get("is_encoder_decoder") is True else _kind_of(name)
+    if isinstance(hf_config.get("text_config"), dict):  # it reads more than text, and writes text as a decoder does
+        kind = "decoder"
+    names = [each.name for each in ARCHITECTURES if _kind_of(each.family.architectures[0]) == kind]
+    told = " ".join([name.lower(), *(str(field) for field, value in hf_config.items() if value is not None)])
+    alike = [each for trait, has in _TRAITS if trait.search(told) for each in has if each in names]
+    return list(dict.fromkeys([*alike, *difflib.get_close_matches(name, names, n=3, cutoff=0.5)]))[:3]
+
+
+def _kind_of(name: str) -> str:
+    """Return the kind of network that the name of a class of `transformers` tells."""
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return "decoder"
+    return "encoder-decoder" if name.endswith(("ForConditionalGeneration", "MTModel")) else "encoder"
 
 
 def read_config(folder: Path) -> ModelConfig:

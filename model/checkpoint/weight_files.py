@@ -149,9 +149,9 @@ class WeightFiles:
         weight = self.weights[name]
         entries = [self._entries[self._find(source)] for source in weight.sources]
         readers = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
-        if weight.arrange in ("heads first", "every other"):
-            rows = arranged(torch.arange(weight.shape[0])[:, None], weight)[:, 0]
-            readers = [partial(_selected, reader, rows) for reader in readers]
+        if weight.arrange in ("heads first", "gates last", "every other"):
+            rows = [arranged(torch.arange(source.shape[0])[:, None], weight)[:, 0] for source in weight.sources]
+            readers = [partial(_selected, reader, own) for reader, own in zip(readers, rows, strict=False)]
         return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
@@ -273,6 +273,9 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
         return by_head.transpose(0, 1).flatten(0, 2)
     if weight.arrange == "every other":
         return tensor.view(-1, 2, *tensor.shape[1:]).transpose(0, 1).flatten(0, 1)
+    if weight.arrange == "gates last" and len(tensor) >= weight.gated_rows:
+        by_head = tensor[: weight.gated_rows].view(weight.num_heads, 2, -1, *tensor.shape[1:])  # [H, q | gate, D, ...]
+        return torch.cat((by_head.transpose(0, 1).flatten(0, 2), tensor[weight.gated_rows :]))
     return tensor
 
 

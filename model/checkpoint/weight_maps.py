@@ -3,10 +3,12 @@ tensors.
 
 Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
-of all key heads, of all value heads), q_norm, k_norm, sinks, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
-cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
-`experts.{e}.` gate_up, down, and of a shared one `shared.` router (the gate before its sum), gate_up, down;
-mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
+of all their gates if there are some, of all key heads, of all value heads), q_norm, k_norm, sinks, attn_out, or, in
+place of these, conv_in (rows of B, of C, of x), conv [channel, 1, position] and conv_out, or delta_in (rows of q, k and
+v, of z, of the strengths, of the steps), conv, delta_decay, delta_step, delta_norm and delta_out; attn_post_norm,
+cross_norm, cross_q, cross_kv, cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of
+experts, router and for each of them `experts.{e}.` gate_up, down, and of a shared one `shared.` router (the gate before
+its sum), gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
 `head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
 shares `embed`. Every matrix is [out, in], every table [entries, width].
 """
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 
 from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow
 from model.checkpoint.registry import family_of
-from model.config import ModelConfig
+from model.config import DeltaNetConfig, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class MappedWeight:
     arrange: Arrange = "as it is"
     num_heads: int = 0
     """The number of heads of rows stored head by head."""
+    gated_rows: int = 0
+    """The rows of queries and gates together, where each query is followed by its gate."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +78,8 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
             Source(tuple(map(named, names.split("|"))), tuple(lengths[length] for length in shape.split()))
             for names, shape in zip(row.sources, row.shapes, strict=True)
         )
-        return MappedWeight(prefix + named(row.name), tuple(sources), row.arrange, config.num_heads)
+        name, gated_rows = prefix + named(row.name), lengths["2q"] if row.arrange == "gates last" else 0
+        return MappedWeight(name, tuple(sources), row.arrange, config.num_heads, gated_rows)
 
     rows = [row for row in rows if row.when(config)]
     layered = ["{i}" in row.name for row in rows]
@@ -86,6 +91,17 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
                 experts = range(config.experts.num_experts) if config.experts and "{e}" in row.name else (0,)
                 yield from (fill(row, layer, expert) for expert in experts)
     yield from (fill(row, 0) for row in rows[last:])
+
+
+def _delta_lengths(config: ModelConfig) -> dict[str, int]:
+    """Return the lengths of the axes of a gated delta net."""
+    net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
+    return {
+        "convolved": net.convolved_width if net else 0,
+        "values": net.values_width if net else 0,
+        "value_heads": net.num_value_heads if net else 0,
+        "value": net.value_dim if net else 0,
+    }
 
 
 def _lengths(config: ModelConfig) -> dict[str, int]:
@@ -103,6 +119,10 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "head": config.head_dim,
         "ff": config.intermediate_size,
         "2ff": 2 * config.intermediate_size,
+        "2q": 2 * q,
+        "3d": 3 * config.hidden_size,
+        "kernel": config.recurrence.kernel_size if config.recurrence else 0,
+        **_delta_lengths(config),
         "positions": config.max_model_len + config.position_offset,
         "types": config.num_token_types,
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,

@@ -7,7 +7,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from model.config import ModelConfig
+from model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
 from model.hooks.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, is_cross, reads_encoder
 
 
@@ -64,6 +64,15 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         "ln_final": (own.final_norm, "no norm follows its last block"),
         "logits": (own.has_head and stack == stacks(config)[-1], "no head follows its last block"),
     }
+    attends, has_conv, has_delta = _kinds_of_mixer(own, layer)
+    attending = f"layers {', '.join(map(str, own.attention_layers))} have attention"
+    other = "no attention" if layer is None else f"a {own.mixer_name(layer)} in place of attention"
+    reasons["attn"] = (attends, f"its layer has {other}; {attending}")
+    reasons["attn.hook_gate"] = (attends and own.attention_gate, "its attention has no gates")
+    if attends is False:
+        reasons["attn.hook_gate"] = reasons["attn"]
+    for group_of_one, is_there in (("conv", has_conv), ("delta", has_delta)):
+        reasons[group_of_one] = (is_there, "it has none" if layer is None else f"its layer has {own.mixer_name(layer)}")
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
@@ -76,6 +85,14 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         reasons[cross] = (own.cross_attention, "it has no cross attention")
     is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
     return None if is_there else reason
+
+
+def _kinds_of_mixer(config: ModelConfig, layer: int | None) -> tuple[bool, bool, bool]:
+    """Return whether a layer, or any layer if it is None, has attention, a short convolution, or a delta net."""
+    attends = layer is None or config.has_attention(layer)
+    recurs = config.recurrence is not None and (layer is None or not config.has_attention(layer))
+    is_conv, is_delta = (isinstance(config.recurrence, kind) for kind in (ShortConvConfig, DeltaNetConfig))
+    return attends, recurs and is_conv, recurs and is_delta
 
 
 def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
@@ -111,6 +128,10 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
         "d_vocab": own.vocab_size,
         "one": 1,
     }
+    if isinstance(own.recurrence, DeltaNetConfig):
+        net = own.recurrence
+        lengths |= {"d_convolved": net.convolved_width, "d_key": net.key_dim, "d_value": net.value_dim}
+        lengths |= {"key_head": net.num_key_heads, "value_head": net.num_value_heads}
     return tuple(lengths[axis] for axis in point.axes)
 
 

@@ -11,7 +11,8 @@ from typing import Literal
 
 Stack = Literal["decoder", "encoder"]
 Axis = Literal[
-    "position", "head", "kv_head", "d_head", "d_model", "d_mlp", "expert", "chosen", "query", "key", "d_vocab", "one"
+    "position", "head", "kv_head", "d_head", "d_model", "d_convolved", "key_head", "d_key", "value_head", "d_value",
+    "d_mlp", "expert", "chosen", "query", "key", "d_vocab", "one",
 ]  # fmt: skip
 
 
@@ -64,6 +65,8 @@ def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
 def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
     """Return the points of one attention whose queries are made from `x` and whose keys and values from `keys`."""
     cross = "; positions are the encoder's" if keys != x else ""
+    gated = "before the sigmoid; one number for each of hook_z"
+    gate = () if cross else (Point(f"{name}.hook_gate", _HEADS, f"{x} W_gate + b_gate", gated),)
     turned = "after the norm of queries and keys and the rotation, where the model has them; not scaled"
     return (
         Point(f"{name}.hook_q", _HEADS, f"{x} W_Q + b_Q", "before q/k norm and rotation; not scaled"),
@@ -89,10 +92,39 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
             "softmax of hook_attn_scores over the keys" + ("" if cross else ", and the head's sink where it has one"),
             "rows sum to 1; 0 where masked" + ("" if cross else "; a sink (gpt-oss) takes what its rows lack of 1"),
         ),
-        Point(f"{name}.hook_z", _HEADS, "sum over the keys of hook_pattern * hook_v", "before W_O"),
-        Point(f"{name}.hook_result", ("position", "head", "d_model"), "hook_z W_O of each head", "without b_O"),
+        Point(f"{name}.hook_z", _HEADS, "sum over the keys of hook_pattern * hook_v", "before a gate and W_O"),
+        *gate,
+        Point(
+            f"{name}.hook_result",
+            ("position", "head", "d_model"),
+            "hook_z W_O of each head; gated: sigmoid(hook_gate) * hook_z W_O",
+            "without b_O",
+        ),
     )
 
+
+_DELTA_KEYS: tuple[Axis, ...] = ("position", "key_head", "d_key")
+_DELTA_VALUES: tuple[Axis, ...] = ("position", "value_head", "d_value")
+_DELTA = (
+    Point("delta.hook_in", ("position", "d_convolved"), "n W_qkv", "what the convolution reads"),
+    Point("delta.hook_q", _DELTA_KEYS, "silu of the convolution of its part of hook_in", "before it has length 1"),
+    Point("delta.hook_k", _DELTA_KEYS, "silu of the convolution of its part of hook_in", "before it has length 1"),
+    Point("delta.hook_v", _DELTA_VALUES, "silu of the convolution of its part of hook_in"),
+    Point("delta.hook_beta", ("position", "value_head"), "sigmoid(n W_b)", "how much of a value is written"),
+    Point(
+        "delta.hook_decay",
+        ("position", "value_head"),
+        "exp(-exp(A_log) * softplus(n W_a + b_dt))",
+        "how much stays of what a head keeps, the matrix S, before it writes",
+    ),
+    Point(
+        "delta.hook_z",
+        _DELTA_VALUES,
+        "q S / sqrt(d_key), where S = hook_decay S + k (hook_beta (v - k hook_decay S))",
+        "q and k divided by their lengths; before the norm",
+    ),
+    Point("delta.hook_out", _DELTA_VALUES, "RMSNorm(hook_z) * silu(n W_z)", "what W_out is given"),
+)
 
 POINTS: tuple[Point, ...] = (
     Point(
@@ -107,11 +139,16 @@ POINTS: tuple[Point, ...] = (
         "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
     ),
     *_attention("attn", "n", "n"),
+    Point("conv.hook_in", _MODEL, "B * x, both parts of n W_in + b_in", "what the convolution reads"),
+    Point(
+        "conv.hook_out", _MODEL, "C * the convolution of conv.hook_in, C a part of n W_in + b_in", "what W_out is given"
+    ),
+    *_DELTA,
     *_norm("ln1_post", "the attention's output (Gemma 2 and 3)"),
     Point(
         "hook_attn_out",
         _MODEL,
-        "sum over the heads of attn.hook_result + b_O",
+        "sum over the heads of attn.hook_result + b_O; of a convolution or a delta net hook_out W_out + b_out",
         "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
     ),
     Point(

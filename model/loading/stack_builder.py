@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from model.config import Activation, ModelConfig
+from model.config import Activation, DeltaNetConfig, ModelConfig
 from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
@@ -25,9 +25,12 @@ from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
 from model.network.block import Block, Residual, Sublayer
+from model.network.convolution import Convolution
+from model.network.delta_net import DeltaNet
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.short_conv import ShortConvolution
 from model.network.stack import Stack
 from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 from model.quantized import QuantizedMatrix
@@ -206,7 +209,7 @@ class StackBuilder:
         if config.attention_sinks:
             sinks = self.weights.pop(f"{name}.sinks.weight")
             rule = replace(rule, sinks=sinks.to(at_least_float32(sinks.dtype)))
-        attention = self._self_attention(index, rule)
+        mixer = self._self_attention(index, rule) if config.has_attention(index) else self._recurrence(name)
         cross = None
         if config.cross_attention:
             cross = self._residual(
@@ -214,7 +217,7 @@ class StackBuilder:
             )
         feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
         sublayers = (
-            self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
+            self._residual(mixer, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
             self._residual(feedforward, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
@@ -292,8 +295,25 @@ class StackBuilder:
             head_dim=config.head_dim,
             causal=config.causal,
             window=config.window_of(index),
+            gated=config.attention_gate,
             q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
             k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
+        )
+
+    def _recurrence(self, name: str) -> ShortConvolution | DeltaNet:
+        """Return what stands in place of attention."""
+        net, weights = self.config.recurrence, self.weights
+        convolution = Convolution.of(weights.pop(f"{name}.conv.weight"), weights.pop(f"{name}.conv.bias", None))
+        if not isinstance(net, DeltaNetConfig):
+            return ShortConvolution(self._linear(f"{name}.conv_in"), convolution, self._linear(f"{name}.conv_out"))
+        return DeltaNet(
+            net,
+            self._linear(f"{name}.delta_in"),
+            convolution,
+            a_log=weights.pop(f"{name}.delta_decay.weight"),
+            step_bias=weights.pop(f"{name}.delta_step.bias"),
+            norm=RmsNorm(weights.pop(f"{name}.delta_norm.weight"), self.config.norm_eps, kernels=self.kernels),
+            out=self._linear(f"{name}.delta_out"),
         )
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:

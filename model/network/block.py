@@ -13,9 +13,13 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.delta_net import DeltaNet
+from model.network.short_conv import ShortConvolution
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
-Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward | MixedFeedforward)
+Mixer = SelfAttention | ShortConvolution | DeltaNet
+"""What brings numbers of other positions to a position: attention, or what some layers have in its place."""
+Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | Feedforward | MixedFeedforward)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +70,12 @@ def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHoo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Attention, cross attention if there is one, mlp: one after another, or in parallel on the same residual
-    stream.
+    """Attention or what stands in its place, cross attention if there is one, mlp: one after another, or in parallel on
+    the same residual stream.
     """
 
     index: int
-    attention: Residual[SelfAttention]
+    attention: Residual[Mixer]
     cross: Residual[CrossAttention] | None
     mlp: Residual[Feedforward | MixedFeedforward]
     parallel: bool
@@ -93,8 +97,9 @@ class Block:
         return self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """Run only as far as the queries, keys and values of the residual stream x [T, d], and what hooks read of them:
-        if nothing else of this block is needed, most of its products need not be computed.
+        """Run only as far as the queries, keys and values of the residual stream x [T, d], or the states of a layer
+        without attention, and what hooks read of them: if nothing else of this block is needed, most of its products
+        need not be computed.
         """
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
@@ -105,7 +110,7 @@ class Block:
     @property
     def linears(self) -> dict[str, Linear]:
         """Return its matrices by their names, without those of experts; up has the gate, if there is one, above it."""
-        found = {"qkv": self.attention.f.qkv, "attn_out": self.attention.f.heads.out}
+        found = self.attention.f.linears
         if (mlp := self.one_mlp) is not None:
             found |= {"up": mlp.up, "down": mlp.down}
         if self.cross is not None:
@@ -118,6 +123,12 @@ class Block:
         """Return all its matrices, those of experts too."""
         mlp = self.mlp.f
         return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
+
+    @property
+    def self_attention(self) -> SelfAttention:
+        """Return the attention of a block that has one."""
+        assert isinstance(self.attention.f, SelfAttention)
+        return self.attention.f
 
     @property
     def one_mlp(self) -> Mlp | None:

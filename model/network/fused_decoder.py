@@ -58,6 +58,8 @@ class _Parts:
         if block.parallel or block.cross is not None:
             return None
         attention, mlp = block.attention.f, block.one_mlp
+        if not isinstance(attention, SelfAttention) or attention.gated:
+            return None
         before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
         if before_attention is None or before_mlp is None or mlp is None or mlp.gate != "silu":
             return None

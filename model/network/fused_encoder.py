@@ -102,7 +102,7 @@ class EncodeStep:
 
 
 def _layer(block: Block) -> EncoderLayer:
-    attention, mlp = block.attention.f, block.one_mlp
+    attention, mlp = block.self_attention, block.one_mlp
     assert mlp is not None
     return EncoderLayer(
         *_product(attention.qkv),

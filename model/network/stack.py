@@ -18,6 +18,7 @@ from model.layers.lora import AdaptedRows
 from model.layers.norm import Norm
 from model.layers.rope import Rope
 from model.network.block import Block
+from model.network.convolution import KeptInputs
 from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep
@@ -44,9 +45,15 @@ class Stack:
     triton_step: "TritonStep | None" = None
     """All of it by a card's kernels, for batches that it can run, or None."""
 
+    @property
+    def num_kept_inputs(self) -> int | None:
+        """Return how many inputs convolutions keep of a sequence, or None if there are none."""
+        recurrence = self.config.recurrence
+        return None if recurrence is None else recurrence.kernel_size - 1
+
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
         """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
-        slots.
+        slots, or its states to the places that the spans name.
 
         Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers, or no rows if the
         output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
@@ -63,13 +70,14 @@ class Stack:
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
+        kept = None if self.num_kept_inputs is None else KeptInputs.of(batch, self.num_kept_inputs)
         tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
         for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = BlockInputs(batch, cache, tables[rope], adapted)
+            step = BlockInputs(batch, cache, tables[rope], adapted, kept)
             x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.write_kv(x, step, layer_hooks)

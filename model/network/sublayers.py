@@ -20,10 +20,12 @@ from model.hooks.hooks import LayerHooks
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.experts import Experts
+from model.layers.fixed_shapes import whole_vectors
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.convolution import KeptInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,8 @@ class BlockInputs:
     """cos and sin of this layer's rotary positions."""
     adapted: AdaptedRows | None = None
     """The adapters of the batch's rows, or None if no row has one."""
+    kept: KeptInputs | None = None
+    """Where the inputs of convolutions stand, or None in a stack that has none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,35 +95,53 @@ class SelfAttention:
     """Attention of a sequence to itself."""
 
     qkv: Linear
-    """[(H + 2K) D, d]"""
+    """[(H + 2K) D, d], or with gates [(2H + 2K) D, d]"""
     heads: AttentionHeads
     num_heads: int
     num_kv_heads: int
     head_dim: int
     causal: bool
     window: int | None
+    gated: bool = False
+    """Whether what the heads mix is multiplied by sigmoids of gates, whose rows of `qkv` follow those of q."""
     q_norm: Norm | None = None
     """A norm over D, or over all heads at once, [H D], by the length of its weight."""
     k_norm: Norm | None = None
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
-        q = self._write(multiply(self.qkv, x, step.adapted), step, layer_hooks)
+        qkv, gates = self._project(x, step)
+        q = self._write(qkv, step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
         z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
+        if gates is not None:
+            gates = gates if layer_hooks is None else layer_hooks("attn.hook_gate", gates)
+            z = z * whole_vectors(torch.sigmoid, gates)
         out = multiply(self.heads.out, z.flatten(1), step.adapted)
         return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
 
+    @property
+    def linears(self) -> dict[str, Linear]:
+        """Return its matrices by our names of their weights."""
+        return {"qkv": self.qkv, "attn_out": self.heads.out}
+
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
-        q = self._write(multiply(self.qkv, x, step.adapted), step, layer_hooks)
+        q = self._write(self._project(x, step)[0], step, layer_hooks)
         if layer_hooks is not None and layer_hooks.attention:
             key_range = step.batch.key_range(self.causal, self.window)
             deliver_rows(self.heads.attended(q, step, key_range, cross=False), layer_hooks)
 
+    def _project(self, x: torch.Tensor, step: BlockInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return queries, keys and values [T, H + 2K, D] of x [T, d], and the gates [T, H, D], if there are some."""
+        qkv = multiply(self.qkv, x, step.adapted).view(len(x), -1, self.head_dim)
+        if not self.gated:
+            return qkv, None
+        q, gates, kv = torch.split(qkv, [self.num_heads, self.num_heads, 2 * self.num_kv_heads], 1)
+        return torch.cat((q, kv), 1), gates
+
     def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Write the keys and values of qkv [T, (H + 2K) D] to the cache; return the rotated queries [T, H, D]."""
-        qkv = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2K, D]
+        """Write the keys and values of qkv [T, H + 2K, D] to the cache; return the rotated queries [T, H, D]."""
         if layer_hooks is not None:
             qkv = self._hook_parts(qkv, layer_hooks)
         if self.q_norm is not None and self.k_norm is not None:

@@ -32,7 +32,7 @@ from model.layers.rope import Rope
 from model.layers.triton_attention import TritonAttention, attend
 from model.network.block import Block, Residual
 from model.network.embedding import Embedding
-from model.network.sublayers import CrossAttention
+from model.network.sublayers import CrossAttention, SelfAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,9 @@ class TritonStep:
         ropes: Sequence[Rope | None],
     ) -> Self | None:
         """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
-        if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
+        if any(not isinstance(block.attention.f, SelfAttention) or block.attention.f.gated for block in blocks):
+            return None  # states and gates are left to the blocks one by one
+        if not isinstance(blocks[0].self_attention.heads.attention, TritonAttention):
             return None
         mlps = [block.one_mlp for block in blocks]
         if any(mlp is None for mlp in mlps):
@@ -106,12 +108,12 @@ class TritonStep:
 
     @property
     def num_heads(self) -> int:
-        return self._blocks[0].attention.f.num_heads
+        return self._blocks[0].self_attention.num_heads
 
     @property
     def serves_hooks(self) -> bool:
         """Return whether attention writes patterns for hooks: all heads are here."""
-        return self._blocks[0].attention.f.heads.are_all
+        return self._blocks[0].self_attention.heads.are_all
 
     def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
         """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for. A rank
@@ -201,7 +203,7 @@ class TritonStep:
 
     def _queries(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return rotated queries [T, H, D], and write the keys and values."""
-        own, inputs, cache = block.attention.f, step.inputs, step.caches[block.index]
+        own, inputs, cache = block.self_attention, step.inputs, step.caches[block.index]
         qkv = own.qkv(normed).view(len(normed), -1, own.head_dim)
         return rotate_and_store(
             qkv,
@@ -216,11 +218,11 @@ class TritonStep:
 
     def _attend(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return what attention adds to the stream [T, d]."""
-        return block.attention.f.heads.out(self._values(block, normed, step).flatten(1))
+        return block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
 
     def _values(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return the heads' sums of values [T, H, D], and write the patterns that are asked for."""
-        own = block.attention.f
+        own = block.self_attention
         q = self._queries(block, normed, step)
         keys = step.inputs.keys(causal=own.causal, window=own.window)
         patterns = step.pattern_rows(block.index, own.num_heads)
@@ -257,7 +259,7 @@ def _norms(block: Block) -> list[Norm]:
     residuals: list[Residual[Any]] = [block.attention, block.mlp]
     if block.cross is not None:
         residuals.append(block.cross)
-    of_heads = block.attention.f.q_norm, block.attention.f.k_norm
+    of_heads = block.self_attention.q_norm, block.self_attention.k_norm
     around = (norm for each in residuals for norm in (each.before, each.after, each.of_sum))
     return [norm for norm in (*of_heads, *around) if norm is not None]
 

@@ -35,6 +35,10 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
         problems.append("experts, which are not divided")
     if config.attention_sinks and size > 1:
         problems.append("attention sinks, which are not divided")
+    if config.attention_gate and size > 1:
+        problems.append("gates of attention, which are not divided")
+    if config.recurrence is not None and size > 1:
+        problems.append("layers without attention, whose states are not divided")
     if kv % size and size % kv:
         problems.append(f"{kv} key heads, which neither divide {size} nor are divided by it")
     if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:

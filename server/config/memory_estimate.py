@@ -53,7 +53,11 @@ class Sizes:
     kv_per_token: int
     """Bytes of one token's keys and values, on all ranks of a worker together."""
     kv_cache: int
-    """Bytes of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
+    """Bytes of `max_num_seqs` full contexts, and of as many states, which is the most that is ever taken; 0 for an
+    encoder.
+    """
+    state: int
+    """Bytes that layers without attention keep of one sequence, however long it is; 0 if there are none."""
     processes: int
     """Bytes of the API process and the worker without weights, cache and captures."""
     adapters: int
@@ -90,7 +94,8 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
     num_processes = num_workers * ranks
     dtype = resolved_dtype(config, settings)
     per_token = kv_bytes_per_token(config, dtype, ranks)
-    kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
+    one_sequence = _context_tokens(config, settings) * per_token + config.state_bytes(BYTES_OF[dtype])
+    kv_cache = settings.kv_cache_memory or settings.max_num_seqs * one_sequence
     num_adapters = len(settings.lora) if settings.lora_root is None else settings.max_loras
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
     quantized = 0
@@ -105,6 +110,7 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
         loading=num_workers * (stored + beside),
         kv_per_token=per_token,
         kv_cache=num_workers * kv_cache if per_token else 0,
+        state=config.state_bytes(BYTES_OF[dtype]),
         processes=API_PROCESS + num_processes * WORKER,
         adapters=num_workers * num_adapters * adapter_parameters(config, settings.max_lora_rank) * BYTES_OF[dtype],
         captures=2 * settings.max_capture_bytes,
@@ -202,15 +208,16 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
     if config.kind == "encoder":
         return 0
     num_heads = -(-config.num_kv_heads // ranks) * ranks  # each rank has equally many, and one at least
-    return 2 * config.num_layers * num_heads * config.head_dim * BYTES_OF[dtype]
+    return 2 * len(config.attention_layers) * num_heads * config.head_dim * BYTES_OF[dtype]
 
 
 def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> str:
     """Return the sizes for people: one line a part, in MiB. stored_as: that of the model's configuration."""
     of_weights = "" if stored_as is None else f" (stored as {stored_as}, {_as_mib(found.quantized)} of them stay so)"
+    of_states = f", {found.state} a sequence" if found.state else ""
     lines = {
         f"weights{of_weights}": found.weights,
-        f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
+        f"KV cache ({found.kv_per_token} bytes a token{of_states})": found.kv_cache,
         "API process and worker": found.processes,
         **({"LoRA adapters, at most": found.adapters} if found.adapters else {}),
         "idle": found.idle,

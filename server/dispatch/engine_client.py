@@ -267,7 +267,7 @@ class EngineClient:
         has_cache = info.num_blocks > 2  # an encoder keeps nothing: it has one block beside the null block
         num_blocks = sum(each.num_blocks - 1 for each in infos) if has_cache else 1
         self.admission.note_cache(num_blocks, info.block_size)
-        reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes else 0
+        reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes and info.reuses_prefixes else 0
         self._router.begin(worker.worker_id, num_blocks=reused, block_size=info.block_size)
 
     def _take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[Buffer]) -> None:

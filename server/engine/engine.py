@@ -51,13 +51,13 @@ class Engine:
     def __init__(self, model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
         self._model = model
         self._runner = ModelRunner(model, cache, device_runner_for(model, cache, config, max_model_len))
-        self._blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self._blocks = BlockManager(cache.num_blocks, cache.block_size, cache.num_sequences)
         self._scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_capture_tokens=config.max_capture_tokens,
-                enable_prefix_caching=config.enable_prefix_caching,
+                enable_prefix_caching=config.enable_prefix_caching and model.config.reuses_prefixes,
             ),
             self._blocks,
         )

@@ -23,6 +23,7 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
         max_encoder_len=_max_encoder_len(model.config, max_model_len),
         num_blocks=cache.num_blocks,
         block_size=cache.block_size,
+        reuses_prefixes=model.config.reuses_prefixes,
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         batch_invariant=model.batch_invariant,

@@ -91,9 +91,23 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len, use)
     if use is not None:
         size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, dtype)
+        size += config.max_num_seqs * model.config.state_bytes(dtype.itemsize)
         tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
         logger.info("the KV cache has %s for %d tokens: %s", as_size(size if tokens else 0), tokens, use)
-    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device, keys_in_rows=model.keys_in_rows)
+    cache = KVCache(
+        model.cache_config,
+        num_blocks,
+        config.block_size,
+        dtype,
+        device,
+        num_sequences=config.max_num_seqs,
+        keys_in_rows=model.keys_in_rows,
+    )
+    if cache.num_sequences:
+        states = as_size(cache.num_sequences * model.config.state_bytes(dtype.itemsize))
+        logger.info(
+            "layers without attention keep %s for %d sequences; prefixes are not reused", states, cache.num_sequences
+        )
     Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)

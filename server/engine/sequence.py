@@ -22,6 +22,10 @@ UNKNOWN = -1
 """A token that a step which still runs will choose."""
 
 
+NO_STATES = (0, 0)
+"""The states of a sequence that has none, or whose network keeps none."""
+
+
 class SequenceStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -72,6 +76,7 @@ class Sequence:
         "request",
         "row_capture",
         "sampling_params",
+        "states",
         "status",
         "stopping_ids",
         "takes_largest_logit",
@@ -121,10 +126,10 @@ class Sequence:
         self.num_cached_tokens = 0
         """Prompt tokens taken from the prefix cache when the sequence first ran (not after a preemption)."""
         self.num_preemptions = 0
-        # Arrays of int32, since every step copies them.
-        self.block_table = array("i")
+        self.block_table = array("i")  # of int32, since every step copies it
         self.cross_block_table = array("i")
         """Blocks of the encoder's positions."""
+        self.states = NO_STATES  # of layers without attention: which one the next step reads, and which it writes
         self.block_hashes: list[bytes] = []
         """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
         self.num_published_blocks = 0

@@ -35,6 +35,12 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
         return _lacking(config, "writes no text")
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         return _lacking(config, "has no head that fills in masked words, and predicts no token")
+    if route == "/v1/rollout" and config.recurrence is not None:
+        return UnsupportedReason(
+            f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "
+            f"{config.recurrence.kind} brings from one position to another is no pattern, and cannot be multiplied "
+            "with those; /v1/attention and /v1/contributions are accepted"
+        )
     if route == "/v1/chat/completions" and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "

@@ -42,8 +42,8 @@ class ExplainEntry(InspectionEntry):
     Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
     (after), products [key, d_head] (their sum is the dot), dots, scaled, capped (only with a cap), position_bias (only
     with one), scores (null where masked, and where temperature 0 left the key nothing), exponentials, weights, v,
-    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and output_bias [d_model] (b_O, of all heads
-    together) where there is one.
+    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and where there are such gate [d_head] (z times its
+    sigmoid is what W_O is given) and output_bias [d_model] (b_O, of all heads together).
     """
 
     part: Part = Field(description="Which attention.")

@@ -1,5 +1,5 @@
 """Whole answers in float32, and in bfloat16 that is widened, have the same bits on CPUs of every level: hidden states,
-attention and logits of every family. Each level is forced, on our kernels and on torch's own alike.
+attention and logits of every family but one. Each level is forced, on our kernels and on torch's own alike.
 """
 
 import os
@@ -40,13 +40,16 @@ for folder in map(Path, folders):
         numbers = numbers.float().contiguous()
         print(folder.name, name, hashlib.sha256(numbers.numpy().tobytes()).hexdigest())
 """
+COMPUTED_BY_TORCH = "qwen3_5"
+"""The family whose exponentials are torch's, in delta nets and gates: `/v1/capabilities` promises no such thing."""
 TORCH_LEVELS = {"avx2": "avx2", "avx512": "avx512", "avx512_bf16": "avx512", "amx": "avx512"}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     room = tmp_path_factory.mktemp("variants")
-    return [str(PACKAGED), *(str(tiny.make_variant(name, room / name)) for name in tiny.VARIANTS)]
+    names = [name for name in tiny.VARIANTS if name != COMPUTED_BY_TORCH]
+    return [str(PACKAGED), *(str(tiny.make_variant(name, room / name)) for name in names)]
 
 
 @pytest.mark.skipif(len(library.levels()) < 2, reason="this CPU has one level alone")

@@ -90,7 +90,8 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
         for i, found in enumerate(seen):
             found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
         return seen
-    cache = KVCache(model.cache_config, 1 + ROOM * len(sequences), BLOCK, model.dtype, CPU)
+    num_blocks, count = 1 + ROOM * len(sequences), len(sequences)
+    cache = KVCache(model.cache_config, num_blocks, BLOCK, model.dtype, CPU, num_sequences=count)
     tables = [range(1 + ROOM * i, 1 + ROOM * (i + 1)) for i in range(len(sequences))]
     if config.encoder is not None:
         for each, table in zip(sequences, tables, strict=True):
@@ -107,6 +108,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
                 config.num_layers,
                 tables[i][ROOM // 2 :],
                 len(sequences[i].encoder_tokens),
+                states=(1 + i, 1 + i),
             )
             for i in alive
         ]

@@ -26,9 +26,9 @@ from tests.page.test_page import VIEWS
 UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
 """The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""
 OTHERS = (
-    "opt-post", "modernbert", "qwen3", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "gpt_oss", "smollm3", "granite",
-    "granite4", "mistral", "qwen2", "gemma2", "phi3", "olmo2", "olmo3", "gpt_neox", "bert", "roberta", "distilbert",
-    "embedding_gemma", "nomic_bert", "bart", "marian",
+    "opt-post", "modernbert", "qwen3", "qwen3_moe", "qwen2_moe", "qwen3_5", "mixtral", "olmoe", "gpt_oss", "smollm3",
+    "granite", "granite4", "lfm2", "mistral", "qwen2", "gemma2", "phi3", "olmo2", "olmo3", "gpt_neox", "bert",
+    "roberta", "distilbert", "embedding_gemma", "nomic_bert", "bart", "marian",
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
@@ -85,7 +85,8 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def theirs(folder: Path, server: Server) -> tuple[float, float]:
     """Return the chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
-    is_pair = ask(server, "/v1/capabilities")["kind"] == "encoder-decoder"
+    told = ask(server, "/v1/capabilities")
+    is_pair, place = told["kind"] == "encoder-decoder", told["attention_layers"].index(LAYER)
     inputs = {"input_ids": ids_of(server, {"input": TEXT})}
     if is_pair:
         body = {"input": TEXT, "decoder_input": DECODED}
@@ -98,12 +99,12 @@ def theirs(folder: Path, server: Server) -> tuple[float, float]:
     attentions, hidden = (
         (seen.decoder_attentions, seen.decoder_hidden_states) if is_pair else (seen.attentions, seen.hidden_states)
     )
-    return float(attentions[LAYER][0, HEAD, QUERY, KEY]), float(hidden[LAYER][0, QUERY].norm())
+    return float(attentions[place][0, HEAD, QUERY, KEY]), float(hidden[LAYER][0, QUERY].norm())
 
 
 def ids_of(server: Server, body: dict[str, Any]) -> torch.Tensor:
     """Return the network's input ids for a body's text, [1, position]."""
-    return torch.tensor([ask(server, "/v1/attention", {**body, "layers": 0, "heads": 0})["data"][0]["token_ids"]])
+    return torch.tensor([ask(server, "/v1/attention", {**body, "layers": LAYER, "heads": 0})["data"][0]["token_ids"]])
 
 
 def shown(text: str) -> float:

@@ -37,9 +37,10 @@ class Trace:
         return self.points[f"{self._prefix('decoder')}logits"]
 
     def of_layers(self, point: str, stack: str = "decoder") -> list[torch.Tensor]:
-        """Return a point of each block."""
+        """Return a point of each block that has it."""
         own = self.config.encoder if stack == "encoder" and self.config.encoder else self.config
-        return [self.points[f"{self._prefix(stack)}blocks.{layer}.{point}"] for layer in range(own.num_layers)]
+        names = [f"{self._prefix(stack)}blocks.{layer}.{point}" for layer in range(own.num_layers)]
+        return [self.points[name] for name in names if name in self.points]
 
     def hidden_states(self, stack: str = "decoder") -> list[torch.Tensor]:
         """Return the hidden states as transformers gives them: the embedding, each block's output, and the last one

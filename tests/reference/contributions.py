@@ -44,6 +44,8 @@ class Contributions:
         for head in range(config.num_heads):
             values = v[:, head * config.num_kv_heads // config.num_heads]
             columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            if config.attention_gate and not cross:  # each query lets through its own share of a value
+                values = values * torch.sigmoid(self.point("attn.hook_gate", layer)[:, head])[:, None]
             added.append(pattern[head][:, :, None] * (values @ w_o[:, columns].T))
         x = torch.stack(added) * config.residual_scale
         placement = config.norm_placement

@@ -12,13 +12,14 @@ from model.config import Activation, PositionBiasConfig, RopeConfig
 from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
-    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "granite", "granite4",
-    "granite_moe", "granite_moe_shared", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "olmoe", "gpt_neox", "opt",
-    "modernbert",
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_5", "smollm3", "granite",
+    "granite4", "granite_moe", "granite_moe_shared", "lfm2", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "olmoe",
+    "gpt_neox", "opt", "modernbert",
 )  # fmt: skip
 SOFTMAX_OF_CHOSEN = ("granite4", "granite_moe", "granite_moe_shared")
 """Families that take the softmax, in float32, of the logits of the chosen experts alone."""
-GEMMAS = ("gemma2", "gemma3")
+GEMMAS = ("gemma2", "gemma3", "qwen3_5")
+"""Families whose norms add 1 to their weights in float32."""
 
 
 def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
@@ -124,3 +125,20 @@ def softmax(scores: torch.Tensor, casts: str | None = None) -> torch.Tensor:
 def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
     """Return cap * tanh(x / cap) (Bello et al. 2016, arXiv:1611.09940); None is no cap."""
     return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def delta_rule(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, decay: torch.Tensor, head: int
+) -> torch.Tensor:
+    """Return what a head of values reads at each position, [S, d_value]: what a key finds in the head's matrix, after
+    decay, is moved towards the value (Yang et al. 2024, arXiv:2412.06464, equation 10). q, k [S, key heads, d_key].
+    """
+    key_head = head * k.shape[1] // v.shape[1]
+    matrix, read = v.new_zeros(k.shape[2], v.shape[2]), []
+    for position in range(len(q)):
+        key, query = (x[position, key_head] / torch.sqrt((x[position, key_head] ** 2).sum() + 1e-6) for x in (k, q))
+        matrix = matrix * decay[position, head]
+        wrong = v[position, head] - key @ matrix
+        matrix = matrix + torch.outer(key, beta[position, head] * wrong)
+        read.append(query @ matrix / math.sqrt(len(query)))
+    return torch.stack(read)

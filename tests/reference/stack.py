@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from model.config import ExpertsConfig, ModelConfig
+from model.config import DeltaNetConfig, ExpertsConfig, ModelConfig
 from tests.reference import formulas
 
 Weights = Mapping[str, torch.Tensor]
@@ -89,10 +89,10 @@ class Stack:
         self.keep("hook_resid_pre", x, layer)
         factor = self.config.residual_scale
         if self.config.parallel_blocks:
-            attention = self.keep("hook_attn_out", factor * self.attention(layer, self.before(layer, "ln1", x)), layer)
+            attention = self.keep("hook_attn_out", factor * self.mixer(layer, self.before(layer, "ln1", x)), layer)
             mlp = self.keep("hook_mlp_out", factor * self.mlp(layer, self.before(layer, "ln2", x)), layer)
             return self.keep("hook_resid_post", x + attention + mlp, layer)
-        added = factor * self.after(layer, "ln1", self.attention(layer, self.before(layer, "ln1", x)))
+        added = factor * self.after(layer, "ln1", self.mixer(layer, self.before(layer, "ln1", x)))
         x = self.outside(layer, "ln1", x + self.keep("hook_attn_out", added, layer))
         self.keep("hook_resid_mid", x, layer)
         if self.config.cross_attention:
@@ -127,11 +127,64 @@ class Stack:
         name = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}[point]
         return self.norm(point, f"layers.{layer}.{name}", x, layer)
 
+    def mixer(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        recurrence = self.config.recurrence
+        if recurrence is None or layer not in recurrence.layers:
+            return self.attention(layer, x)
+        if isinstance(recurrence, DeltaNetConfig):
+            return self.delta_net(layer, x, recurrence)
+        return self.short_convolution(layer, x)
+
+    def delta_net(self, layer: int, x: torch.Tensor, net: DeltaNetConfig) -> torch.Tensor:
+        """Let each head write to its matrix and read it, position by position (Yang et al. 2024, arXiv:2412.06464)."""
+        name, length = f"layers.{layer}", len(x)
+        keys, values, heads = net.num_key_heads * net.key_dim, net.values_width, net.num_value_heads
+        sizes = [2 * keys + values, values, heads, heads]
+        mixed, gate, strength, step = torch.split(self.linear(f"{name}.delta_in", x), sizes, dim=-1)
+        mixed = self.convolved(layer, self.keep("delta.hook_in", mixed, layer))
+        q, k, v = torch.split(formulas.activate(mixed, "silu"), [keys, keys, values], dim=-1)
+        q = self.keep("delta.hook_q", q.reshape(length, -1, net.key_dim), layer)
+        k = self.keep("delta.hook_k", k.reshape(length, -1, net.key_dim), layer)
+        v = self.keep("delta.hook_v", v.reshape(length, -1, net.value_dim), layer)
+        beta = self.keep("delta.hook_beta", torch.sigmoid(strength), layer)
+        rate, step = self.weight(f"{name}.delta_decay.weight"), self.cast(step) + self.weight(f"{name}.delta_step.bias")
+        decay = torch.exp(-self.cast(self.cast(rate, widen=False).exp()) * torch.log1p(torch.exp(step)))
+        self.keep("delta.hook_decay", decay, layer)
+        z = torch.stack([formulas.delta_rule(q, k, v, beta, decay, head) for head in range(heads)], 1)
+        self.keep("delta.hook_z", z, layer)
+        weight = self.weight(f"{name}.delta_norm.weight")
+        normed = formulas.rms_norm(z, weight, self.config.norm_eps, casts="llama" if self.casts else None)
+        opened = self.cast(torch.nn.functional.silu(self.cast(gate, widen=False)))
+        y = self.keep("delta.hook_out", normed * opened.reshape(z.shape), layer)
+        return self.linear(f"{name}.delta_out", y.flatten(1))
+
+    def cast(self, x: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
+        """Return x with the digits of float32, if those of transformers are copied, as float64 if `widen`."""
+        x = x.float() if self.casts else x
+        return x.double() if widen else x
+
+    def short_convolution(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Gate x [S, d], convolve each channel over positions, and gate again (Liquid AI 2025, arXiv:2511.23404)."""
+        before, gate, x = self.linear(f"layers.{layer}.conv_in", x).chunk(3, dim=-1)
+        x = self.keep("conv.hook_in", before * x, layer)
+        y = gate * self.convolved(layer, x)
+        return self.linear(f"layers.{layer}.conv_out", self.keep("conv.hook_out", y, layer))
+
+    def convolved(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """Convolve x [S, C] over positions, each channel by itself, with zeros before the first position."""
+        weight, out = self.weight(f"layers.{layer}.conv.weight"), torch.zeros_like(x)
+        taps = weight.shape[-1]
+        for position in range(len(x)):
+            for back in range(min(taps, position + 1)):
+                out[position] += weight[:, 0, taps - 1 - back] * x[position - back]
+        return out + self.weight(f"layers.{layer}.conv.bias") if self.has(f"layers.{layer}.conv.bias") else out
+
     def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         config, length, width = self.config, len(x), self.config.head_dim
         qkv = self.linear(f"layers.{layer}.qkv", x)
-        sizes = [heads * width for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
-        q, k, v = (part.reshape(length, -1, width) for part in torch.split(qkv, sizes, dim=-1))
+        num_gates = config.num_heads if config.attention_gate else 0
+        sizes = [heads * width for heads in (config.num_heads, num_gates, config.num_kv_heads, config.num_kv_heads)]
+        q, gate, k, v = (part.reshape(length, -1, width) for part in torch.split(qkv, sizes, dim=-1))
         window = config.window_of(layer)
         visible, bias = torch.zeros(length, length, dtype=torch.bool), torch.zeros(config.num_heads, length, length)
         bias = bias.double()
@@ -145,7 +198,8 @@ class Stack:
         for name, heads in (("q", q), ("k", k), ("v", v)):
             self.keep(f"attn.hook_{name}", heads, layer)
         q, k = self.prepared(layer, "q", q), self.prepared(layer, "k", k)
-        return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out")
+        gates = self.keep("attn.hook_gate", gate, layer) if num_gates else None
+        return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out", gates)
 
     def cross_attention(self, layer: int, x: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
         config, width = self.config, self.config.head_dim
@@ -181,10 +235,11 @@ class Stack:
         visible: torch.Tensor,
         bias: torch.Tensor,
         out: str,
+        gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Apply scale, cap, bias, mask, softmax, values and output, head by head. -> [queries, d]"""
+        """Apply scale, cap, bias, mask, softmax, values, gates and output, head by head. -> [queries, d]"""
         config = self.config
-        all_dots, scores, patterns, zs, results = [], [], [], [], []
+        all_dots, scores, patterns, zs, given, results = [], [], [], [], [], []
         for head in range(config.num_heads):
             kv_head = head * config.num_kv_heads // config.num_heads
             dots = q[:, head] @ k[:, kv_head].T
@@ -197,7 +252,8 @@ class Stack:
                 pattern = formulas.softmax(masked, self.casts)
             z = pattern @ v[:, kv_head]
             columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
-            results.append(z @ self.weight(f"{out}.weight")[:, columns].T)
+            given.append(z if gate is None else z * torch.sigmoid(gate[:, head]))
+            results.append(given[-1] @ self.weight(f"{out}.weight")[:, columns].T)
             all_dots.append(dots)
             scores.append(masked)
             patterns.append(pattern)
@@ -210,7 +266,7 @@ class Stack:
         self.keep(f"{point}.hook_pattern", torch.stack(patterns), layer)
         self.keep(f"{point}.hook_z", torch.stack(zs, 1), layer)
         self.keep(f"{point}.hook_result", torch.stack(results, 1), layer)
-        return self.linear(out, torch.stack(zs, 1).flatten(1))
+        return self.linear(out, torch.stack(given, 1).flatten(1))
 
     def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if self.config.experts is not None and layer not in self.config.experts.dense_layers:

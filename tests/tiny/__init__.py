@@ -5,8 +5,11 @@ windows shorter than the prompts of the tests, caps low enough to bite. Making o
 cache per session. The families are in `tests.tiny.families` and `mixtures`, their tokenizers in `tokenizers`.
 """
 
+import inspect
 import json
 import math
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +71,22 @@ def make_variant(name: str, path: Path, **more: Any) -> Path:
 def theirs(folder: Path, dtype: torch.dtype) -> Any:
     """Return the checkpoint as transformers reads it, with plain ("eager") attention and experts."""
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    if kind.startswith("Qwen3_5"):
+        _keep_float64_in_delta_rules()
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
     return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, **plain).eval()
+
+
+@cache
+def _keep_float64_in_delta_rules() -> None:
+    """Let transformers compute gated delta nets of a float64 model in float64, by its own source, which casts to
+    float32.
+    """
+    module = transformers.models.qwen3_5.modeling_qwen3_5
+    rule = re.search(r"^def torch_chunk_gated_delta_rule\(.*?(?=^@|^def )", inspect.getsource(module), re.M | re.S)
+    assert rule is not None
+    wide = rule[0].replace("torch.float32", "torch.promote_types(initial_dtype, torch.float32)")
+    exec(compile(wide, module.__file__, "exec"), module.__dict__)
 
 
 def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
@@ -78,6 +95,8 @@ def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
     """
     if name.endswith("bias"):
         return noise * 0.3
+    if name.endswith("linear_attn.norm.weight"):  # to which 1 is not added, as to the others of its network
+        return 1 + noise * 0.3
     if noise.dim() == 1:
         return family.norm_centre + noise * 0.3
     if "relative_attention_bias" in name:

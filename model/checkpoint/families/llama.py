@@ -85,10 +85,10 @@ def read_like_llama(hf: Fields, common: Common, heads: HeadCounts, max_model_len
         "attention_bias": bias,
         "attention_out_bias": bias,
         "max_model_len": max_model_len,
-        "rope": read_rope(
-            hf, heads.head_dim, max_model_len, original=hf.optional_int("original_max_position_embeddings")
-        ),
     }
+    if "rope" not in options:
+        original = hf.optional_int("original_max_position_embeddings")
+        defaults["rope"] = read_rope(hf, heads.head_dim, max_model_len, original=original)
     return ModelConfig(**common, **{**read_common(hf, heads), **defaults, **options})
 
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 from model.config import ModelConfig
 
-Arrange = Literal["as it is", "transpose", "flatten", "heads first", "every other"]
+Arrange = Literal["as it is", "transpose", "flatten", "heads first", "gates last", "every other"]
 """The operation on each source: none; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
-and v of each) become all heads' q, then all heads' k, then all heads' v; every other row, from the first, comes before
-the rows between them.
+and v of each) become all heads' q, then all heads' k, then all heads' v; likewise q and gate of each, in a source that
+has both; every other row, from the first, comes before the rows between them.
 """
 When = Callable[[ModelConfig], bool]
 
@@ -139,9 +139,13 @@ def linear(
     return matrix, WeightRow(f"{ours}.bias", tuple(f"{name}.bias" for name in names), lengths, has_bias, of_bias)
 
 
-def separate_qkv(theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | When = False) -> tuple[WeightRow, ...]:
+def separate_qkv(
+    theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | When = False, has_gates: bool = False
+) -> tuple[WeightRow, ...]:
     """Return the rows of queries, keys and values that are three matrices in the files: `theirs` names each, with *
-    in place of the part.
+    in place of the part; `has_gates`: whether a gate follows each query.
     """
     names = tuple(theirs.replace("*", part) for part in parts)
+    if has_gates:
+        return linear("layers.{i}.qkv", names, ("2q d", "kv d", "kv d"), bias=bias, arrange="gates last")
     return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d"), bias=bias)

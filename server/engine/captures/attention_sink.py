@@ -246,7 +246,7 @@ def is_surely_reported(capture: AttentionCapture, *, is_changed: bool) -> bool:
 
 
 def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfig) -> None:
-    """Raise ValueError for a (layer, head) that the model lacks."""
+    """Raise ValueError for a (layer, head) that the model lacks, and a layer that has no attention."""
     own = stack_config(config, "encoder" if part == "encoder" else "decoder")
     for layer, head in pairs:
         if not (0 <= layer < own.num_layers and 0 <= head < own.num_heads):
@@ -254,6 +254,8 @@ def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfi
                 f"there is no head {head} in layer {layer}; the {part}'s layers are 0 to {own.num_layers - 1}, "
                 f"its heads 0 to {own.num_heads - 1}"
             )
+        if not own.has_attention(layer):
+            raise ValueError(f"layer {layer} has no attention; layers {own.attention_layers} have it")
 
 
 def gathering(shape: Sequence[int], dtype: torch.dtype, number: float = 0) -> torch.Tensor:

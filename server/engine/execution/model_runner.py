@@ -293,6 +293,7 @@ def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
         seq.num_cross_tokens,
         seq.needs_output,
         seq.adapter,
+        seq.states,
     )
 
 

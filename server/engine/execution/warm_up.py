@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from model.batch import TILE_ROWS, Batch, Span
+from model.config import ModelConfig
 from model.hooks.hooks import AttentionTap, Hooks
 from model.kernels.library import num_threads
 from model.kv_cache import KVCache
@@ -40,7 +41,7 @@ def warm_up(
         length = max(1, min(_PROMPT, max_model_len, encoder.max_model_len))
         batch = Batch.unchunked([[0] * length], cache.block_size, model.device, [encoder.num_layers])
         model.encode(batch)
-        hidden = model.encode(batch, _hook())
+        hidden = model.encode(batch, _hook(encoder))
         if model.config.kind == "encoder-decoder":
             num_cross = min(length, room // 2)
             model.write_cross_kv(hidden[:num_cross], cache, np.arange(num_cross) + cache.block_size)
@@ -59,20 +60,23 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
     for start, count in ((0, length), (length - 1, 1)):
         span = Span([0] * count, start, table, model.config.num_layers, range(1, cache.num_blocks), num_cross)
         batch = Batch([span], cache.block_size, model.device)
-        model.logits(model.forward(batch, cache, _hook()))
+        model.logits(model.forward(batch, cache, _hook(model.config)))
 
 
-def _hook() -> Hooks:
+def _hook(config: ModelConfig) -> Hooks:
     """Return hooks for one row of one head, so that the code that serves captures has run too."""
-    return Hooks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
+    layer = config.attention_layers[0]
+    return Hooks(attention=[AttentionTap(0, [0], {layer: [0]}, "pattern", lambda layer, i, rows: None)])
 
 
 @torch.inference_mode()
 def _warm_up_rows(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run rows through one block: the products of all blocks have the same shapes."""
-    rows = max_num_batched_tokens
+    """Run rows through one block, or as many as there are up to the first that has attention: the products of all
+    others have the same shapes.
+    """
+    rows, depth = max_num_batched_tokens, model.config.attention_layers[0] + 1
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
     counts = [min(piece, rows - start) for start in range(0, rows, piece)]
@@ -81,11 +85,11 @@ def _warm_up_rows(
     if model.decoder is not None:
         if encoder is not None:
             model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
-        spans = [_padding_span(n, 1, cache.block_size, model.config.cross_attention) for n in counts]
+        spans = [_padding_span(n, depth, cache.block_size, model.config.cross_attention) for n in counts]
         model.forward(Batch(spans, cache.block_size, model.device), cache)
         # Scores of the longest context, in every thread: of rows one by one, and of some that share their keys.
         for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
-            last = _padding_span(max_model_len, 1, cache.block_size, model.config.cross_attention)
+            last = _padding_span(max_model_len, depth, cache.block_size, model.config.cross_attention)
             span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
             model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
     if model.head is not None:

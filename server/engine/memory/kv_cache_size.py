@@ -24,7 +24,7 @@ def num_cache_blocks(
     card: CardUse | None = None,
 ) -> int:
     """Return the number of blocks for `max_num_seqs` full contexts, or what fits the configured memory, what `card`
-    has left, or the machine's free memory, including the null block.
+    has left, or the machine's free memory, including the null block, beside the states of as many sequences.
 
     A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
     nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
@@ -38,21 +38,27 @@ def num_cache_blocks(
     one_context = -(-max_model_len // config.block_size)
     if model.encoder is not None:
         one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
+    states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
     if config.kv_cache_bytes is not None:
-        blocks = config.kv_cache_bytes // block_bytes
+        blocks = max(0, config.kv_cache_bytes - states) // block_bytes
     else:
         available = _free_on_cpu(config) if card is None else max(0, card.kv_cache)
-        blocks = min(config.max_num_seqs * one_context, available // block_bytes)
+        blocks = min(config.max_num_seqs * one_context, max(0, available - states) // block_bytes)
     if blocks >= one_context:
         return blocks + 1
-    holds = f"holds {blocks * config.block_size} tokens in the KV cache, fewer than one context of {max_model_len}"
+    beside = f", beside {states} bytes of states for --max-num-seqs {config.max_num_seqs}," if states else ""
+    holds = (
+        f"holds{beside} {blocks * config.block_size} tokens in the KV cache, fewer than one context of {max_model_len}"
+    )
     if config.kv_cache_bytes is None and card is not None:
-        raise ModelLoadError(f"what is left {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes)}")
+        raise ModelLoadError(
+            f"what is left {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
+        )
     given, ranks = config.kv_cache_bytes, config.tensor_parallel
     memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given * ranks} (bytes)"
     raise ModelLoadError(
-        f"{memory} {holds}; set --kv-cache-memory to at least {one_context * block_bytes * ranks} or lower "
-        "--max-model-len"
+        f"{memory} {holds}; set --kv-cache-memory to at least {(one_context * block_bytes + states) * ranks} or lower "
+        f"--max-model-len{' or --max-num-seqs' if states else ''}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Tracks which sequences own which block of the paged KV cache, and which blocks hold a prefix that others may reuse.
+"""Tracks which sequences own which block of the paged KV cache, and which blocks hold a prefix that others may reuse;
+and which states of layers without attention each owns.
 
 It only does the accounting: it hands out block numbers and never sees a tensor, a device or a queue. Standard library
 only.
@@ -20,7 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import sha256
 
-from server.engine.sequence import Sequence
+from server.engine.sequence import NO_STATES, Sequence
 
 NULL_BLOCK = 0
 """The block that is never handed out: the padding of block tables points at it."""
@@ -29,8 +30,9 @@ NULL_BLOCK = 0
 class BlockManager:
     """Reference counts, free lists and the prefix index of the blocks of one KV cache."""
 
-    def __init__(self, num_blocks: int, block_size: int = 32) -> None:
-        """Manage `num_blocks` blocks, including the null block, of `block_size` positions each.
+    def __init__(self, num_blocks: int, block_size: int = 32, num_sequences: int = 0) -> None:
+        """Manage `num_blocks` blocks, including the null block, of `block_size` positions each; and two states for each
+        of `num_sequences` sequences, or none if it is 0.
 
         Raises:
             ValueError: fewer than 2 blocks (block 0 is reserved), or a block size below 1.
@@ -50,6 +52,8 @@ class BlockManager:
         self._block_of_hash: dict[bytes, int] = {}
         self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))  # taken from the end: low numbers first
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._has_states = num_sequences > 0
+        self._free_states = [(2 * n - 1, 2 * n) for n in range(num_sequences, 0, -1)]  # taken from the end
 
     @property
     def num_usable_blocks(self) -> int:
@@ -101,9 +105,10 @@ class BlockManager:
         return num_hits * self.block_size
 
     def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
-        """Make the block table of `seq` cover positions [0, num_tokens), and its other table the encoder's positions.
+        """Make the block table of `seq` cover positions [0, num_tokens), and its other table the encoder's positions,
+        and give it states if it has none.
 
-        It allocates all blocks or none.
+        It allocates all or nothing.
 
         Args:
             seq: grows by private blocks; its table must be empty when there are hits.
@@ -112,7 +117,7 @@ class BlockManager:
             keep_free: refuse unless this many blocks stay free afterwards.
 
         Returns:
-            Whether the blocks were there. If not, nothing has changed.
+            Whether the blocks and the states were there. If not, nothing has changed.
         """
         hits: list[int] = []
         if num_hit_tokens:
@@ -123,6 +128,10 @@ class BlockManager:
         num_revived = sum(1 for block in hits if not self._num_holders[block])
         if num_new + num_cross + num_revived + keep_free > self.num_free_blocks:
             return False
+        if self._has_states and seq.states == NO_STATES:
+            if not self._free_states:
+                return False
+            seq.states = self._free_states.pop()
         for block in hits:
             if not self._num_holders[block]:
                 del self._cached[block]
@@ -154,8 +163,8 @@ class BlockManager:
         seq.num_published_blocks = num_full
 
     def free(self, seq: Sequence) -> None:
-        """Give back every block of `seq`. Published blocks stay reusable until evicted. Calling it again does
-        nothing.
+        """Give back every block of `seq`, and its states. Published blocks stay reusable until evicted. Calling it
+        again does nothing.
         """
         # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
         for block in reversed(seq.cross_block_table + seq.block_table):
@@ -169,6 +178,9 @@ class BlockManager:
         del seq.block_table[:]
         del seq.cross_block_table[:]
         seq.num_published_blocks = 0
+        if seq.states != NO_STATES:
+            self._free_states.append((min(seq.states), max(seq.states)))
+            seq.states = NO_STATES
 
     def check_integrity(self, holders: Iterable[Sequence] | None = None) -> None:
         """Check that every block is in exactly one place and that the prefix index agrees with the blocks.
@@ -210,6 +222,10 @@ class BlockManager:
         _require(counts == actual, f"reference counts {dict(actual)}, but block tables hold {dict(counts)}")
         for seq in holders:
             self._check_tables(seq)
+            _require(not self._has_states or bool(seq.block_table) == (seq.states != NO_STATES), f"no states: {seq}")
+        states = [state for pair in self._free_states for state in pair]
+        states += [state for seq in holders if seq.states != NO_STATES for state in seq.states]
+        _require(len(set(states)) == len(states), f"a state is in two places: {sorted(states)}")
 
     def _check_tables(self, seq: Sequence) -> None:
         """Check that a sequence writes to no other sequence's block, and shares exactly what it reports as shared."""

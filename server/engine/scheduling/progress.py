@@ -20,6 +20,7 @@ def advance(schedule: Schedule) -> None:
             continue
         needs_sample, end = seq.needs_sample(chunk), start + num_tokens
         seq.num_computed_tokens = end
+        seq.states = seq.states[1], seq.states[0]  # what this step writes, the next one reads
         seq.captured_upto = max(seq.captured_upto, end)
         if needs_sample:
             seq.token_ids.append(UNKNOWN)
@@ -30,5 +31,6 @@ def retreat(schedule: Schedule) -> None:
     for seq, start, _ in schedule.chunks:
         if seq.status is SequenceStatus.RUNNING:
             seq.num_computed_tokens = start
+            seq.states = seq.states[1], seq.states[0]
         if seq.status is not SequenceStatus.FINISHED and seq.awaits_token:
             seq.token_ids.pop()

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.analysis.contributions import value_attributions, value_norms
+from model.analysis.contributions import opened, value_attributions, value_norms
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
+from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
@@ -30,7 +32,7 @@ from server.routes.inspect.inspection import (
     stack_of,
 )
 from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
@@ -38,6 +40,8 @@ from server.routes.supported_routes import check_part
 from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]
+MAX_GATED_WORK = 200_000_000_000
+"""Most multiplications where heads have gates: some ten seconds of one core."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -55,6 +59,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             check_attributable(context.config, part)
         inspection = await begin(context, request, body, "/v1/contributions", 3 if named else 1)
         plans = [_plan(context, body, part, prompt, bool(named)) for prompt in inspection.inputs]
+        _check_gates(plans)
         maps = 2 if named else 1
         inspection.check_size(
             sum(maps * plan.num_values for plan in plans), "fewer layers, heads, query_positions or key_positions"
@@ -110,18 +115,25 @@ class _Plan:
         return head // (self.config.num_heads // self.config.num_kv_heads)
 
     @property
+    def is_gated(self) -> bool:
+        return self.config.attention_gate and self.part != "cross"
+
+    @property
     def num_captured(self) -> int:
         values = len(self.layers) * len(self.keys) * len(self.kv_heads) * self.config.head_dim
         logit = 0 if self.logit is None else self.logit.num_captured(len(self.queries))
-        return self.num_values + values + len(self.layers) * len(self.queries) + logit
+        gates = len(self.layers) * len(self.queries) * len(self.heads) * self.config.head_dim if self.is_gated else 0
+        return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit
 
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
-        """Return the capture of hook_pattern, hook_v, or the scale of the norm of the attention's output."""
+        """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
         stack, module = stack_of(self.part), "cross_attn" if self.part == "cross" else "attn"
         if name == "hook_pattern":
             return capture(
                 context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries, keys=self.keys
             )
+        if name == "hook_gate":
+            return capture(context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries)
         if name == "hook_v":
             return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads, positions=self.keys)
         return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
@@ -129,7 +141,7 @@ class _Plan:
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
         """Return everything that is traced, each point once."""
         norm = output_norm(self.config, self.part)
-        names = ["hook_pattern", "hook_v", *([] if norm is None else [norm])]
+        names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
         points += [] if self.logit is None else self.logit.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
@@ -140,12 +152,25 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
     return _Plan(
         own,
         part,
-        resolve(body.layers, own.num_layers, "layers", "layer"),
+        resolve_attending(body.layers, own, "layers"),
         resolve(body.heads, own.num_heads, "heads", "head"),
         resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position"),
         resolve(body.key_positions, len(keys_of(prompt, part).ids), "key_positions", "position"),
         LogitParts(context.config) if has_target else None,
     )
+
+
+def _check_gates(plans: Sequence[_Plan]) -> None:
+    """Raise BadRequest when gates, which differ from query to query, make it too much work."""
+    work = sum(plan.num_values * plan.config.head_dim**2 for plan in plans if plan.is_gated)
+    if work > MAX_GATED_WORK:
+        raise BadRequest(
+            "query_positions: heads of this model have gates, so that each query has lengths of its own: these are "
+            f"{work / MAX_GATED_WORK:.1f} times the work that is accepted; send fewer query_positions, layers or "
+            "heads.",
+            param="query_positions",
+            code="too_much_work",
+        )
 
 
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
@@ -177,13 +202,15 @@ def _entry(
         values = tensors[plan.point(inspection.context, "hook_v", layer).name]
         norm = output_norm(plan.config, plan.part)
         scale = None if norm is None else tensors[plan.point(inspection.context, norm, layer).name][:, 0]
+        gates = tensors[plan.point(inspection.context, "hook_gate", layer).name] if plan.is_gated else None
         for j, head in enumerate(plan.heads):
+            share = None if gates is None else opened(gates[:, j])
             v = values[:, plan.kv_heads.index(plan.kv_head(head))]
-            norms[i, j] = value_norms(patterns[j], v, grams[layer, head], scale)
+            norms[i, j] = value_norms(patterns[j], v, grams[layer, head], scale, share)
             if plan.logit is not None:
-                readout = weights[plan.part]["readout"][layer * plan.config.num_heads + head]
+                readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head))]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
-                attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor)
+                attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor, share)
     axes = ("layer", "head", "query", "key")
     arrays = {"norms": described(norms, *axes)}
     fields: dict[str, Any] = {

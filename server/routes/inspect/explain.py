@@ -16,7 +16,7 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
@@ -37,7 +37,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
-        (layer,) = resolve(body.layer, own.num_layers, "layer", "layer")
+        (layer,) = resolve_attending(body.layer, own, "layer")
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, "/v1/explain", 14)
         heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in inspection.inputs]
@@ -85,6 +85,10 @@ class _Head:
         return None if self.part == "cross" else self.config.window_of(self.layer)
 
     @property
+    def is_gated(self) -> bool:
+        return self.config.attention_gate and self.part != "cross"
+
+    @property
     def causal(self) -> bool:
         return self.part == "decoder"
 
@@ -99,7 +103,7 @@ class _Head:
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
-            for name in _OF_QUERY
+            for name in (*_OF_QUERY, *(("hook_gate",) if self.is_gated else ()))
         }
         of_keys = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.kv_head,)) for name in _OF_KEYS
@@ -121,6 +125,7 @@ def _entry(
         pattern=one["hook_pattern"],
         z=one["hook_z"],
         result=one["hook_result"],
+        gate=points["hook_gate"][0, 0] if head.is_gated else None,
     )
     config = head.config
     cap = config.attn_logit_softcap
@@ -159,6 +164,8 @@ def _entry(
         "z": described(steps.z, "d_head"),
         "output": described(steps.output, "d_model"),
     }
+    if observed.gate is not None:
+        arrays["gate"] = described(observed.gate, "d_head")
     if "b_o" in weights:
         arrays["output_bias"] = described(weights["b_o"], "d_model")
     return inspection.entry(index, "explanation", fields, arrays)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from model.analysis.contributions import head_attributions, stream_attributions
+from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of
 from server.engine.request import Part, PointCapture
@@ -53,17 +53,24 @@ class LogitParts:
         """Return the attentions that write to the residual stream."""
         return ("decoder", "cross") if self.config.cross_attention else ("decoder",)
 
+    def _parts_of(self, layer: int) -> tuple[Part, ...]:
+        return self.parts if self.config.has_attention(layer) else ()
+
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Return every head."""
         config = self.config
-        return tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
+        return tuple((layer, head) for layer in config.attention_layers for head in range(config.num_heads))
 
     def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
         """Return what a trace must capture of the queries, and the last query's logits, to compare with."""
         wanted = self._start()
         for layer in range(self.config.num_layers):
-            wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
+            if self.config.has_attention(layer):
+                wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
+                wanted += [("attn.hook_gate", layer)] if self.config.attention_gate else []
+            else:
+                wanted += [("hook_attn_out", layer)]
             wanted += [("hook_mlp_out", layer)]
             wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
         if self.config.final_norm:
@@ -74,7 +81,8 @@ class LogitParts:
     def num_captured(self, num_queries: int) -> int:
         """Return how many numbers those captures have."""
         config = self.config
-        per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 3
+        of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.head_dim
+        per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     @property
@@ -82,7 +90,9 @@ class LogitParts:
         """Return the names of the components, in order."""
         names = [self._name(point, layer) for point, layer in self._start()]
         for layer in range(self.config.num_layers):
-            for part in self.parts:
+            if not self.config.has_attention(layer):
+                names.append(self._name("hook_attn_out", layer))
+            for part in self._parts_of(layer):
                 module = self._name(_MODULES[part], layer)
                 names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
                 names += [f"{module}.b_O"] if self.config.attention_out_bias else []
@@ -150,10 +160,16 @@ class LogitParts:
         first = self._behind(tensors, 0, 0)
         columns = [stream_attributions(tensors[self._name(*point)], start[:, t], first) for point in self._start()]
         for layer in range(config.num_layers):
-            for part in self.parts:
+            if not config.has_attention(layer):
+                vectors = tensors[self._name("hook_attn_out", layer)]
+                columns.append(stream_attributions(vectors, own["direction"][:, t], first))
+            for part in self._parts_of(layer):
                 found = readouts[part]
-                heads = slice(layer * config.num_heads, (layer + 1) * config.num_heads)
+                place = config.attention_layers.index(layer) * config.num_heads
+                heads = slice(place, place + config.num_heads)
                 z = tensors[self._name(f"{_MODULES[part]}.hook_z", layer)]
+                if config.attention_gate and part == "decoder":
+                    z = z * opened(tensors[self._name("attn.hook_gate", layer)])
                 divisor = self.divisor(tensors, part, layer)
                 columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
                 if config.attention_out_bias:

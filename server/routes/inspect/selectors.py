@@ -39,6 +39,29 @@ def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int,
     return absolute
 
 
+def resolve_attending(selector: Selector, config: ModelConfig, field: str) -> tuple[int, ...]:
+    """Return the layers of a selector that must have attention, in the order given; "all" is those that have it.
+
+    Raises BadRequest as `resolve` does, and for a layer that has none.
+    """
+    if selector == "all":
+        return config.attention_layers
+    layers = resolve(selector, config.num_layers, field, "layer")
+    for layer in layers:
+        _check_attends(layer, config, field)
+    return layers
+
+
+def _check_attends(layer: int, config: ModelConfig, field: str) -> None:
+    if not config.has_attention(layer):
+        raise BadRequest(
+            f"{field}: layer {layer} has no attention, but a {config.mixer_name(layer)}; accepted are "
+            f"{', '.join(map(str, config.attention_layers))}.",
+            param=field,
+            code="no_attention",
+        )
+
+
 def _absolute(index: int, count: int, field: str, what: str) -> int:
     if not -count <= index < count:
         raise BadRequest(
@@ -82,7 +105,7 @@ def every_head(
     layers: Selector, heads: Selector, config: ModelConfig, prefix: str = "", is_reduced: bool = False
 ) -> HeadSelection:
     """Return every head of `heads` in every layer of `layers`. Raises BadRequest, as `select_heads` does."""
-    rows = resolve(layers, config.num_layers, f"{prefix}layers", "layer")
+    rows = resolve_attending(layers, config, f"{prefix}layers")
     columns = resolve(heads, config.num_heads, f"{prefix}heads", "head")
     return HeadSelection(tuple(product(rows, columns)), rows, columns, True, is_reduced)
 
@@ -97,6 +120,8 @@ def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "")
         (_absolute(layer, config.num_layers, name, "layer"), _absolute(head, config.num_heads, name, "head"))
         for layer, head in fields.pairs
     )
+    for layer, _ in pairs:
+        _check_attends(layer, config, name)
     if len(set(pairs)) != len(pairs):
         raise BadRequest(f"{name}: a pair is given twice in {shown(fields.pairs)}; once is accepted.", param=name)
     layers = tuple(dict.fromkeys(layer for layer, _ in pairs))

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from fastapi import APIRouter
 
-from model.config import ModelConfig
+from model.config import DeltaNetConfig, ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
 from model.hooks.points import Point, Stack
 from server.engine.request import AttentionKind, CaptureDtype, Pooling
@@ -68,6 +68,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "dtypes": get_args(CaptureDtype),
                 "with_generation": config.kind != "encoder",
             },
+            "prefix_caching": config.reuses_prefixes and not context.settings.no_prefix_caching,
             "embeddings": _embeddings(context),
             "points": [_point(config, stack, point) for stack in stacks(config) for point in points_of(config, stack)],
             "interventions": {
@@ -91,6 +92,7 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "num_kv_heads": config.num_kv_heads,
+        "attention_layers": config.attention_layers,
         "head_dim": config.head_dim,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -99,11 +101,14 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
     """Return what computes, and between which levels of CPU whole answers have the same bits, or null if no worker
-    has reported it yet. For ranks that hold a model together nothing is promised.
+    has reported it yet. For ranks that hold a model together nothing is promised, nor for delta nets and gates, which
+    torch computes.
     """
     info = context.engine_info
     told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
-    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if context.settings.tensor_parallel == 1 else None
+    by_torch = context.config.attention_gate or isinstance(context.config.recurrence, DeltaNetConfig)
+    is_promised = context.settings.tensor_parallel == 1 and not by_torch
+    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if is_promised else None
     return {**told, "same_bits_across": promised}
 
 
@@ -141,10 +146,12 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "activation": own.activation,
         "gated_mlp": own.gated_mlp,
         "clamped_gate": None if own.clamped_gate is None else asdict(own.clamped_gate),
+        "recurrence": None if own.recurrence is None else {"kind": own.recurrence.kind, **asdict(own.recurrence)},
         "experts": None if own.experts is None else asdict(own.experts),
         "parallel_blocks": own.parallel_blocks,
         "qk_norm": own.qk_norm,
         "residual_scale": own.residual_scale,
+        "attention_gate": own.attention_gate,
         "attention_scale": own.attention_scale,
         "attention_sinks": own.attention_sinks,
         "attn_logit_softcap": own.attn_logit_softcap,

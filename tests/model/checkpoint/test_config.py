@@ -154,10 +154,32 @@ def test_a_folder_without_architectures_is_known_by_its_model_type(tmp_path: Pat
     assert read(tmp_path, values).architecture == "GPT2LMHeadModel"
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "near", "others"),
+    [
+        ("MambaForCausalLM", {"state_size": 16}, "Lfm2ForCausalLM", "Marian"),
+        ("FalconH1ForCausalLM", {"mamba_d_state": 16}, "Lfm2ForCausalLM", "Model"),
+        ("MixtralForCausalLM", {"num_local_experts": 8}, "Qwen3MoeForCausalLM", "Lfm2"),
+        ("Qwen4ForCausalLM", {}, "Qwen3ForCausalLM", "Moe"),
+        ("PegasusForConditionalGeneration", {"is_encoder_decoder": True}, "BartForConditionalGeneration", "Gemma3"),
+        ("LlavaForConditionalGeneration", {"text_config": {}}, "Gemma3ForConditionalGeneration", "Bart"),
+        ("ElectraForMaskedLM", {}, "BertForMaskedLM", "CausalLM"),
+    ],
+)
+def test_the_nearest_to_an_unknown_architecture_are_of_its_kind(
+    tmp_path: Path, name: str, fields: dict[str, Any], near: str, others: str
+) -> None:
+    with pytest.raises(ModelLoadError, match="near ones are ") as caught:
+        read(tmp_path, {"architectures": [name], **fields})
+    found = str(caught.value).partition("near ones are ")[2].partition(";")[0].split(", ")
+    assert found[0] == near
+    assert not [each for each in found if others in each]
+
+
 def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(
         ModelLoadError,
-        match=r"MambaForCausalLM is not supported; near ones are .*; supported are LlamaForCausalLM, Mis",
+        match=r"MambaForCausalLM is not supported; near ones are Lfm2.*; supported are LlamaForCausalLM, Mis",
     ):
         read(tmp_path, {"architectures": ["MambaForCausalLM"]})
     with pytest.raises(ModelLoadError, match="model_type 'mamba' is not supported"):

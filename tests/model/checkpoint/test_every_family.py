@@ -10,6 +10,7 @@ import torch
 
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
+from model.config import DeltaNetConfig
 from model.hooks.point_names import full_name, stack_config, stacks
 from model.hooks.points import Stack
 from model.loading.loader import load_model
@@ -100,10 +101,14 @@ class Identities:
         weights = load_weights(folder, self.model.config, torch.float64)
         self.weights = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         self.layers = range(self.config.num_layers)
-        self.attentions = ["attn", "cross_attn"] if self.config.cross_attention else ["attn"]
 
     def at(self, point: str, layer: int | None = None) -> torch.Tensor:
         return self.points[full_name(self.model.config, self.stack, point, layer)]
+
+    def attentions_of(self, layer: int) -> list[str]:
+        if not self.config.has_attention(layer):
+            return []
+        return ["attn", "cross_attn"] if self.config.cross_attention else ["attn"]
 
     def has(self, point: str, layer: int) -> bool:
         return full_name(self.model.config, self.stack, point, layer) in self.points
@@ -119,7 +124,7 @@ def test_rows_of_a_pattern_and_the_sink_sum_to_one_and_are_the_softmax_of_the_sc
 ) -> None:
     for found in every_stack:
         for layer in found.layers:
-            for name in found.attentions:
+            for name in found.attentions_of(layer):
                 pattern, scores = found.at(f"{name}.hook_pattern", layer), found.at(f"{name}.hook_attn_scores", layer)
                 assert (pattern[scores.isinf()] == 0).all()
                 sinks = torch.full((len(scores),), -torch.inf)  # which take nothing
@@ -134,7 +139,7 @@ def test_rows_of_a_pattern_and_the_sink_sum_to_one_and_are_the_softmax_of_the_sc
 def test_the_pattern_times_the_values_is_z(every_stack: list[Identities]) -> None:
     for found in every_stack:
         for layer in found.layers:
-            for name in found.attentions:
+            for name in found.attentions_of(layer):
                 v = value_heads(found.config, found.at(f"{name}.hook_v", layer))
                 z = torch.einsum("hqk,khd->qhd", found.at(f"{name}.hook_pattern", layer), v)
                 torch.testing.assert_close(z, found.at(f"{name}.hook_z", layer))
@@ -144,7 +149,7 @@ def test_scaled_capped_and_biased_dots_are_the_scores(every_stack: list[Identiti
     for found in every_stack:
         config = found.config
         for layer in found.layers:
-            for name in found.attentions:
+            for name in found.attentions_of(layer):
                 q = found.at(f"{name}.hook_rot_q", layer)
                 k = value_heads(config, found.at(f"{name}.hook_rot_k", layer))
                 scores = torch.einsum("qhd,khd->hqk", q, k) * config.attention_scale
@@ -163,8 +168,14 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
     for found in every_stack:
         normed_after = found.config.norm_placement in ("sandwich", "output")
         for layer in found.layers:
-            for name, out in zip(found.attentions, ("attn", "cross"), strict=False):
-                total = found.at(f"{name}.hook_result", layer).sum(1)
+            for name, out in zip(found.attentions_of(layer), ("attn", "cross"), strict=False):
+                results = found.at(f"{name}.hook_result", layer)
+                if found.config.attention_gate:
+                    z = found.at(f"{name}.hook_z", layer) * found.at(f"{name}.hook_gate", layer).sigmoid()
+                    w_o = found.weights[f"layers.{layer}.{out}_out.weight"]
+                    each = [z[:, i] @ part.T for i, part in enumerate(torch.split(w_o, found.config.head_dim, 1))]
+                    torch.testing.assert_close(torch.stack(each, 1), results)
+                total = results.sum(1)
                 total = total + found.weights.get(f"layers.{layer}.{out}_out.bias", torch.zeros(()))
                 if normed_after:
                     point = "ln1_post" if found.config.norm_placement == "sandwich" else "ln1"
@@ -172,6 +183,16 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
                     total = total / found.at(f"{point}.hook_scale", layer) * weight
                 total = total * found.config.residual_scale
                 torch.testing.assert_close(total, found.at(f"hook_{name}_out", layer))
+
+
+def test_what_stands_in_place_of_attention_goes_through_its_matrix(every_stack: list[Identities]) -> None:
+    for found in every_stack:
+        name = "delta" if isinstance(found.config.recurrence, DeltaNetConfig) else "conv"
+        for layer in set(found.layers) - set(found.config.attention_layers):
+            weight, bias = (found.weights.get(f"layers.{layer}.{name}_out.{kind}") for kind in ("weight", "bias"))
+            assert weight is not None
+            added = found.at(f"{name}.hook_out", layer).flatten(1) @ weight.T + (0 if bias is None else bias)
+            torch.testing.assert_close(added, found.at("hook_attn_out", layer))
 
 
 def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identities]) -> None:

@@ -37,7 +37,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "t5": {"vocab_size": 50, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 6, "num_heads": 4},
     "bart": {"vocab_size": 50, "d_model": 32},
     "marian": {"vocab_size": 50, "d_model": 32},
-    "mistral": SIZES | {"num_attention_heads": 8},  # whose default are 8 key heads
+    **dict.fromkeys(("mistral", "lfm2"), SIZES | {"num_attention_heads": 8}),  # whose default are 8 key heads
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
     "qwen2_moe": SIZES | {"num_attention_heads": 16, "num_experts": 9},
@@ -54,6 +54,7 @@ CLASSES = {
     "Qwen3ForCausalLM": "Qwen3Config",
     "Qwen2MoeForCausalLM": "Qwen2MoeConfig",
     "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
+    "Qwen3_5ForCausalLM": "Qwen3_5TextConfig",
     "OlmoeForCausalLM": "OlmoeConfig",
     "MixtralForCausalLM": "MixtralConfig",
     "GptOssForCausalLM": "GptOssConfig",
@@ -62,6 +63,7 @@ CLASSES = {
     "GraniteMoeForCausalLM": "GraniteMoeConfig",
     "GraniteMoeSharedForCausalLM": "GraniteMoeSharedConfig",
     "GraniteMoeHybridForCausalLM": "GraniteMoeHybridConfig",
+    "Lfm2ForCausalLM": "Lfm2Config",
     "Gemma2ForCausalLM": "Gemma2Config",
     "Gemma3ForCausalLM": "Gemma3TextConfig",
     "Phi3ForCausalLM": "Phi3Config",

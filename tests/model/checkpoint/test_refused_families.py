@@ -24,6 +24,8 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("GraniteMoeHybridForCausalLM", {"position_embedding_type": "alibi"}, "is 'alibi'; rope, nope and null are supp"),
     ("GptOssForCausalLM", {"num_experts_per_tok": 10}, r"num_experts_per_tok is 10; at most num_local_experts \(9\)"),
     ("GptOssForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
+    ("Lfm2ForCausalLM", {"layer_types": ["conv"] * 6}, "at least one layer with full_attention is expected"),
+    ("Lfm2ForCausalLM", {"layer_types": ["convolution"]}, "a list of 6, each 'full_attention' or 'conv', is expected"),
     ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 2]}, r"no_rope_layers is \[1, 2\]; a list of 6, each 1 .* or 0, is"),
     ("SmolLM3ForCausalLM", {"layer_types": ["sliding_attention"] * 6}, "sliding_attention needs use_sliding_window"),
     ("GraniteForCausalLM", {"residual_multiplier": 0}, "residual_multiplier is 0; a positive number is expected"),

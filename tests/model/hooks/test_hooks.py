@@ -117,9 +117,8 @@ def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Tra
         result = (f"{name}.hook_result", 0)
         stack = model.decoder or model.encoder
         assert stack is not None
-        residual = stack.blocks[0].attention if name == "attn" else stack.blocks[0].cross
-        assert residual is not None
-        bias = residual.f.heads.out.bias
+        attention = stack.blocks[0].self_attention if name == "attn" else stack.blocks[0].cross_attention
+        bias = attention.heads.out.bias
         each.reads = [result, out]
         seen = run(model, [each])[0].points
         total = seen[result].sum(1) + (0 if bias is None else bias)

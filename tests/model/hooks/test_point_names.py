@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import ExpertsConfig, ModelConfig
+from model.config import DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
 from model.hooks.point_names import (
     UnknownPoint,
     full_name,
@@ -22,6 +22,7 @@ from model.hooks.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
 DECODER = tiny_config()
+DELTA = DeltaNetConfig(layers=(1,), kernel_size=3, num_key_heads=2, num_value_heads=4, key_dim=6, value_dim=5)
 EXPERTS = ExpertsConfig(num_experts=4, num_chosen=2, intermediate_size=8, normalized=True)
 ENCODER = replace(DECODER, kind="encoder", has_head=False, causal=False, final_norm=False, norm_placement="post")
 BOTH = replace(
@@ -43,6 +44,12 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     )
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
+    if point.name.startswith("conv."):
+        config = replace(config, recurrence=ShortConvConfig(layers=(1,), kernel_size=3))
+    if point.name.startswith("delta."):
+        config = replace(config, recurrence=DELTA)
+    if point.name == "attn.hook_gate":
+        config = replace(config, attention_gate=True)
     layer = 1 if point.in_block else None
     full = full_name(config, "decoder", point.name, layer)
     assert full.startswith("decoder.")

@@ -67,7 +67,13 @@ def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **c
     """Return an engine around a loaded network, with a cache of its own."""
     settings = EngineConfig(model=Path("unused"), **config)
     cache = KVCache(
-        model.cache_config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+        model.cache_config,
+        num_blocks,
+        block_size,
+        model.dtype,
+        model.device,
+        num_sequences=settings.max_num_seqs,
+        keys_in_rows=model.keys_in_rows,
     )
     return Engine(model, cache, settings, model.config.max_model_len)
 
@@ -103,6 +109,12 @@ def everything(config: ModelConfig, *stacks: Stack) -> TraceTask:
             if why_absent(config, stack, point, layer) is None
         )
     )
+
+
+def two_heads(config: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """Return a head of each of the first two layers that have attention: (layer, head)."""
+    first, second = config.attention_layers[:2]
+    return (first, 1), (second, 0)
 
 
 def array(values: Any) -> Array:

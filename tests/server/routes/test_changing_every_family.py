@@ -198,7 +198,7 @@ async def test_the_attention_route_shows_the_patterns_of_the_trace(at: Site) -> 
     for part in ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,):
         stack = "encoder" if part == "encoder" else stacks(config)[-1]
         point = "cross_attn.hook_pattern" if part == "cross" else "attn.hook_pattern"
-        names = [full_name(config, stack, point, i) for i in range(stack_config(config, stack).num_layers)]
+        names = [full_name(config, stack, point, i) for i in stack_config(config, stack).attention_layers]
         for interventions in ([], [change]):
             traced = await trace(at, names, **body, interventions=interventions)
             asked = {**body, "part": part, "encoding_format": "base64", "interventions": interventions}

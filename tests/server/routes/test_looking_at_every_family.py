@@ -76,7 +76,8 @@ async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> No
     trace, weights = exactly(family, body)
     for part in parts(family.context.config):
         own = Contributions(trace, weights, part)
-        for layer, query in ((0, -1), (own.config.num_layers - 1, random.randrange(LENGTH - 3))):
+        first, *_, last = own.config.attention_layers
+        for layer, query in ((first, -1), (last, random.randrange(LENGTH - 3))):
             head = random.randrange(own.config.num_heads)
             entry = await ask(family, "explain", **body, part=part, layer=layer, head=head, query_position=query)
             expected = steps(own, layer, head, query)
@@ -112,6 +113,8 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
         found["capped"] = capped
     if config.position_bias is not None and own.part != "cross":
         found["position_bias"] = np.where(seen, scores - capped, 0)
+    if config.attention_gate and own.part != "cross":
+        found["gate"] = own.point("attn.hook_gate", layer)[query, head].numpy()
     bias = own.weights.get(f"{own.prefix}layers.{layer}.{output}.bias")
     return found if bias is None else {**found, "output_bias": bias.numpy()}
 
@@ -157,10 +160,9 @@ async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
         stack = "decoder." if config.kind == "encoder-decoder" else ""
         module = "cross_attn" if part == "cross" else "attn"
         by_head = array(entry, "attributions").sum(-1)
-        for layer, head in np.ndindex(by_head.shape[:2]):
-            assert np.allclose(
-                by_head[layer, head], components[f"{stack}blocks.{layer}.{module}.head.{head}"], atol=1e-4
-            )
+        for place, head in np.ndindex(by_head.shape[:2]):
+            name = f"{stack}blocks.{entry['layers'][place]}.{module}.head.{head}"
+            assert np.allclose(by_head[place, head], components[name], atol=1e-4)
 
 
 @every_family(*ROWS)
@@ -176,13 +178,13 @@ async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None
         asked = dict(zip(("target", "versus"), tokens, strict=False))
         entry = await ask(family, "contributions", **body, part=part, query_positions="all", **asked)
         expected = Contributions(trace, weights, part)
-        for layer in entry["layers"]:
+        for place, layer in enumerate(entry["layers"]):
             norms = expected.vectors(layer).norm(dim=-1).numpy()
             assert norms.max() > 0.01
-            assert np.allclose(array(entry, "norms")[layer], norms, rtol=1e-3, atol=1e-4), (part, layer)
+            assert np.allclose(array(entry, "norms")[place], norms, rtol=1e-3, atol=1e-4), (part, layer)
             if tokens:
                 target, versus = (expected.logits(layer, token).numpy() for token in tokens)
-                assert np.allclose(array(entry, "attributions")[layer], target - versus, rtol=1e-3, atol=1e-4)
+                assert np.allclose(array(entry, "attributions")[place], target - versus, rtol=1e-3, atol=1e-4)
 
 
 @every_family(*PREDICTING)

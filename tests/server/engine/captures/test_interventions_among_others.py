@@ -31,7 +31,7 @@ def crowd_task(uid: int, config: ModelConfig) -> Task:
     patterns.
     """
     stack = stacks_of(config)[-1]
-    rows = AttentionCapture(pairs=((0, 1), (config.num_layers - 1, 0)), part=stack)
+    rows = AttentionCapture(pairs=((config.attention_layers[0], 1), (config.attention_layers[-1], 0)), part=stack)
     if config.kind == "encoder" or uid % 4 == 1:
         last = PointCapture(name="x", stack=stack, layer=config.num_layers - 1, point="hook_resid_post")
         return AttentionTask(capture=rows) if uid % 3 == 0 else TraceTask(points=(last,))
@@ -44,7 +44,7 @@ def looked_at(task: Task, config: ModelConfig) -> Task:
     """Return the same request with everything captured."""
     if not isinstance(task, GenerateTask):
         return everything(config)
-    pairs = tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
+    pairs = tuple((layer, head) for layer in config.attention_layers for head in range(config.num_heads))
     return replace(task, attention=AttentionCapture(pairs=pairs), attention_prompt=True)
 
 

@@ -25,11 +25,10 @@ from server.engine.request import (
     LensTask,
     Task,
 )
-from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run
+from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run, two_heads
 
 MARK = 97
 """A token that a marked network fails on."""
-PAIRS = ((0, 1), (1, 0))
 
 
 class Failing(RuntimeError):
@@ -67,21 +66,21 @@ def crowd(model: Transformer) -> list[EngineRequest]:
         tasks = [
             EmbedTask(pooling="mean"),
             EmbedTask(pooling="none"),
-            AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder")),
-            AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder", resize=5)),
+            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), part="encoder")),
+            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), part="encoder", resize=5)),
             everything(config),
         ]
     else:
         tasks = [
             text(12, logprobs=3, prompt_logprobs=2),
             text(12, temperature=0.9, seed=3),
-            text(9, attention=AttentionCapture(pairs=PAIRS), attention_prompt=True),
+            text(9, attention=AttentionCapture(pairs=two_heads(config)), attention_prompt=True),
             EmbedTask(pooling="mean"),
             EmbedTask(pooling="none", layer=1),
             EmbedTask(pooling="last"),
-            AttentionTask(capture=AttentionCapture(pairs=PAIRS, resize=5)),
+            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), resize=5)),
             LensTask(layers=(0, 1), positions=(0, 5), top_k=3),
-            HeadScoresTask(pairs=PAIRS, offsets=(1,)),
+            HeadScoresTask(pairs=two_heads(config), offsets=(1,)),
             everything(config),
         ]
     if config.kind == "encoder-decoder":
@@ -104,7 +103,7 @@ def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
 
 
 @pytest.mark.parametrize("budget", [2048, 40])
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "t5", "bart", "bert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
 def test_a_request_that_fails_in_its_prompt_fails_alone(
     model_of: Load, mark: Callable[..., None], name: str, budget: int
 ) -> None:

@@ -15,9 +15,8 @@ from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, En
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk
 from tests.server.engine import toy_runner
-from tests.server.engine.driving import Answer, Load, alone, build, everything, generate, request
+from tests.server.engine.driving import Answer, Load, alone, build, everything, generate, request, two_heads
 
-PAIRS = ((0, 1), (1, 0))
 FIRST_LEAVER = 100
 
 
@@ -147,14 +146,14 @@ def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
     config = model.config
     tasks: list[Task] = [EmbedTask(pooling="mean"), EmbedTask(pooling="none")]
     if config.kind == "encoder":
-        tasks.append(AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder", resize=5)))
+        tasks.append(AttentionTask(capture=AttentionCapture(pairs=two_heads(config), part="encoder", resize=5)))
     else:
         tasks += [
             generate(9, logprobs=3, prompt_logprobs=2),
             *(generate(7, temperature=0.9, seed=seed) for seed in range(3)),
-            generate(6, attention=AttentionCapture(pairs=PAIRS), attention_prompt=True),
+            generate(6, attention=AttentionCapture(pairs=two_heads(config)), attention_prompt=True),
             EmbedTask(pooling="last"),
-            AttentionTask(capture=AttentionCapture(pairs=PAIRS, resize=5)),
+            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), resize=5)),
             LensTask(layers=(0, 1), positions=(0, 5), top_k=3),
         ]
     tasks.append(everything(config))
@@ -182,7 +181,7 @@ def words(draw: random.Random, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "t5", "bart", "bert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
 def test_whoever_leaves_in_whatever_layer_the_others_are_answered_as_if_alone(
     model_of: Load, asks_everywhere: None, name: str, seed: int
 ) -> None:

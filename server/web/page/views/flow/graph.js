@@ -84,7 +84,7 @@ function attentionBody({ stack, isCross, from, window }) {
     node(at("hook_attn_scores"), next, 0.5, scoreSteps(stack, window, isCross)),
     node(at("hook_pattern"), next + 1, 0.5, ["softmax by row"]),
     node(at("hook_z"), next + 2, 1, ["Σ pattern · v"]),
-    node(at("hook_result"), next + 3, 1, ["z · W_O"]),
+    node(at("hook_result"), next + 3, 1, [stack.attention_gate && !isCross && "z × σ(gate)", "z · W_O"]),
     node(out, next + 4, 1, [`sum of ${stack.num_heads} heads`, isAfter && `then ${norm}`, factor(stack)]),
   ];
   const wires = [
@@ -139,6 +139,45 @@ function attentionBand(stack, points, window, { start, end, encoderOutput }) {
     rows: 3,
     start: start.id,
     end: end?.id ?? null,
+  };
+}
+
+/** What stands in place of attention, by its kind: the ids of its tensors in order, with their formulas. */
+const RECURRENCES = {
+  convolution: [
+    ["conv.hook_in", ["B × x"]],
+    ["conv.hook_out", ["C × convolution"]],
+  ],
+  "gated delta net": [
+    ["delta.hook_in", ["n · W_qkv"]],
+    ["delta.hook_v", ["silu(convolution)"]],
+    ["delta.hook_z", ["q · S"]],
+    ["delta.hook_out", ["RMSNorm(z) × silu(gate)"]],
+  ],
+};
+
+/** The band of what stands in place of attention in a layer that has none. */
+function recurrenceBand(stack, points, { start, end }) {
+  const node = nodesOfStack(stack);
+  const { norm } = placing(stack);
+  const { kind } = stack.recurrence;
+  const steps = RECURRENCES[kind].filter(([id]) => points.has(id));
+  const chain = [start.id, "ln1.hook_out", ...steps.map(([id]) => id), "hook_attn_out"];
+  return {
+    title: `${kind[0].toUpperCase()}${kind.slice(1)}: each word takes from those before it`,
+    nodes: [
+      { ...start, column: 0 },
+      node("ln1.hook_out", 0, 0, [`${norm}(x)`]),
+      ...steps.map(([id, how], i) => node(id, i + 1, 0, how)),
+      node("hook_attn_out", steps.length + 1, 0, ["times W_out", factor(stack)]),
+      { ...end, column: steps.length + 2 },
+    ],
+    wires: chain.slice(1).map((id, i) => [chain[i], id, "ink"]),
+    adds: ["hook_attn_out"],
+    columns: steps.length + 3,
+    rows: 1,
+    start: start.id,
+    end: end.id,
   };
 }
 
@@ -238,7 +277,9 @@ export function blockBands(whole, points, layer, encoderOutput) {
   const post = stream("hook_resid_post", "x + mlp", then);
   const across = encoderOutput && attentionBand(stack, points, null, { encoderOutput, start: mid, end: midCross });
   return [
-    attentionBand(stack, points, window, { ...itself, start: pre, end: mid }),
+    points.has("attn.hook_q")
+      ? attentionBand(stack, points, window, { ...itself, start: pre, end: mid })
+      : recurrenceBand(stack, points, { start: pre, end: mid }),
     ...(across ? [across] : []),
     mlpBand(stack, points, { start: across ? midCross : mid, end: post, isParallel: false }),
   ];

@@ -54,9 +54,23 @@ const WORDS = {
   ],
 };
 
+/** The same by the whole name, of points whose last part means something else elsewhere. */
+const WHOLE = {
+  "conv.hook_in": ["gated in", "ink", "What the convolution reads of each word, and keeps for the next few."],
+  "delta.hook_in": ["q, k, v", "ink", "Queries, keys and values before the convolution, and what it keeps of each word."],
+  "delta.hook_v": ["v", "value", "The values: what each word writes into the memory of its head."],
+  "delta.hook_z": ["read", "value", "What each word's query reads from the memory, after the word has written to it."],
+  "delta.hook_out": ["gated out", "ink", "What was read, brought to a standard length, as far as the gate lets it through."],
+  "conv.hook_out": ["gated out", "ink", "Each number's mixture over a few words, as far as the gate lets it through."],
+};
+
 /** {title, tone, about} of a point of a stack. */
 export function wordsOf(id, stack) {
   const name = id.split(".").at(-1);
+  if (id in WHOLE) {
+    const [title, tone, about] = WHOLE[id];
+    return { title, tone, about };
+  }
   if (name === "hook_out") {
     const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
     return { title, tone: "ink", about: NORMED[stack.norm] };
