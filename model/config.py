@@ -144,6 +144,10 @@ class ModelConfig:
     embedding_scale: float = 1.0
     """The factor of the token's vector: sqrt(d) for Gemma; it is rounded to the model's dtype first."""
     position_bias: PositionBiasConfig | None = None
+    alibi: bool = False
+    """Whether each head's scores sink in proportion to the distance, by a slope of its own (Press et al. 2021,
+    arXiv:2108.12409), before and after the query alike.
+    """
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0

@@ -18,7 +18,7 @@ from model.layers.experts import Experts
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import LayerNorm, Norm, RmsNorm
-from model.layers.position_bias import bias_by_distance
+from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
 from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
@@ -152,6 +152,10 @@ class StackBuilder:
         return [None if rope is None else made[rope] for rope in wanted]
 
     def _position_bias(self) -> torch.Tensor | None:
+        if self.config.alibi:
+            whole = self.config if self.shares is None else self.shares.config
+            bias = alibi(whole.num_heads, self.context, self.tokens.dtype, self.tokens.device)
+            return bias if self.shares is None else self.shares.heads.part(bias, 0)
         if self.config.position_bias is None:
             return None
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)

@@ -52,6 +52,7 @@ def why_not_whole(
         "mlp_bias": True,
         "rope": None,
         "position_bias": None,
+        "alibi": False,
         "attn_logit_softcap": None,
         "sliding_windows": (),
         "cross_attention": False,

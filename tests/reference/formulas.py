@@ -99,6 +99,16 @@ def bucket(distance: int, config: PositionBiasConfig) -> int:
     return first + min(exact + int(portion * (num_buckets - exact)), num_buckets - 1)
 
 
+def alibi(num_heads: int, distance: int) -> torch.Tensor:
+    """Return what is added to each head's score of a key at a distance (Press et al. 2021, arXiv:2108.12409): -distance
+    times 2^(-8/n), 2^(-16/n), ... for the greatest power of two n that is not more than `num_heads`; the heads that are
+    left over have the odd ones of 2n, 2^(-4/n), 2^(-12/n), .... [H]
+    """
+    n = 2 ** math.floor(math.log2(num_heads))
+    powers = [8 * (head + 1) / n if head < n else 4 * (2 * (head - n) + 1) / n for head in range(num_heads)]
+    return -distance * 2 ** -torch.tensor(powers, dtype=torch.float64)
+
+
 def sinusoid(position: int, width: int, casts: str | None = None) -> torch.Tensor:
     """Return the row of a fixed position table (Vaswani et al. 2017, arXiv:1706.03762, section 3.5), as Marian
     orders it: all sines, then all cosines. [width]

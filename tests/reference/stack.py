@@ -142,6 +142,8 @@ class Stack:
                 if config.position_bias is not None:
                     index = formulas.bucket(key - query, config.position_bias)
                     bias[:, query, key] = self.weight("position_bias.weight")[index]
+                if config.alibi:
+                    bias[:, query, key] = formulas.alibi(config.num_heads, abs(key - query))
         for name, heads in (("q", q), ("k", k), ("v", v)):
             self.keep(f"attn.hook_{name}", heads, layer)
         q, k = self.prepared(layer, "q", q), self.prepared(layer, "k", k)

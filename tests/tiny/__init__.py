@@ -64,7 +64,9 @@ def theirs(folder: Path, dtype: torch.dtype) -> Any:
     """Return the checkpoint as transformers reads it, with plain ("eager") attention and experts."""
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, **plain).eval()
+    own = {family.network.__name__: family.network for family in FAMILIES.values()}
+    network = getattr(transformers, kind, None) or own[kind]
+    return network.from_pretrained(folder, dtype=dtype, **plain).eval()
 
 
 def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import transformers as hf
 
+from tests.tiny.jina_bert import JinaBertForMaskedLM
 from tests.tiny.tokenizers import (
     BERT_TEXT,
     DECODER_TEXT,
@@ -280,6 +281,23 @@ FAMILIES: dict[str, Family] = {
     ),
     "nomic_bert": Family(
         "encoder", hf.NomicBertConfig, hf.NomicBertForMaskedLM, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=1.5
+    ),
+    "jina_bert": Family(
+        "encoder",
+        hf.BertConfig,
+        JinaBertForMaskedLM,
+        # Six heads: their slopes are those of four, and two of eight.
+        {**_BERT, "num_attention_heads": 6, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
+        BERT_TEXT,
+        {"pad_token_id": 1},
+    ),
+    "jina_embeddings_v3": Family(
+        "encoder",
+        hf.JinaEmbeddingsV3Config,
+        hf.JinaEmbeddingsV3ForMaskedLM,
+        _BERT,
+        FRAMED_TEXT,
+        _FRAME_IDS,
     ),
     "t5": Family(
         "encoder-decoder",

@@ -52,6 +52,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "nomic_bert": ("nomic_bert", {}),
+    "jina_bert": ("jina_bert", {}),
+    "jina_embeddings_v3": ("jina_embeddings_v3", {}),
     "t5": ("t5", {}),
     "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "bart": ("bart", {}),

@@ -130,6 +130,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "sinusoidal": own.sinusoidal_positions,
         "rotary": own.rope is not None,
         "relative": own.position_bias is not None,
+        "alibi": own.alibi,
     }
     return {
         **_sizes(own),

@@ -149,6 +149,10 @@ def test_scaled_capped_and_biased_dots_are_the_scores(every_stack: list[Identiti
                     length = range(seen.shape[-1])
                     buckets = [[reference.formulas.bucket(k - q, config.position_bias) for k in length] for q in length]
                     scores = scores + table[torch.tensor(buckets)].permute(2, 0, 1)
+                if config.alibi:
+                    away = [abs(k - q) for q in range(seen.shape[-2]) for k in range(seen.shape[-1])]
+                    bias = torch.stack([reference.formulas.alibi(config.num_heads, distance) for distance in away])
+                    scores = scores + bias.T.reshape(scores.shape)
                 torch.testing.assert_close(scores.masked_fill(seen.isinf(), float("-inf")), seen)
 
 

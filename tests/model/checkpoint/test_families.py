@@ -57,7 +57,7 @@ CLASSES = {
     "GPTNeoXForCausalLM": "GPTNeoXConfig",
     "OPTForCausalLM": "OPTConfig",
     **{f"{name}Model": f"{name}Config" for name in ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert")},
-    **{f"{name}Model": f"{name}Config" for name in ("MPNet", "ModernBert", "NomicBert")},
+    **{f"{name}Model": f"{name}Config" for name in ("MPNet", "ModernBert", "NomicBert", "JinaEmbeddingsV3")},
     "T5ForConditionalGeneration": "T5Config",
     "BartForConditionalGeneration": "BartConfig",
     "MarianMTModel": "MarianConfig",
@@ -209,8 +209,8 @@ def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dic
 
 HEADS = {
     **dict.fromkeys(("llama", "gpt2", "bart", "t5", "opt"), "lm_head.weight"),
-    **dict.fromkeys(("roberta", "mpnet"), "lm_head.decoder.weight"),
-    **dict.fromkeys(("bert", "nomic_bert"), "cls.predictions.decoder.weight"),
+    **dict.fromkeys(("roberta", "mpnet", "jina_embeddings_v3"), "lm_head.decoder.weight"),
+    **dict.fromkeys(("bert", "nomic_bert", "jina_bert"), "cls.predictions.decoder.weight"),
     "distilbert": "vocab_projector.weight",
 }
 """The tensor that is a tied head's copy of the token table, by variant."""

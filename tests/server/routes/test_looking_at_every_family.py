@@ -108,7 +108,7 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
     }
     if cap is not None:
         found["capped"] = capped
-    if config.position_bias is not None and own.part != "cross":
+    if (config.position_bias is not None or config.alibi) and own.part != "cross":
         found["position_bias"] = np.where(seen, scores - capped, 0)
     bias = own.weights.get(f"{own.prefix}layers.{layer}.{output}.bias")
     return found if bias is None else {**found, "output_bias": bias.numpy()}

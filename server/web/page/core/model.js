@@ -45,6 +45,9 @@ export function useHead() {
   };
 }
 
+/** Whether a stack adds a bias by distance to its scores, learned or not. */
+export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
+
 /** A stack as one of its layers is: without rotary positions, or without experts, in a layer that has none. */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);

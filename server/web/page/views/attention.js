@@ -1,6 +1,6 @@
 // Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
 import { html, useEffect, useMemo } from "../core/html.js";
-import { clamp, useCapabilities, useHead } from "../core/model.js";
+import { clamp, hasPositionBias, useCapabilities, useHead } from "../core/model.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
@@ -107,7 +107,7 @@ function Meaning({ grid, live }) {
 function formulaOf(kind, stack) {
   const products = `q·k × ${format(stack.attention_scale)}`;
   const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap)})` : products;
-  const scores = `${capped}${stack.positions.includes("relative") ? " + position bias" : ""}`;
+  const scores = `${capped}${hasPositionBias(stack) ? " + position bias" : ""}`;
   const dots = `q·k = Σ of ${stack.head_dim} products`;
   return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
 }

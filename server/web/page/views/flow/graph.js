@@ -3,7 +3,7 @@
 // A band is one row of the picture: the residual stream runs along its top, what a sublayer computes hangs below.
 // A node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row -1
 // is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of what is added to the stream.
-import { stackAt } from "../../core/model.js";
+import { hasPositionBias, stackAt } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { wordsOf } from "./words.js";
 
@@ -45,7 +45,7 @@ function scoreSteps(stack, window, isCross) {
   return [
     stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale)}`,
     stack.attn_logit_softcap && `cap ${format(stack.attn_logit_softcap)}`,
-    stack.positions.includes("relative") && !isCross && "+ position bias",
+    hasPositionBias(stack) && !isCross && "+ position bias",
     stack.causal && !isCross && "mask: causal",
     window && `window: ${grouped(window)}`,
   ].filter(Boolean);
