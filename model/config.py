@@ -3,7 +3,7 @@
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -13,7 +13,7 @@ NormPlacement = Literal["pre", "post", "sandwich", "output"]
 QkNorm = Literal["head", "full"]
 """An RMSNorm of q and k before rotation: of each head alone (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,9 @@ class RopeConfig:
 
     rope_type: RopeType = "default"
     dims: int | None = None
-    """Leading dimensions of each head that are rotated, or None for all of them (GPT-NeoX and Phi rotate a part)."""
+    """Leading dimensions of each head that are rotated, or None for all of them (GPT-NeoX and Phi rotate a part).
+    Proportional ones are half of them at the head of its first half, and half at the head of its second.
+    """
     theta: float = 10000.0
     max_position: int
     """Positions the checkpoint declares (max_position_embeddings)."""
@@ -103,8 +105,10 @@ class ModelConfig:
     """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
     """The number that is added to every norm's weight in float32, before the product is rounded to the model's dtype: 1
-    for Gemma.
+    for Gemma 2 and 3.
     """
+    norm_rounds_once: bool = False
+    """Whether an RMSNorm without such a number is rounded to the model's dtype after the product too (Gemma 4)."""
     final_norm: bool = True
     embedding_norm: bool = False
     """Whether there is a norm between the embedding and the first block."""
@@ -117,6 +121,24 @@ class ModelConfig:
     adapter's part has it too, and quantised matrices stay as they are.
     """
     qk_norm: QkNorm | None = None
+    v_norm: bool = False
+    """Whether the values of each head go through an RMSNorm too, which has no weight (Gemma 4)."""
+    full_head_dim: int | None = None
+    """The `head_dim` of the layers without a window, if it differs (Gemma 4)."""
+    full_num_kv_heads: int | None = None
+    """The `num_kv_heads` of the layers without a window, if it differs."""
+    keys_are_values: bool = False
+    """Whether the values of the layers without a window are their keys, as they are before norm and rotation."""
+    num_kv_shared_layers: int = 0
+    """The last layers, which have no keys and values of their own: each reads those of an earlier one."""
+    shared_intermediate_size: int | None = None
+    """The `intermediate_size` of these layers, if it differs."""
+    stream_scales: bool = False
+    """Whether the residual stream is multiplied by a number of the checkpoint after each block (Gemma 4)."""
+    per_layer_size: int | None = None
+    """Width of what each layer gets of the tokens themselves, which gates what it adds last (Gemma 4), or None."""
+    per_layer_vocab_size: int = 0
+    """Rows of the table from which that comes."""
     activation: Activation
     gated_mlp: bool = False
     experts: ExpertsConfig | None = None
@@ -194,6 +216,43 @@ class ModelConfig:
         """Return the sliding window of a layer, or None if it sees everything."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
+    def kv_layer(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer reads: itself, or the last one of its kind that has some."""
+        own = range(self.num_layers - self.num_kv_shared_layers)
+        if layer in own:
+            return layer
+        return max(each for each in own if (self.window_of(each) is None) == (self.window_of(layer) is None))
+
+    @property
+    def layers_are_alike(self) -> bool:
+        """Return whether all layers have heads and mlps of the same sizes."""
+        return self.full_head_dim is None and self.full_num_kv_heads is None and self.shared_intermediate_size is None
+
+    def at(self, layer: int) -> "ModelConfig":
+        """Return the configuration with the sizes of heads and mlp that a layer has."""
+        if self.layers_are_alike:
+            return self
+        is_full, is_shared = self.window_of(layer) is None, self.kv_layer(layer) != layer
+        return replace(
+            self,
+            head_dim=(self.full_head_dim if is_full else None) or self.head_dim,
+            num_kv_heads=(self.full_num_kv_heads if is_full else None) or self.num_kv_heads,
+            intermediate_size=(self.shared_intermediate_size if is_shared else None) or self.intermediate_size,
+            full_head_dim=None,
+            full_num_kv_heads=None,
+            shared_intermediate_size=None,
+        )
+
+    @property
+    def largest_head_dim(self) -> int:
+        """Return the `head_dim` of the layers that have the largest."""
+        return max(self.head_dim, self.full_head_dim or 0)
+
+    @property
+    def layers_with_kv(self) -> tuple["ModelConfig", ...]:
+        """Return the configuration of each layer that has keys and values of its own."""
+        return tuple(self.at(layer) for layer in range(self.num_layers - self.num_kv_shared_layers))
+
     def has_experts(self, layer: int) -> bool:
         """Return whether a layer has a mixture of experts in place of one mlp."""
         return self.experts is not None and layer not in self.experts.dense_layers
@@ -214,14 +273,17 @@ class ModelConfig:
         """Return the number of weights that a token of each stack is multiplied by: all matrices, the head's included,
         of experts those of the chosen ones, without norms and biases.
         """
-        attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
-        blocks = self.num_layers * attention * (2 if self.cross_attention else 1)
-        neurons = len(self.dense_layers) * self.intermediate_size
-        if self.experts is not None:
-            mixed = self.num_layers - len(self.dense_layers)
-            neurons += mixed * self.experts.num_chosen * self.experts.intermediate_size
-            blocks += mixed * self.hidden_size * self.experts.num_experts  # routers
-        blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
+        blocks = 0
+        for layer in range(self.num_layers):
+            own, has_kv = self.at(layer), self.kv_layer(layer) == layer
+            attention = 2 * self.hidden_size * (own.num_heads + own.num_kv_heads * has_kv) * own.head_dim
+            neurons = own.intermediate_size
+            if self.experts is not None and self.has_experts(layer):
+                neurons = self.experts.num_chosen * self.experts.intermediate_size
+                blocks += self.hidden_size * self.experts.num_experts  # the router
+            blocks += attention * (2 if self.cross_attention else 1)
+            blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
+        blocks += 3 * self.num_layers * self.hidden_size * (self.per_layer_size or 0)
         head = self.vocab_size * self.hidden_size if self.has_head else 0
         if self.head_transform is not None:
             head += self.hidden_size**2

@@ -52,7 +52,9 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` a layer. The kernel allocates its pages as they are used, or before that by `touch`."""
+    """One `LayerCache` for each layer that has keys and values of its own. The kernel allocates its pages as they are
+    used, or before that by `touch`.
+    """
 
     def __init__(
         self,
@@ -67,10 +69,12 @@ class KVCache:
         """Allocate zeroed blocks. keys_in_rows: the same as in `LayerCache`."""
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.layers = [
-            LayerCache.zeros(config, num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
-            for _ in range(config.num_layers)
+        self._own = [
+            LayerCache.zeros(layer, num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
+            for layer in config.layers_with_kv
         ]
+        self.layers = [self._own[config.kv_layer(layer)] for layer in range(config.num_layers)]
+        """The cache of each layer, which several may share."""
 
     def touch(self) -> None:
         """Allocate memory for all blocks, in the order of their numbers. Another thread may do so while they are in
@@ -78,11 +82,12 @@ class KVCache:
 
         From then on the memory that a server takes stays flat. It ends early if the kernel cannot do that.
         """
-        tensors = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
+        tensors = [tensor for layer in self._own for tensor in (layer.keys, layer.values)]
         pieces = (tensor[i : i + _PIECE] for i in range(0, self.num_blocks, _PIECE) for tensor in tensors)
         all(anonymous_memory.touch(piece) for piece in pieces)
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
         """Return the bytes that one block takes over all layers."""
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+        numbers = sum(2 * layer.num_kv_heads * layer.head_dim for layer in config.layers_with_kv)
+        return numbers * block_size * dtype.itemsize

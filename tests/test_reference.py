@@ -99,7 +99,7 @@ def test_every_point_that_the_model_has_is_given_in_its_shape(folder: Path) -> N
             layers = range(stack_config(config, stack).num_layers) if point.in_block else [None]
             for layer in layers:
                 if why_absent(config, stack, point, layer) is None:
-                    shape = sizes(config, stack, point, length, len(ENCODER_TOKENS))
+                    shape = sizes(config, stack, point, length, len(ENCODER_TOKENS), layer)
                     expected[full_name(config, stack, point.name, layer)] = shape
     assert {name: tuple(value.shape) for name, value in trace.points.items()} == expected
 

@@ -5,7 +5,8 @@ Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weigh
 it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
 layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
 up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the attention's output, where it is normed before it is
-added), and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
+added), stream_scale.weight (the number by which the stream is multiplied after it),
+and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
 """
 
 import re
@@ -45,6 +46,8 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         block = stack.blocks[int(match[1])]
         if match[2] == "attn_post_norm":
             return _of_norm(block.attention.after, kind)
+        if match[2] == "stream_scale":
+            return block.last.stream_scale
         sums = {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
         if block.cross is not None:
             sums["cross_norm"] = block.cross.of_sum

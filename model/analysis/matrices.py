@@ -78,7 +78,10 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
     if short.startswith("mlp.") and own.has_experts(layer):
         raise UnknownMatrix(f"layer {layer} has experts and no {short!r}; layers {own.dense_layers} have it")
-    return _inside(config, own, stack, short, layer)
+    kv_layer = own.kv_layer(layer)
+    if short in ("attn.W_K", "attn.W_V") and kv_layer != layer:
+        raise UnknownMatrix(f"layer {layer} reads the keys and values of layer {kv_layer} and has no {short!r}")
+    return _inside(config, own.at(layer), stack, short, layer)
 
 
 def _is_in_block(short: str) -> bool:

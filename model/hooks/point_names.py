@@ -64,6 +64,8 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         "ln_final": (own.final_norm, "no norm follows its last block"),
         "logits": (own.has_head and stack == stacks(config)[-1], "no head follows its last block"),
     }
+    for of_tokens in ("hook_resid_mid_mlp", "hook_per_layer_input", "ln_per_layer", "hook_per_layer_out"):
+        reasons[of_tokens] = (own.per_layer_size is not None, "its layers get nothing of the tokens themselves")
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
@@ -91,11 +93,13 @@ def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
     return tuple(point for point in POINTS if why_absent(config, stack, point) is None)
 
 
-def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0) -> tuple[int, ...]:
+def sizes(
+    config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0, layer: int | None = None
+) -> tuple[int, ...]:
     """Return the lengths of a point's axes for an input of `length` tokens (of this stack) and `encoder_length` of the
-    encoder.
+    encoder, in a layer, or in the first one.
     """
-    own = stack_config(config, stack)
+    own = stack_config(config, stack).at(layer or 0)
     of_encoder = reads_encoder(point)
     lengths: dict[Axis, int] = {
         "position": encoder_length if of_encoder else length,
@@ -108,6 +112,7 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
         "d_mlp": own.intermediate_size,
         "expert": own.experts.num_experts if own.experts else 0,
         "chosen": own.experts.num_chosen if own.experts else 0,
+        "d_per_layer": own.per_layer_size or 0,
         "d_vocab": own.vocab_size,
         "one": 1,
     }

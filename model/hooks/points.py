@@ -11,7 +11,8 @@ from typing import Literal
 
 Stack = Literal["decoder", "encoder"]
 Axis = Literal[
-    "position", "head", "kv_head", "d_head", "d_model", "d_mlp", "expert", "chosen", "query", "key", "d_vocab", "one"
+    "position", "head", "kv_head", "d_head", "d_model", "d_mlp", "expert", "chosen", "d_per_layer", "query", "key",
+    "d_vocab", "one",
 ]  # fmt: skip
 
 
@@ -68,7 +69,9 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
     return (
         Point(f"{name}.hook_q", _HEADS, f"{x} W_Q + b_Q", "before q/k norm and rotation; not scaled"),
         Point(f"{name}.hook_k", _KV_HEADS, f"{keys} W_K + b_K", f"before q/k norm and rotation{cross}"),
-        Point(f"{name}.hook_v", _KV_HEADS, f"{keys} W_V + b_V", f"never rotated{cross}"),
+        Point(
+            f"{name}.hook_v", _KV_HEADS, f"{keys} W_V + b_V", f"never rotated; after the norm of values, if any{cross}"
+        ),
         Point(f"{name}.hook_rot_q", _HEADS, "rotate(norm(hook_q), position)", turned),
         Point(
             f"{name}.hook_rot_k",
@@ -154,11 +157,20 @@ POINTS: tuple[Point, ...] = (
         "mlp.hook_post W_out + b_out; of experts their weighted sum",
         "what is added to the stream: after a norm of the mlp's output, where there is one, times residual_scale",
     ),
+    Point("hook_resid_mid_mlp", _MODEL, "hook_resid_mid + hook_mlp_out", "of layers that get something of the tokens"),
+    Point(
+        "hook_per_layer_input",
+        ("position", "d_per_layer"),
+        "(norm(hook_embed W_layers / sqrt(d_model)) + W_tokens[token] * sqrt(d_per_layer)) / sqrt(2)",
+        "what the layer gets of the token itself",
+    ),
+    *_norm("ln_per_layer", "(act(hook_resid_mid_mlp W_gate) * hook_per_layer_input) W_out"),
+    Point("hook_per_layer_out", _MODEL, "ln_per_layer.hook_out", "what is added to the stream"),
     Point(
         "hook_resid_post",
         _MODEL,
         "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
-        "in post-norm models after the norm",
+        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, and times a number of the layer",
     ),
     *_norm("ln_final", "hook_resid_post of the last block", in_block=False),
     Point(

@@ -40,17 +40,24 @@ class RmsNorm:
     """RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(
-        self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0, kernels: KernelConfig = AUTO
+        self,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        weight_offset: float = 0.0,
+        rounds_once: bool = False,
+        kernels: KernelConfig = AUTO,
     ) -> None:
         """Keep weight [d], of the model's dtype.
 
         `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
-        product (Gemma). Without an offset the rounding comes before the product, the order in which Llama was trained.
+        product (Gemma), as `rounds_once` asks for without an offset. Otherwise the rounding comes before the product,
+        the order in which Llama was trained.
         Low precisions are normalised in float32, float64 in float64.
         """
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self.rounds_once = weight_offset != 0
+        self.rounds_once = rounds_once or weight_offset != 0
         """Whether rounding comes only after the product with `weight`, which then is float32."""
         self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
         self.native = kernels.why_not_native(weight.dtype, weight.device) is None

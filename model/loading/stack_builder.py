@@ -26,6 +26,7 @@ from model.network.block import Block, Residual, Sublayer
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.per_layer import PerLayer, PerLayerInputs
 from model.network.stack import Stack
 from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 from model.quantized import QuantizedMatrix
@@ -92,6 +93,7 @@ class StackBuilder:
             decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=self._triton_step(embedding, blocks, final_norm, ropes),
+            per_layer=self._per_layer_inputs(),
         )
         left = sorted((*self.weights, *self.quantized))
         assert not left, f"weights that no part took: {left}"
@@ -113,9 +115,7 @@ class StackBuilder:
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""
         config, tokens, weights = self.config, self.tokens, self.weights
-        scale = None
-        if config.embedding_scale != 1:  # rounded to the model's dtype before it is used, as Gemma was trained
-            scale = torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
+        scale = None if config.embedding_scale == 1 else self._factor(config.embedding_scale)
         positions = weights.pop("pos_embed.weight", None)
         if positions is not None:
             positions = positions[config.position_offset :]
@@ -140,16 +140,30 @@ class StackBuilder:
             at_once=embed_at_once(tokens, token_type, positions, norm, self.kernels) if is_plain else None,
         )
 
+    def _factor(self, number: float) -> torch.Tensor:
+        """Return a factor of a table's rows, rounded to the model's dtype before it is used, as Gemma was trained."""
+        return torch.tensor(number, dtype=torch.float64).to(self.tokens.device, self.tokens.dtype)
+
+    def _per_layer_inputs(self) -> PerLayerInputs | None:
+        if self.config.per_layer_size is None:
+            return None
+        return PerLayerInputs(
+            TokenTable(self.weights.pop("per_layer_embed.weight")),
+            self._factor(self.config.per_layer_size**0.5),
+            self._linear("per_layer_project"),
+            self._norm("per_layer_norm"),
+        )
+
     def _ropes(self) -> list[Rope | None]:
         """Return the rotary embedding of each block, or None; blocks that rotate alike share one."""
         dtype, device = self.tokens.dtype, self.tokens.device
-        wanted = [self.config.rope_of(i) for i in range(self.config.num_layers)]
+        layers = range(self.config.num_layers)
+        wanted = [(self.config.rope_of(layer), self.config.at(layer).head_dim) for layer in layers]
         made = {
-            rope: Rope(rope, self.config.head_dim, self.context, dtype, device, self.kernels)
-            for rope in set(wanted)
-            if rope is not None
+            (rope, dim): None if rope is None else Rope(rope, dim, self.context, dtype, device, self.kernels)
+            for rope, dim in set(wanted)
         }
-        return [None if rope is None else made[rope] for rope in wanted]
+        return [made[each] for each in wanted]
 
     def _position_bias(self) -> torch.Tensor | None:
         if self.config.alibi:
@@ -167,8 +181,13 @@ class StackBuilder:
         return LayerNorm(weight, bias, self.config.norm_eps, kernels=self.kernels)
 
     def _rms_norm(self, name: str) -> RmsNorm:
-        weight, offset = self.weights.pop(f"{name}.weight"), self.config.norm_weight_offset
-        return RmsNorm(weight, self.config.norm_eps, weight_offset=offset, kernels=self.kernels)
+        return self._rms_norm_of(self.weights.pop(f"{name}.weight"))
+
+    def _rms_norm_of(self, weight: torch.Tensor) -> RmsNorm:
+        offset, rounds_once = self.config.norm_weight_offset, self.config.norm_rounds_once
+        return RmsNorm(
+            weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
+        )
 
     def _matrix(self, name: str) -> torch.Tensor | QuantizedMatrix:
         return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
@@ -206,12 +225,32 @@ class StackBuilder:
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
         feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
+        scale = self.weights.pop(f"{name}.stream_scale.weight", None)
+        last = None if config.per_layer_size is None else self._per_layer(name, scale)
         sublayers = (
             self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
-            self._residual(feedforward, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+            self._residual(
+                feedforward,
+                "hook_mlp_out",
+                "hook_resid_post" if last is None else "hook_resid_mid_mlp",
+                "ln2",
+                f"{name}.mlp",
+                stream_scale=scale if last is None else None,
+            ),
         )
-        return Block(index, *sublayers, parallel=config.parallel_blocks)
+        return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last)
+
+    def _per_layer(self, name: str, stream_scale: torch.Tensor | None) -> Residual[PerLayer]:
+        gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
+        return Residual(
+            PerLayer(gate, out, self.config.activation, self.batch_invariant),
+            out="hook_per_layer_out",
+            stream="hook_resid_post",
+            norm="ln_per_layer",
+            after=self._norm(f"{name}.per_layer_post_norm"),
+            stream_scale=stream_scale,
+        )
 
     def _mlp(self, name: str) -> Mlp:
         activation = self.config.activation
@@ -245,6 +284,7 @@ class StackBuilder:
         weights: str,
         *,
         has_norm: bool = True,
+        stream_scale: torch.Tensor | None = None,
     ) -> Residual[Sublayer]:
         """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
@@ -266,10 +306,12 @@ class StackBuilder:
             after=after,
             of_sum=of_sum,
             scale=self.config.residual_scale,
+            stream_scale=stream_scale,
         )
 
     def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
-        config, name = self.config, f"layers.{index}"
+        config, name = self.config.at(index), f"layers.{index}"
+        kv_layer = config.kv_layer(index)
         return SelfAttention(
             qkv=self._linear(f"{name}.qkv"),
             heads=self._heads("attn", rule, f"{name}.attn_out"),
@@ -279,7 +321,12 @@ class StackBuilder:
             causal=config.causal,
             window=config.window_of(index),
             q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
-            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
+            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads)
+            if kv_layer == index
+            else None,
+            v_norm=self._rms_norm_of(self.tokens.new_zeros(config.head_dim) + 1) if config.v_norm else None,
+            kv_layer=kv_layer,
+            has_kv=kv_layer == index,
         )
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:

@@ -5,7 +5,7 @@ Axes: T rows that need this layer, d model width.
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,14 +13,16 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.per_layer import PerLayer
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
-Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward | MixedFeedforward)
+Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward | MixedFeedforward | PerLayer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual(Generic[Sublayer]):
-    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional.
+    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional. The sum may
+    be multiplied by a number.
 
     A call returns what is added to x, and `add` adds it.
     Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
@@ -37,6 +39,8 @@ class Residual(Generic[Sublayer]):
     after: Norm | None = None
     of_sum: Norm | None = None
     scale: float = 1.0
+    stream_scale: torch.Tensor | None = None
+    """A number [1] by which the stream after it is multiplied, or None."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what is added to the residual stream: x [T, d] -> [T, d]."""
@@ -52,6 +56,8 @@ class Residual(Generic[Sublayer]):
     def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""
         x = _normed(self.of_sum, self.norm, x + y, layer_hooks)
+        if self.stream_scale is not None:
+            x = x * self.stream_scale
         return x if layer_hooks is None else layer_hooks(self.stream, x)
 
 
@@ -66,8 +72,8 @@ def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHoo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Attention, cross attention if there is one, mlp: one after another, or in parallel on the same residual
-    stream.
+    """Attention, cross attention if there is one, mlp, what tokens let through if the layer gets something of them: one
+    after another, or attention and mlp in parallel on the same residual stream.
     """
 
     index: int
@@ -78,6 +84,7 @@ class Block:
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
     """
+    per_layer: Residual[PerLayer] | None = None
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
@@ -90,7 +97,10 @@ class Block:
         x = self.attention.add(self.attention(x, step, layer_hooks), x, layer_hooks)
         if self.cross is not None:
             x = self.cross.add(self.cross(x, step, layer_hooks), x, layer_hooks)
-        return self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        if self.per_layer is not None:
+            x = self.per_layer.add(self.per_layer(x, step, layer_hooks), x, layer_hooks)
+        return x
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], and what hooks read of them:
@@ -111,7 +121,23 @@ class Block:
         if self.cross is not None:
             cross = self.cross.f
             found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
+        if self.per_layer is not None:
+            found |= {"per_layer_gate": self.per_layer.f.gate, "per_layer_out": self.per_layer.f.out}
         return found
+
+    @property
+    def last(self) -> Residual[Any]:
+        """Return what is added last."""
+        return self.mlp if self.per_layer is None else self.per_layer
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it has keys and values of its own, which no norm has changed, and sublayers that are added
+        up, and no more: the calls that run many blocks at once know nothing else.
+        """
+        attention = self.attention.f
+        is_scaled = self.last.stream_scale is not None or self.per_layer is not None
+        return attention.has_kv and attention.v_norm is None and not is_scaled
 
     @property
     def matrices(self) -> list[Linear]:

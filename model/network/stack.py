@@ -21,6 +21,7 @@ from model.network.block import Block
 from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep
+from model.network.per_layer import PerLayerInputs
 from model.network.sublayers import BlockInputs
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
@@ -43,6 +44,8 @@ class Stack:
     """All blocks of an encoder in one call, for batches that it can run, or None."""
     triton_step: "TritonStep | None" = None
     """All of it by a card's kernels, for batches that it can run, or None."""
+    per_layer: PerLayerInputs | None = None
+    """What computes what each layer gets of the tokens themselves, or None if they get nothing."""
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
         """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
@@ -63,13 +66,17 @@ class Stack:
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
+        of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
+        projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
+        projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
         for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = BlockInputs(batch, cache, tables[rope], adapted)
+            own = None if of_tokens is None else of_tokens[:, block.index]
+            step = BlockInputs(batch, cache, tables[rope], adapted, own, projected)
             x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.write_kv(x, step, layer_hooks)

@@ -84,6 +84,8 @@ class TritonStep:
         """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
         if not isinstance(blocks[0].attention.f.heads.attention, TritonAttention):
             return None
+        if not all(block.is_plain for block in blocks):
+            return None
         if any(block.one_mlp is None for block in blocks):
             return None  # how many rows an expert gets is known to the host too late for a graph
         norms = [norm for block in blocks for norm in _norms(block)]

@@ -13,9 +13,9 @@ from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "gemma2", "gemma3", "phi3", "olmo2",
-    "olmo3", "gpt_neox", "opt", "modernbert",
+    "olmo3", "gpt_neox", "opt", "modernbert", "gemma4",
 )  # fmt: skip
-GEMMAS = ("gemma2", "gemma3")
+GEMMAS = ("gemma2", "gemma3", "gemma4")
 
 
 def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
@@ -30,7 +30,8 @@ def rms_norm(
     """Return x / rms_scale(x) * (weight + offset)."""
     if casts is None:
         return x / rms_scale(x, eps) * (weight + offset)
-    inverse = torch.rsqrt((x.float() ** 2).mean(-1, keepdim=True) + eps)
+    mean = (x.float() ** 2).mean(-1, keepdim=True) + eps
+    inverse = mean**-0.5 if casts == "gemma4" else torch.rsqrt(mean)  # their last bits differ
     if casts == "t5":  # only the mean is rounded
         return weight * (x * inverse)
     if casts in GEMMAS:
@@ -66,7 +67,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
     """Rotate x [S, H, D]: of the first R dimensions, which are rotated, i and i + R/2 are the coordinates of a point
     that rotates by position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
     """
-    dims = rope.dims or x.shape[-1]
+    dims = x.shape[-1] if rope.rope_type == "proportional" else rope.dims or x.shape[-1]
     radians, scaling = turns(rope, dims, max_len, torch.float32 if casts else torch.float64)
     out, half = x.clone(), dims // 2
     for position in range(len(x)):

@@ -35,6 +35,7 @@ class Stack:
         encoder's output).
         """
         x = self.embed(token_ids)
+        self.of_tokens = None if self.config.per_layer_size is None else self.per_layer_inputs(token_ids, x)
         for layer in range(self.config.num_layers):
             x = self.block(layer, x, encoded)
         return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
@@ -102,7 +103,30 @@ class Stack:
             self.keep("hook_resid_mid_cross", x, layer)
         added = factor * self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
         x = self.outside(layer, "ln2", x + self.keep("hook_mlp_out", added, layer))
+        if self.of_tokens is not None:
+            x = x + self.per_layer(layer, self.keep("hook_resid_mid_mlp", x, layer), self.of_tokens[:, layer])
+        if self.config.stream_scales:
+            x = x * self.weight(f"layers.{layer}.stream_scale.weight")
         return self.keep("hook_resid_post", x, layer)
+
+    def per_layer_inputs(self, token_ids: list[int], x: torch.Tensor) -> torch.Tensor:
+        """Return what each layer gets of the tokens and of their vectors x [S, d]: [S, L, P]."""
+        width = self.config.per_layer_size
+        assert width is not None
+        of_vectors = (self.linear("per_layer_project", x) / math.sqrt(x.shape[-1])).reshape(len(x), -1, width)
+        weight = self.weight("per_layer_norm.weight")
+        of_vectors = formulas.rms_norm(of_vectors, weight, self.config.norm_eps, casts=self.casts)
+        of_tokens = torch.stack([self.weight("per_layer_embed.weight")[token] for token in token_ids])
+        return (of_vectors + of_tokens.reshape(of_vectors.shape) * math.sqrt(width)) / math.sqrt(2)
+
+    def per_layer(self, layer: int, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """Return what is added of what the layer gets of the tokens, `given` [S, P]: [S, d]."""
+        self.keep("hook_per_layer_input", given, layer)
+        gate = formulas.activate(self.linear(f"layers.{layer}.per_layer_gate", x), self.config.activation)
+        y = self.linear(f"layers.{layer}.per_layer_out", gate * given)
+        return self.keep(
+            "hook_per_layer_out", self.norm("ln_per_layer", f"layers.{layer}.per_layer_post_norm", y, layer), layer
+        )
 
     # Where the norms of a sublayer f stand: pre x + f(norm(x)), post norm(x + f(x)), sandwich x + norm2(f(norm1(x))),
     # output x + norm(f(x)).
@@ -128,10 +152,15 @@ class Stack:
         return self.norm(point, f"layers.{layer}.{name}", x, layer)
 
     def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        config, length, width = self.config, len(x), self.config.head_dim
-        qkv = self.linear(f"layers.{layer}.qkv", x)
-        sizes = [heads * width for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
-        q, k, v = (part.reshape(length, -1, width) for part in torch.split(qkv, sizes, dim=-1))
+        config, length = self.config.at(layer), len(x)
+        width, kv_layer = config.head_dim, config.kv_layer(layer)
+        qkv = self.linear(f"layers.{layer}.qkv", x).reshape(length, -1, width)
+        q, own = qkv[:, : config.num_heads], qkv[:, config.num_heads :]
+        if kv_layer == layer:
+            k, v = own.chunk(2, 1)
+            v = self.normed_values(v) if config.v_norm else v
+        else:
+            k, v = (self.points[f"{self.name}blocks.{kv_layer}.attn.hook_{part}"] for part in "kv")
         window = config.window_of(layer)
         visible, bias = torch.zeros(length, length, dtype=torch.bool), torch.zeros(config.num_heads, length, length)
         bias = bias.double()
@@ -146,8 +175,11 @@ class Stack:
                     bias[:, query, key] = formulas.alibi(config.num_heads, abs(key - query))
         for name, heads in (("q", q), ("k", k), ("v", v)):
             self.keep(f"attn.hook_{name}", heads, layer)
-        q, k = self.prepared(layer, "q", q), self.prepared(layer, "k", k)
+        q, k = self.prepared(layer, "q", q), self.prepared(kv_layer, "k", k)
         return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out")
+
+    def normed_values(self, v: torch.Tensor) -> torch.Tensor:
+        return formulas.rms_norm(v, torch.ones(v.shape[-1]).double(), self.config.norm_eps, casts=self.casts)
 
     def cross_attention(self, layer: int, x: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
         config, width = self.config, self.config.head_dim
@@ -185,7 +217,7 @@ class Stack:
         out: str,
     ) -> torch.Tensor:
         """Apply scale, cap, bias, mask, softmax, values and output, head by head. -> [queries, d]"""
-        config = self.config
+        config = self.config.at(layer)
         all_dots, scores, patterns, zs, results = [], [], [], [], []
         for head in range(config.num_heads):
             kv_head = head * config.num_kv_heads // config.num_heads

@@ -42,7 +42,8 @@ def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.f
     config = made.config(**{**made.options, **made.special_ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
     model = made.network(config)
-    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+    held = ("final_logits_bias", "layer_scalar")
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(held)]
     for name, parameter in [*model.named_parameters(), *buffers]:
         if "embed_positions" in name and family == "marian":
             continue  # computed, not learned

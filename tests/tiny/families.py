@@ -197,6 +197,16 @@ FAMILIES: dict[str, Family] = {
         norm_centre=0.0,
     ),
     "gemma3": Family("decoder", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {**_GEMMA, **_TWO_ROPES}, norm_centre=0.0),
+    "gemma4": Family(
+        "decoder",
+        hf.Gemma4TextConfig,
+        hf.Gemma4ForCausalLM,
+        {
+            **{**_GROUPED, **_ALTERNATING, "rms_norm_eps": 1e-6, "final_logit_softcapping": 3.0},
+            **{"global_head_dim": 24, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+            **{"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB_SIZE},
+        },
+    ),
     "embedding_gemma": Family(
         "encoder",
         hf.Gemma3TextConfig,

@@ -23,6 +23,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", {"attention_bias": True}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
+    "gemma4": ("gemma4", {}),
+    "gemma4-e2b": (
+        "gemma4",
+        {
+            **{"num_hidden_layers": 6, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2},
+            **{"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_k_eq_v": False},
+            "hidden_size_per_layer_input": 12,
+        },
+    ),
     "embedding_gemma": ("embedding_gemma", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),
     "phi3-long": (

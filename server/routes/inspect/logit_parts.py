@@ -64,7 +64,7 @@ class LogitParts:
         wanted = self._start()
         for layer in range(self.config.num_layers):
             wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
-            wanted += [("hook_mlp_out", layer)]
+            wanted += [(point, layer) for point in self._behind_attention]
             wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
@@ -74,7 +74,7 @@ class LogitParts:
     def num_captured(self, num_queries: int) -> int:
         """Return how many numbers those captures have."""
         config = self.config
-        per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 3
+        per_layer = len(self.parts) * config.num_heads * config.largest_head_dim + 2 * config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     @property
@@ -86,7 +86,7 @@ class LogitParts:
                 module = self._name(_MODULES[part], layer)
                 names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
                 names += [f"{module}.b_O"] if self.config.attention_out_bias else []
-            names.append(self._name("hook_mlp_out", layer))
+            names += [self._name(point, layer) for point in self._behind_attention]
             names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
         return [*names, "bias"]
 
@@ -122,6 +122,11 @@ class LogitParts:
         return [] if norm is None else [norm]
 
     @property
+    def _behind_attention(self) -> list[str]:
+        """Return the points of what a block adds after its attentions, in order."""
+        return ["hook_mlp_out", *(["hook_per_layer_out"] if self.config.per_layer_size is not None else [])]
+
+    @property
     def _sum_norms(self) -> list[str]:
         """Return the norms after the sums of a block, in order; there are none if the model has them elsewhere."""
         if self.config.norm_placement != "post":
@@ -155,12 +160,14 @@ class LogitParts:
                 heads = slice(layer * config.num_heads, (layer + 1) * config.num_heads)
                 z = tensors[self._name(f"{_MODULES[part]}.hook_z", layer)]
                 divisor = self.divisor(tensors, part, layer)
-                columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
+                readout = found["readout"][heads, : z.shape[-1], t]
+                columns += list(head_attributions(z, readout, divisor).T)
                 if config.attention_out_bias:
                     columns.append(found[_BIASES[part]][layer, t] / divisor)
             u = own["direction"] if sums is None else sums[layer, mlp]
             behind = self._behind(tensors, layer, mlp)
-            columns.append(stream_attributions(tensors[self._name("hook_mlp_out", layer)], u[:, t], behind))
+            for point in self._behind_attention:
+                columns.append(stream_attributions(tensors[self._name(point, layer)], u[:, t], behind))
             for i, _ in enumerate(self._sum_norms):
                 columns.append(own["norm_biases"][layer, i, t] / self._behind(tensors, layer, i + 1))
         bias = np.full_like(first, own["bias"][t])

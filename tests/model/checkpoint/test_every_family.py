@@ -128,7 +128,7 @@ def test_the_pattern_times_the_values_is_z(every_stack: list[Identities]) -> Non
     for found in every_stack:
         for layer in found.layers:
             for name in found.attentions:
-                v = value_heads(found.config, found.at(f"{name}.hook_v", layer))
+                v = value_heads(found.config.at(layer), found.at(f"{name}.hook_v", layer))
                 z = torch.einsum("hqk,khd->qhd", found.at(f"{name}.hook_pattern", layer), v)
                 torch.testing.assert_close(z, found.at(f"{name}.hook_z", layer))
 
@@ -139,7 +139,7 @@ def test_scaled_capped_and_biased_dots_are_the_scores(every_stack: list[Identiti
         for layer in found.layers:
             for name in found.attentions:
                 q = found.at(f"{name}.hook_rot_q", layer)
-                k = value_heads(config, found.at(f"{name}.hook_rot_k", layer))
+                k = value_heads(config.at(layer), found.at(f"{name}.hook_rot_k", layer))
                 scores = torch.einsum("qhd,khd->hqk", q, k) * config.attention_scale
                 if (cap := config.attn_logit_softcap) is not None:
                     scores = cap * torch.tanh(scores / cap)
@@ -173,7 +173,8 @@ def test_the_results_of_all_heads_and_the_bias_are_what_attention_adds(every_sta
 
 def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identities]) -> None:
     for found in every_stack:
-        is_post = found.config.norm_placement == "post"
+        config = found.config
+        is_post = config.norm_placement == "post"
         for layer in found.layers:
             x = found.at("hook_resid_pre", layer)
             if layer > 0:
@@ -181,15 +182,18 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
             for added, norm, stream in (
                 ("hook_attn_out", "ln1", "hook_resid_mid"),
                 ("hook_cross_attn_out", "ln_cross", "hook_resid_mid_cross"),
-                ("hook_mlp_out", "ln2", "hook_resid_post"),
+                ("hook_mlp_out", "ln2", "hook_resid_post" if config.per_layer_size is None else "hook_resid_mid_mlp"),
+                ("hook_per_layer_out", "ln_per_layer", "hook_resid_post"),
             ):
                 if not found.has(added, layer):
                     continue
                 x = x + found.at(added, layer)
                 if is_post:  # what stands in the stream is the normed sum
-                    std = x.var(-1, correction=0, keepdim=True).add(found.config.norm_eps).sqrt()
+                    std = x.var(-1, correction=0, keepdim=True).add(config.norm_eps).sqrt()
                     torch.testing.assert_close(std, found.at(f"{norm}.hook_scale", layer))
                     x = found.at(f"{norm}.hook_out", layer)
+                if stream == "hook_resid_post" and config.stream_scales:
+                    x = x * found.weights[f"layers.{layer}.stream_scale.weight"]
                 if found.has(stream, layer):
                     torch.testing.assert_close(x, found.at(stream, layer))
 

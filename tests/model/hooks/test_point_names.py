@@ -41,6 +41,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     config = replace(
         BOTH, norm_placement="sandwich", gated_mlp=True, embedding_norm=True, num_token_types=2, learned_positions=True
     )
+    if "per_layer" in point.name or point.name == "hook_resid_mid_mlp":
+        config = replace(config, per_layer_size=3)
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
     layer = 1 if point.in_block else None

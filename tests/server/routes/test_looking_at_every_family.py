@@ -88,7 +88,7 @@ async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> No
 
 def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, Any]:
     """Return the arrays of /v1/explain by name; masked scores are NaN."""
-    config, kv_head = own.config, head * own.config.num_kv_heads // own.config.num_heads
+    config, kv_head = own.config, head * own.config.at(layer).num_kv_heads // own.config.num_heads
     module, output = ("cross_attn", "cross_out") if own.part == "cross" else ("attn", "attn_out")
     points = {name: own.point(f"{module}.hook_{name}", layer).numpy() for name in POINTS}
     q, k, v = points["rot_q"][query, head], points["rot_k"][:, kv_head], points["v"][:, kv_head]

@@ -87,10 +87,18 @@ function sumsOf(stack, strips) {
         ["cross", of("hook_cross_attn_out")],
       ],
     ],
-    hook_resid_post: stack.parallel_blocks
-      ? ["x + attention + mlp", [["x", before], attention, mlp]]
-      : ["x + mlp", [["x", before], mlp]],
+    hook_resid_mid_mlp: ["x + mlp", [["x", before], mlp]],
+    hook_resid_post: lastSum(stack, before, attention, mlp, of),
   };
+}
+
+/** What the block's last sum adds. */
+function lastSum(stack, before, attention, mlp, of) {
+  if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
+  const times = stack.stream_scales ? ", times the layer's number" : "";
+  const middle = of("hook_resid_mid_mlp");
+  if (middle) return [`x + let through${times}`, [["x", middle], ["let through", of("hook_per_layer_out")]]];
+  return [`x + mlp${times}`, [["x", before], mlp]];
 }
 
 const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {

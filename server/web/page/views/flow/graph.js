@@ -216,6 +216,31 @@ function mlpBand(stack, points, { start, end, isParallel }) {
   };
 }
 
+/** The band of what a layer gets of the tokens themselves, which gates what it adds last. */
+function perLayerBand(stack, { start, end }) {
+  const node = nodesOfStack(stack);
+  const act = stack.activation.replace("_tanh", "");
+  const [given, out] = ["hook_per_layer_input", "hook_per_layer_out"];
+  return {
+    title: "Of the tokens themselves: each lets through a part of its stream",
+    nodes: [
+      { ...start, column: 0 },
+      node(given, 1, 0, ["of W_E[token] and of a table of this layer"]),
+      node(out, 2, 0, [`(${act}(x · W_gate) × given) · W_out`, `then ${NORMS[stack.norm]}`]),
+      { ...end, column: 3 },
+    ],
+    wires: [
+      [start.id, out, "ink"],
+      [given, out, "ink"],
+    ],
+    adds: [out],
+    columns: 4,
+    rows: 1,
+    start: start.id,
+    end: end.id,
+  };
+}
+
 /** The bands of one block. encoderOutput: a node, for the cross attention of a decoder that has one; else null. */
 export function blockBands(whole, points, layer, encoderOutput) {
   const stack = stackAt(whole, layer);
@@ -235,12 +260,16 @@ export function blockBands(whole, points, layer, encoderOutput) {
   }
   const mid = stream("hook_resid_mid", "x + attention", then);
   const midCross = stream("hook_resid_mid_cross", "x + cross", then);
-  const post = stream("hook_resid_post", "x + mlp", then);
+  const isLast = !points.has("hook_per_layer_out");
+  const times = stack.stream_scales && "× the layer's number";
+  const midMlp = stream("hook_resid_mid_mlp", "x + mlp");
+  const post = stream("hook_resid_post", isLast ? "x + mlp" : "x + let through", then, times);
   const across = encoderOutput && attentionBand(stack, points, null, { encoderOutput, start: mid, end: midCross });
   return [
     attentionBand(stack, points, window, { ...itself, start: pre, end: mid }),
     ...(across ? [across] : []),
-    mlpBand(stack, points, { start: across ? midCross : mid, end: post, isParallel: false }),
+    mlpBand(stack, points, { start: across ? midCross : mid, end: isLast ? post : midMlp, isParallel: false }),
+    ...(isLast ? [] : [perLayerBand(stack, { start: midMlp, end: post })]),
   ];
 }
 
