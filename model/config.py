@@ -59,8 +59,8 @@ class PositionBiasConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsConfig:
-    """A mixture of experts in place of the mlp: a router chooses some of many for each token (Shazeer et al. 2017,
-    arXiv:1701.06538).
+    """A mixture of experts in place of the mlp, or beside it: a router chooses some of many for each token (Shazeer et
+    al. 2017, arXiv:1701.06538).
     """
 
     num_experts: int
@@ -72,6 +72,10 @@ class ExpertsConfig:
     """Whether the weights of the chosen experts are divided by their sum."""
     dense_layers: tuple[int, ...] = ()
     """The layers that have one mlp, of the network's `intermediate_size`, instead."""
+    beside_mlp: bool = False
+    """Whether the other layers have such an mlp too, beside their experts, each with norms of its own (Gemma 4). The
+    router then has a norm, and what an expert adds a factor.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,13 +258,15 @@ class ModelConfig:
         return tuple(self.at(layer) for layer in range(self.num_layers - self.num_kv_shared_layers))
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether a layer has a mixture of experts in place of one mlp."""
+        """Return whether a layer has a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
         """Return the layers that have one mlp."""
-        return tuple(range(self.num_layers)) if self.experts is None else self.experts.dense_layers
+        if self.experts is None or self.experts.beside_mlp:
+            return tuple(range(self.num_layers))
+        return self.experts.dense_layers
 
     def rope_of(self, layer: int) -> RopeConfig | None:
         """Return the rotary embedding of a layer, or None if it has none."""
@@ -277,9 +283,9 @@ class ModelConfig:
         for layer in range(self.num_layers):
             own, has_kv = self.at(layer), self.kv_layer(layer) == layer
             attention = 2 * self.hidden_size * (own.num_heads + own.num_kv_heads * has_kv) * own.head_dim
-            neurons = own.intermediate_size
+            neurons = own.intermediate_size if layer in self.dense_layers else 0
             if self.experts is not None and self.has_experts(layer):
-                neurons = self.experts.num_chosen * self.experts.intermediate_size
+                neurons += self.experts.num_chosen * self.experts.intermediate_size
                 blocks += self.hidden_size * self.experts.num_experts  # the router
             blocks += attention * (2 if self.cross_attention else 1)
             blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons

@@ -44,9 +44,9 @@ BOUNDS = {
 }
 ROWS = (
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "gemma2", "gemma3", "gemma4",
-    "gemma4-e2b", "phi3", "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt", "opt-post", "bert",
-    "roberta", "distilbert", "mpnet", "modernbert", "embedding_gemma", "jina_bert", "jina_embeddings_v3", "t5",
-    "t5-gated-untied", "bart", "marian",
+    "gemma4-e2b", "gemma4-experts", "phi3", "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt",
+    "opt-post", "bert", "roberta", "distilbert", "mpnet", "modernbert", "embedding_gemma", "jina_bert",
+    "jina_embeddings_v3", "t5", "t5-gated-untied", "bart", "marian",
 )  # fmt: skip
 """Names of tests.tiny.VARIANTS that are measured."""
 

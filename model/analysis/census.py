@@ -21,7 +21,7 @@ MATRICES = (
     "cross query", "cross key", "cross value",
     "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
 )  # fmt: skip
-VECTORS = ("positions", "token types", "position bias", "norms", "stream scales", "biases")
+VECTORS = ("positions", "token types", "position bias", "norms", "scales", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
 
@@ -41,7 +41,8 @@ _WHOLE = {
     "pos_embed": "positions",
     "token_type_embed": "token types",
     "position_bias": "position bias",
-    "stream_scale": "stream scales",
+    "stream_scale": "scales",
+    "expert_scales": "scales",
 }
 """The component of weights that are one component as a whole, by their name without stack and layer."""
 

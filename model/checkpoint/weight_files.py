@@ -120,7 +120,9 @@ class WeightFiles:
 
     def num_bytes(self, name: str) -> int:
         """Return the bytes of a weight as it is stored in the files."""
-        return sum(self._entries[self._find(source)].num_bytes for source in self.weights[name].sources)
+        weight = self.weights[name]
+        stored = sum(self._entries[self._find(source)].num_bytes for source in weight.sources)
+        return stored // weight.sources[0].shape[0] if weight.arrange == "of an expert" else stored
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return one weight, contiguous."""
@@ -260,6 +262,8 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
         return tensor.T
     if weight.arrange == "flatten":
         return tensor.flatten()
+    if weight.arrange == "of an expert":
+        return tensor[weight.expert]
     if weight.arrange == "heads first":
         by_head = tensor.view(weight.num_heads, 3, -1, *tensor.shape[1:])  # [H, q | k | v, D, ...]
         return by_head.transpose(0, 1).flatten(0, 2)

@@ -5,7 +5,8 @@ Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower th
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
 of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
 cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
-`experts.{e}.` gate_up, down; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate,
+`experts.{e}.` gate_up, down; beside an mlp also router_norm, expert_scales, dense_post_norm, experts_norm and
+experts_post_norm; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate,
 per_layer_out and per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_project` and
 `per_layer_norm`; stream_scale, a number; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
 `head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
@@ -37,6 +38,8 @@ class MappedWeight:
     arrange: Arrange = "as it is"
     num_heads: int = 0
     """The number of heads of rows stored head by head."""
+    expert: int = 0
+    """The expert whose part of a tensor of all experts it is."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,7 +51,7 @@ class MappedWeight:
 def _arranged(shape: tuple[int, ...], arrange: Arrange) -> tuple[int, ...]:
     if arrange == "transpose":
         return shape[::-1]
-    return shape[1:] if arrange == "flatten" else shape
+    return shape[1:] if arrange in ("flatten", "of an expert") else shape
 
 
 def table_of(config: ModelConfig) -> WeightMap:
@@ -73,7 +76,7 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
             Source(tuple(map(named, names.split("|"))), tuple(lengths[length] for length in shape.split()))
             for names, shape in zip(row.sources, row.shapes, strict=True)
         )
-        return MappedWeight(prefix + named(row.name), tuple(sources), row.arrange, config.num_heads)
+        return MappedWeight(prefix + named(row.name), tuple(sources), row.arrange, config.num_heads, expert)
 
     rows = [row for row in rows if row.when(config)]
     layered = ["{i}" in row.name for row in rows]
@@ -112,5 +115,6 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "per_layer": config.per_layer_size or 0,
         "all_per_layer": config.num_layers * (config.per_layer_size or 0),
         "per_layer_vocab": config.per_layer_vocab_size,
+        "2expert_ff": 2 * config.experts.intermediate_size if config.experts else 0,
         "expert_ff": config.experts.intermediate_size if config.experts else 0,
     }

@@ -49,6 +49,9 @@ def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
     return prefix + point
 
 
+_NOT_BOTH = "no layer of it has an mlp and experts"
+
+
 def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | None = None) -> str | None:
     """Return why this stack (or this layer, if one is given) does not have the point, or None if it does."""
     own, name = stack_config(config, stack), point.name
@@ -74,6 +77,8 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         reasons["mlp.hook_pre_linear"] = (False, "its mlp is not gated")
     for point_of_many in ("mlp.hook_router_logits", "mlp.hook_expert_weights", "mlp.hook_expert_indices"):
         reasons[point_of_many] = (is_mixed, f"{here} has no experts")
+    for of_both in ("mlp.hook_dense_out", "mlp.hook_experts_out"):
+        reasons[of_both] = (is_dense and is_mixed and own.experts is not None and own.experts.beside_mlp, _NOT_BOTH)
     for cross in ("ln_cross", "cross_attn", "hook_cross_attn_out", "hook_resid_mid_cross"):
         reasons[cross] = (own.cross_attention, "it has no cross attention")
     is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
@@ -83,9 +88,9 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
 def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
     """Return whether a layer, or any layer if it is None, has one mlp, and whether it has experts."""
     if layer is not None:
-        return not config.has_experts(layer), config.has_experts(layer)
-    num_dense = len(config.dense_layers)
-    return num_dense > 0, num_dense < config.num_layers
+        return layer in config.dense_layers, config.has_experts(layer)
+    layers = range(config.num_layers)
+    return bool(config.dense_layers), any(map(config.has_experts, layers))
 
 
 def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:

@@ -150,6 +150,13 @@ POINTS: tuple[Point, ...] = (
         "largest first; what they make of n, weighted, is summed",
         changeable=False,
     ),
+    Point("mlp.hook_dense_out", _MODEL, "norm(mlp.hook_post W_out)", "of a layer with an mlp and experts"),
+    Point(
+        "mlp.hook_experts_out",
+        _MODEL,
+        "norm(what the experts make of the normed stream, weighted and summed)",
+        "of a layer with an mlp and experts: both are summed",
+    ),
     *_norm("ln2_post", "the mlp's output (Gemma 2 and 3)"),
     Point(
         "hook_mlp_out",

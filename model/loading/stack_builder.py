@@ -4,76 +4,34 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from model.config import Activation, ModelConfig
-from model.kernels.choice import KernelConfig
-from model.kernels.int8_rows import Quantization
-from model.kernels.products import DOT
 from model.layers.attention import AttentionRule
-from model.layers.attention_choice import attention_for
-from model.layers.experts import Experts
 from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import LayerNorm, Norm, RmsNorm
+from model.layers.norm import Norm
 from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
-from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
+from model.loading.layer_builder import LayerBuilder
 from model.network.block import Block, Residual, Sublayer
+from model.network.dense_and_experts import DenseAndExperts
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
-from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.fused_encoder import EncodeStep
 from model.network.per_layer import PerLayer, PerLayerInputs
 from model.network.stack import Stack
-from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
-from model.quantized import QuantizedMatrix
-from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
-from model.sharding.shares import Share, Shares
+from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
+from model.sharding.parts import NormOfAllHeads, SplitHeads
+from model.sharding.shares import Share
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
     from model.network.triton_step import TritonStep
 
 
-class StackBuilder:
-    """Takes the weights of one stack out of a dict, so that originals are freed as they are packed."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: dict[str, torch.Tensor],
-        tokens: TokenTable,
-        context: int,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-        quantize: Quantization = "none",
-        shares: Shares | None = None,
-        quantized: dict[str, QuantizedMatrix] | None = None,
-    ) -> None:
-        """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
-        longest sequence that will be run.
-
-        `kernels`: what computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone;
-        `quantize`: the blocks' matrices; `shares`: of the stack whose part `config` and `weights` are, if several ranks
-        hold one together; `quantized`: matrices that are stored so, which `weights` lack.
-        """
-        self.config = config
-        self.shares = shares
-        self.weights, self.quantized = weights, quantized or {}
-        self.tokens = tokens
-        self.context = context
-        self.kernels = kernels
-        self.batch_invariant = batch_invariant
-        self.quantize: Quantization = quantize
-        why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
-        self.is_whole = shares is None and not self.quantized and why_not is None
-        """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
-        if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
-            self.attention = TextAttention()
+class StackBuilder(LayerBuilder):
+    """Builds the stack of the weights that it takes."""
 
     def stack(self) -> Stack:
         """Build the stack. Raises KeyError when a weight is missing; none may be left over."""
@@ -140,10 +98,6 @@ class StackBuilder:
             at_once=embed_at_once(tokens, token_type, positions, norm, self.kernels) if is_plain else None,
         )
 
-    def _factor(self, number: float) -> torch.Tensor:
-        """Return a factor of a table's rows, rounded to the model's dtype before it is used, as Gemma was trained."""
-        return torch.tensor(number, dtype=torch.float64).to(self.tokens.device, self.tokens.dtype)
-
     def _per_layer_inputs(self) -> PerLayerInputs | None:
         if self.config.per_layer_size is None:
             return None
@@ -174,42 +128,6 @@ class StackBuilder:
             return None
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
 
-    def _norm(self, name: str) -> Norm:
-        if self.config.norm == "rmsnorm":
-            return self._rms_norm(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
-        return LayerNorm(weight, bias, self.config.norm_eps, kernels=self.kernels)
-
-    def _rms_norm(self, name: str) -> RmsNorm:
-        return self._rms_norm_of(self.weights.pop(f"{name}.weight"))
-
-    def _rms_norm_of(self, weight: torch.Tensor) -> RmsNorm:
-        offset, rounds_once = self.config.norm_weight_offset, self.config.norm_rounds_once
-        return RmsNorm(
-            weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
-        )
-
-    def _matrix(self, name: str) -> torch.Tensor | QuantizedMatrix:
-        return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
-
-    def _linear(self, name: str, activation: Activation | None = None) -> Linear:
-        return Linear(
-            self._matrix(f"{name}.weight"),
-            self.weights.pop(f"{name}.bias", None),
-            kernels=self.kernels,
-            batch_invariant=self.batch_invariant,
-            quantize=self.quantize,
-            activation=activation,
-            keep_dtype=self.is_whole,
-        )
-
-    def _added(self, name: str) -> Linear:
-        """Return a matrix whose product is added to the residual stream."""
-        if self.shares is None:
-            return self._linear(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
-        return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
-
     def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
         if self.shares is None:
             return AttentionHeads(name, self.attention, rule, self._added(out))
@@ -224,22 +142,29 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
         scale = self.weights.pop(f"{name}.stream_scale.weight", None)
         last = None if config.per_layer_size is None else self._per_layer(name, scale)
         sublayers = (
             self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
-            self._residual(
-                feedforward,
-                "hook_mlp_out",
-                "hook_resid_post" if last is None else "hook_resid_mid_mlp",
-                "ln2",
-                f"{name}.mlp",
-                stream_scale=scale if last is None else None,
+            self._feedforward(
+                index, "hook_resid_post" if last is None else "hook_resid_mid_mlp", scale if last is None else None
             ),
         )
         return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last)
+
+    def _feedforward(self, index: int, stream: str, stream_scale: torch.Tensor | None) -> Residual[Any]:
+        config, name = self.config, f"layers.{index}"
+        out, mlp = "hook_mlp_out", f"{name}.mlp"
+        if config.experts is None or not config.has_experts(index):
+            return self._residual(Feedforward(self._mlp(name)), out, stream, "ln2", mlp, stream_scale=stream_scale)
+        experts = self._experts(name)
+        if not config.experts.beside_mlp:
+            return self._residual(experts, out, stream, "ln2", mlp, stream_scale=stream_scale)
+        norms = [self._norm(f"{name}.{each}_norm") for each in ("mlp", "dense_post", "experts", "experts_post")]
+        both = DenseAndExperts(Feedforward(self._mlp(name)), experts, *norms)
+        after = self._norm(f"{mlp}_post_norm")
+        return Residual(both, out=out, stream=stream, norm="ln2_post", after=after, stream_scale=stream_scale)
 
     def _per_layer(self, name: str, stream_scale: torch.Tensor | None) -> Residual[PerLayer]:
         gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
@@ -251,29 +176,6 @@ class StackBuilder:
             after=self._norm(f"{name}.per_layer_post_norm"),
             stream_scale=stream_scale,
         )
-
-    def _mlp(self, name: str) -> Mlp:
-        activation = self.config.activation
-        if not self.config.gated_mlp:
-            return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
-        up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
-        return Mlp(up, down, activation, batch_invariant=self.batch_invariant)
-
-    def _experts(self, name: str) -> MixedFeedforward:
-        assert self.config.experts is not None
-        experts = [self._mlp(f"{name}.experts.{e}") for e in range(self.config.experts.num_experts)]
-        # One product of so few numbers decides where a row goes: it is not quantised.
-        router = Linear(
-            self.weights.pop(f"{name}.router.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
-        )
-        mixture = Experts(
-            router,
-            experts,
-            num_chosen=self.config.experts.num_chosen,
-            normalized=self.config.experts.normalized,
-            softmax=self.attention.softmax,
-        )
-        return MixedFeedforward(mixture)
 
     def _residual(
         self,

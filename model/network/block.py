@@ -13,10 +13,12 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.dense_and_experts import DenseAndExperts
 from model.network.per_layer import PerLayer
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
-Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | Feedforward | MixedFeedforward | PerLayer)
+AnyFeedforward = Feedforward | MixedFeedforward | DenseAndExperts
+Sublayer = TypeVar("Sublayer", bound=SelfAttention | CrossAttention | AnyFeedforward | PerLayer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,7 @@ class Block:
     index: int
     attention: Residual[SelfAttention]
     cross: Residual[CrossAttention] | None
-    mlp: Residual[Feedforward | MixedFeedforward]
+    mlp: Residual[AnyFeedforward]
     parallel: bool
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
@@ -142,13 +144,14 @@ class Block:
     @property
     def matrices(self) -> list[Linear]:
         """Return all its matrices, those of experts too."""
-        mlp = self.mlp.f
+        mlp = self.mlp.f.experts if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
         return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
 
     @property
     def one_mlp(self) -> Mlp | None:
-        """Return its mlp, or None if it has experts."""
-        return self.mlp.f.mlp if isinstance(self.mlp.f, Feedforward) else None
+        """Return its mlp, or None if it has experts alone."""
+        mlp = self.mlp.f.dense if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
+        return mlp.mlp if isinstance(mlp, Feedforward) else None
 
     @property
     def cross_attention(self) -> CrossAttention:

@@ -279,7 +279,11 @@ class MixedFeedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what the experts add: x [T, d] -> [T, d]."""
-        logits = self.experts.router(x)  # [T, E]
+        return self.of(x, x, layer_hooks)
+
+    def of(self, x: torch.Tensor, routed: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return what the experts make of x [T, d] that the router chooses for `routed` [T, d]: [T, d]."""
+        logits = self.experts.route(routed)  # [T, E]
         if layer_hooks is not None:
             logits = layer_hooks("mlp.hook_router_logits", logits)
         probabilities = self.experts.probabilities(logits)

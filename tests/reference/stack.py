@@ -101,7 +101,7 @@ class Stack:
             added = factor * self.cross_attention(layer, self.before(layer, "ln_cross", x), encoded)
             x = self.outside(layer, "ln_cross", x + self.keep("hook_cross_attn_out", added, layer))
             self.keep("hook_resid_mid_cross", x, layer)
-        added = factor * self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
+        added = factor * self.after(layer, "ln2", self.feedforward(layer, x))
         x = self.outside(layer, "ln2", x + self.keep("hook_mlp_out", added, layer))
         if self.of_tokens is not None:
             x = x + self.per_layer(layer, self.keep("hook_resid_mid_mlp", x, layer), self.of_tokens[:, layer])
@@ -242,9 +242,29 @@ class Stack:
         self.keep(f"{point}.hook_result", torch.stack(results, 1), layer)
         return self.linear(out, torch.stack(zs, 1).flatten(1))
 
+    def feedforward(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        config, name = self.config, f"layers.{layer}"
+        normed = self.before(layer, "ln2", x)
+        if config.experts is None or not config.experts.beside_mlp:
+            return self.mlp(layer, normed)
+
+        def inner(name: str, y: torch.Tensor) -> torch.Tensor:
+            return formulas.rms_norm(y, self.weight(f"{name}.weight"), config.norm_eps, casts=self.casts)
+
+        # The router's norm has its weight apart, and is scaled.
+        routed = formulas.rms_norm(x, torch.ones_like(x[0]), config.norm_eps, casts=self.casts)
+        routed = routed * self.weight(f"{name}.router_norm.weight") / math.sqrt(x.shape[-1])
+        dense = self.keep("mlp.hook_dense_out", inner(f"{name}.dense_post_norm", self.one_mlp(layer, normed)), layer)
+        experts = self.mixture(layer, inner(f"{name}.experts_norm", x), config.experts, routed)
+        experts = self.keep("mlp.hook_experts_out", inner(f"{name}.experts_post_norm", experts), layer)
+        return dense + experts
+
     def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if self.config.experts is not None and layer not in self.config.experts.dense_layers:
-            return self.mixture(layer, x, self.config.experts)
+            return self.mixture(layer, x, self.config.experts, x)
+        return self.one_mlp(layer, x)
+
+    def one_mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if not self.config.gated_mlp:
             before = self.keep("mlp.hook_pre", self.linear(f"layers.{layer}.up", x), layer)
             hidden = formulas.activate(before, self.config.activation)
@@ -255,9 +275,11 @@ class Stack:
             hidden = formulas.activate(gate, self.config.activation) * up
         return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
 
-    def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig) -> torch.Tensor:
-        """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538)."""
-        logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", x), layer)
+    def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig, routed: torch.Tensor) -> torch.Tensor:
+        """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538); the router
+        reads `routed` [S, d].
+        """
+        logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", routed), layer)
         weights = self.keep("mlp.hook_expert_weights", formulas.softmax(logits, self.casts), layer)
         chosen, out = [], torch.zeros_like(x)
         for token, own in enumerate(weights.float() if self.casts else weights):
@@ -266,7 +288,8 @@ class Stack:
             for expert, share in zip(best, shares.double(), strict=True):
                 gate, up = self.linear(f"layers.{layer}.experts.{expert}.gate_up", x[token]).chunk(2)
                 hidden = formulas.activate(gate, self.config.activation) * up
-                out[token] += share * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
+                factor = self.weight(f"layers.{layer}.expert_scales.weight")[expert] if experts.beside_mlp else 1.0
+                out[token] += share * factor * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
             chosen.append(best)
         self.keep("mlp.hook_expert_indices", torch.tensor(chosen, dtype=torch.float64), layer)
         return out

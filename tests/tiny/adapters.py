@@ -16,8 +16,9 @@ def make_adapter(folder: Path, path: Path, seed: int, **options: Any) -> Any:
     network = theirs(folder, torch.float32)
     linears = [name for name, each in network.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
     targets = [name for name in linears if any(part.isdigit() for part in name.split("."))]
-    if hasattr(network.config, "num_experts"):  # peft would take the names of a layer's one mlp for those of experts
-        targets = [name for name in targets if ".mlp." not in name]
+    if getattr(network.config, "num_experts", None):
+        # peft would take the names of a layer's one mlp for those of experts
+        targets = [name for name in targets if ".mlp." not in name and ".router." not in name]
     config = peft.LoraConfig(target_modules=targets, **{"r": 3, "lora_alpha": 5, **options})
     adapted = peft.get_peft_model(network, config).eval()
     for name, parameter in adapted.named_parameters():

@@ -32,6 +32,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "hidden_size_per_layer_input": 12,
         },
     ),
+    "gemma4-experts": (
+        "gemma4",
+        {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 36},
+    ),
     "embedding_gemma": ("embedding_gemma", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),
     "phi3-long": (

@@ -1,7 +1,7 @@
 """Reads the text networks of Gemma 4: norms of values too, layers without a window that have other heads, layers that
 read the keys and values of earlier ones, and a number by which the residual stream is multiplied after each block. Of
-the smaller ones (E2B, E4B) each layer also gets something of the tokens themselves. Google 2026, "Gemma 4 model card"
-and the code of transformers.
+the smaller ones (E2B, E4B) each layer also gets something of the tokens themselves; the one with experts (26B A4B) has
+them beside its mlps. Google 2026, "Gemma 4 model card", and the code of transformers.
 
 Of a Gemma 4 with images and sounds only the text network is read.
 """
@@ -14,9 +14,10 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_common
+from model.checkpoint.families.qwen3_moe import expert_counts
 from model.checkpoint.families.rotary import rope_of
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias
-from model.config import ModelConfig, RopeConfig
+from model.config import ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
 _ATTENTION = f"{_LAYER}.self_attn"
@@ -38,11 +39,35 @@ def _has_per_layer(config: ModelConfig) -> bool:
     return config.per_layer_size is not None
 
 
+def _has_experts(config: ModelConfig) -> bool:
+    return config.experts is not None
+
+
 def _qkv(parts: str) -> tuple[WeightRow, ...]:
     names = tuple(f"{_ATTENTION}.{part}_proj" for part in parts)
     return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d")[: len(parts)], bias=qkv_bias)
 
 
+_EXPERTS: tuple[WeightRow, ...] = (
+    *norm("layers.{i}.dense_post_norm", f"{_LAYER}.post_feedforward_layernorm_1"),
+    WeightRow("layers.{i}.router_norm.weight", (f"{_LAYER}.router.scale",), ("d",)),
+    *linear("layers.{i}.router", f"{_LAYER}.router.proj", "experts d"),
+    WeightRow("layers.{i}.expert_scales.weight", (f"{_LAYER}.router.per_expert_scale",), ("experts",)),
+    *norm("layers.{i}.experts_norm", f"{_LAYER}.pre_feedforward_layernorm_2"),
+    WeightRow(
+        "layers.{i}.experts.{e}.gate_up.weight",
+        (f"{_LAYER}.experts.gate_up_proj",),
+        ("experts 2expert_ff d",),
+        arrange="of an expert",
+    ),
+    WeightRow(
+        "layers.{i}.experts.{e}.down.weight",
+        (f"{_LAYER}.experts.down_proj",),
+        ("experts d expert_ff",),
+        arrange="of an expert",
+    ),
+    *norm("layers.{i}.experts_post_norm", f"{_LAYER}.post_feedforward_layernorm_2"),
+)
 _TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
@@ -64,6 +89,7 @@ _TABLE = WeightMap(
         *norm("layers.{i}.attn_post_norm", f"{_LAYER}.post_attention_layernorm"),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.pre_feedforward_layernorm"),
         *MLP_ROWS,
+        *(replace(row, when=_has_experts) for row in _EXPERTS),
         *norm("layers.{i}.mlp_post_norm", f"{_LAYER}.post_feedforward_layernorm"),
         *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when=_has_per_layer),
         *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when=_has_per_layer),
@@ -94,7 +120,6 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     hf = Fields({**_SIZES, **text}, hf.file)
     if hf.values.get("use_bidirectional_attention") not in (None, "vision"):
         raise hf.refuse("use_bidirectional_attention", "only null and 'vision', for images alone, are supported")
-    hf.only("enable_moe_block", False)
     heads, num_layers = grouped_heads(hf, num_kv_heads=4, head_dim=256), hf.size("num_hidden_layers")
     # transformers leaves the last layer no window, whatever the file says.
     windows = (*hf.windows([(i + 1) % 6 > 0 for i in range(num_layers)], 512)[:-1], None)
@@ -126,11 +151,23 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         "keys_are_values": hf.flag("attention_k_eq_v", False),
         "num_kv_shared_layers": num_shared,
         "shared_intermediate_size": 2 * hf.size("intermediate_size") if is_wide else None,
+        "experts": _experts(hf) if hf.flag("enable_moe_block", False) else None,
         "stream_scales": True,
         "per_layer_size": per_layer and hf.size("hidden_size_per_layer_input", 256),
         "per_layer_vocab_size": hf.size("vocab_size_per_layer_input", 262_144) if per_layer else 0,
     }
     return ModelConfig(**common, **{**read_common(hf, heads), **options})
+
+
+def _experts(hf: Fields) -> ExpertsConfig:
+    num_experts, num_chosen = expert_counts(hf, "num_experts", "top_k_experts")
+    return ExpertsConfig(
+        num_experts=num_experts,
+        num_chosen=num_chosen,
+        intermediate_size=hf.size("moe_intermediate_size"),
+        normalized=True,
+        beside_mlp=True,
+    )
 
 
 def _rope(ropes: Fields, layers: str, usual: dict[str, Any], head_dim: int, max_model_len: int) -> RopeConfig:

@@ -56,12 +56,8 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_experts(hf: Fields) -> ExpertsConfig:
     name = "num_experts" if hf.values.get("num_experts") else "num_local_experts"  # the spelling of transformers 5
-    num_layers, num_experts = hf.size("num_hidden_layers"), hf.size(name, 128)
-    if num_experts * num_layers > _MOST_EXPERTS:
-        raise hf.refuse(name, f"at most {_MOST_EXPERTS} in all {num_layers} layers are accepted")
-    num_chosen, step = hf.size("num_experts_per_tok", 8), hf.size("decoder_sparse_step", 1)
-    if num_chosen > num_experts:
-        raise hf.refuse("num_experts_per_tok", f"at most {name} ({num_experts}) is accepted")
+    num_experts, num_chosen = expert_counts(hf, name, "num_experts_per_tok", (128, 8))
+    num_layers, step = hf.size("num_hidden_layers"), hf.size("decoder_sparse_step", 1)
     dense = frozenset(hf.ids("mlp_only_layers"))
     return ExpertsConfig(
         num_experts=num_experts,
@@ -70,6 +66,22 @@ def _read_experts(hf: Fields) -> ExpertsConfig:
         normalized=hf.flag("norm_topk_prob", False),
         dense_layers=tuple(layer for layer in range(num_layers) if layer in dense or (layer + 1) % step),
     )
+
+
+def expert_counts(
+    hf: Fields, count: str, chosen: str, usual: tuple[int | None, int | None] = (None, None)
+) -> tuple[int, int]:
+    """Read how many experts a layer has, and how many a token goes through, from the fields `count` and `chosen`.
+
+    Raises ModelLoadError where all layers together have more than would fit, or more are chosen than there are.
+    """
+    num_layers, num_experts = hf.size("num_hidden_layers"), hf.size(count, usual[0])
+    if num_experts * num_layers > _MOST_EXPERTS:
+        raise hf.refuse(count, f"at most {_MOST_EXPERTS} in all {num_layers} layers are accepted")
+    num_chosen = hf.size(chosen, usual[1])
+    if num_chosen > num_experts:
+        raise hf.refuse(chosen, f"at most {count} ({num_experts}) is accepted")
+    return num_experts, num_chosen
 
 
 QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), ("qwen3_moe",), _read, _TABLE)

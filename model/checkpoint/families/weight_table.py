@@ -11,9 +11,9 @@ from typing import Literal
 
 from model.config import ModelConfig
 
-Arrange = Literal["as it is", "transpose", "flatten", "heads first"]
+Arrange = Literal["as it is", "transpose", "flatten", "heads first", "of an expert"]
 """The operation on each source: none; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
-and v of each) become all heads' q, then all heads' k, then all heads' v.
+and v of each) become all heads' q, then all heads' k, then all heads' v; [experts, n, m] becomes the expert's [n, m].
 """
 When = Callable[[ModelConfig], bool]
 

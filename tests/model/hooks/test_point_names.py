@@ -45,6 +45,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
         config = replace(config, per_layer_size=3)
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
+    if point.name in ("mlp.hook_dense_out", "mlp.hook_experts_out"):
+        config = replace(config, experts=replace(EXPERTS, dense_layers=(), beside_mlp=True))
     layer = 1 if point.in_block else None
     full = full_name(config, "decoder", point.name, layer)
     assert full.startswith("decoder.")

@@ -60,7 +60,12 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
     hook_pre: up,
     hook_pre_linear: up,
     hook_router_logits: experts && [formula, `[${n}, ${d}] · [${d}, ${experts.num_experts}] → [${n}, ${experts.num_experts}]`],
-    hook_mlp_out: experts
+    hook_experts_out: experts && [
+      `of experts = norm(${node.how[0]})`,
+      `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
+    ],
+    hook_dense_out: ["of the mlp = norm(neurons · W_down)", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+    hook_mlp_out: experts?.beside_mlp ? null : experts
       ? [
           `mlp out = ${node.how[0]}`,
           `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
@@ -79,6 +84,13 @@ function sumsOf(stack, strips) {
   return {
     hook_attn_out: [heads, [["this head", of("attn.hook_result")]]],
     hook_cross_attn_out: [heads, [["this head", of("cross_attn.hook_result")]]],
+    hook_mlp_out: [
+      "norm(of the mlp + of experts)",
+      [
+        ["of the mlp", of("mlp.hook_dense_out")],
+        ["of experts", of("mlp.hook_experts_out")],
+      ],
+    ],
     hook_resid_mid: ["x + attention", [["x", of("hook_resid_pre")], attention]],
     hook_resid_mid_cross: [
       "x + cross",

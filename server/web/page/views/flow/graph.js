@@ -185,6 +185,27 @@ function mixture(stack, first, from, own) {
   };
 }
 
+/** Both side by side: each goes to a sum of its own, and these to the output. `stream` is what the experts read. */
+function neuronsAndMixture(stack, first, from, own, stream) {
+  const node = nodesOfStack(stack);
+  const [dense, experts, out] = ["mlp.hook_dense_out", "mlp.hook_experts_out", "hook_mlp_out"];
+  const upper = neurons(stack, first, from, own);
+  const lower = mixture(stack, first, stream, "x");
+  const ends = (wires, to) => wires.map(([start, end, tone]) => [start, end === out ? to : end, tone]);
+  return {
+    nodes: [
+      ...upper.nodes,
+      ...lower.nodes.map((each) => ({ ...each, row: upper.rows })),
+      node(dense, first + 2, (upper.rows - 1) / 2, [upper.how, `then ${NORMS[stack.norm]}`]),
+      node(experts, first + 2, upper.rows, [lower.how, `then ${NORMS[stack.norm]}`]),
+    ],
+    wires: [...ends(upper.wires, dense), ...ends(lower.wires, experts), [dense, out, "ink"], [experts, out, "ink"]],
+    how: "both",
+    rows: upper.rows + 1,
+    columns: 3,
+  };
+}
+
 /** The band of the mlp; in a parallel block it reads a copy of attention's stream, whose sum is still running above. */
 function mlpBand(stack, points, { start, end, isParallel }) {
   const node = nodesOfStack(stack);
@@ -193,7 +214,9 @@ function mlpBand(stack, points, { start, end, isParallel }) {
   const hasNorm = isBefore && points.has(normed);
   const from = hasNorm ? normed : start.id;
   const first = isParallel ? 1 : 0;
-  const body = (stack.experts ? mixture : neurons)(stack, first + 1, from, hasNorm ? "n" : "x");
+  const kind = stack.experts?.beside_mlp ? neuronsAndMixture : stack.experts ? mixture : neurons;
+  const body = kind(stack, first + 1, from, hasNorm ? "n" : "x", start.id);
+  const width = body.columns ?? 2;
   const middle = (body.rows - 1) / 2;
   const out = "hook_mlp_out";
   return {
@@ -204,12 +227,12 @@ function mlpBand(stack, points, { start, end, isParallel }) {
       { ...start, column: 0, ...(isParallel ? { row: middle, isCopy: true } : {}) },
       ...(hasNorm ? [node(normed, first, middle, [`${norm}(x)`])] : []),
       ...body.nodes,
-      node(out, first + 3, middle, [body.how, isAfter && `then ${norm}`, factor(stack)]),
-      { ...end, column: first + 4 },
+      node(out, first + width + 1, middle, [body.how, isAfter && `then ${norm}`, factor(stack)]),
+      { ...end, column: first + width + 2 },
     ],
     wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
     adds: [out],
-    columns: first + 5,
+    columns: first + width + 3,
     rows: body.rows,
     start: isParallel ? null : start.id,
     end: end.id,

@@ -49,6 +49,8 @@ const WORDS = {
   hook_post: ["neurons", "ink", "The neurons after the activation: few are far from 0."],
   hook_router_logits: ["router", "ink", "How well each expert suits the word."],
   hook_expert_weights: ["experts", "ink", "The chance of each expert. The word goes through those with the largest alone."],
+  hook_dense_out: ["of the mlp", "ink", "What the neurons of the one mlp write, normed."],
+  hook_experts_out: ["of experts", "ink", "What the chosen experts write together, normed."],
   hook_mlp_out: ["mlp out", "ink", `What the neurons write: ${ADDED}`],
   logits: [
     "logits",
