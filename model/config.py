@@ -79,6 +79,18 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AltUpConfig:
+    """Several residual streams, of which sublayers see the first (Baykal et al. 2023, arXiv:2301.13310), and a low-rank
+    path around attention (Menghani et al. 2024, arXiv:2411.07501).
+    """
+
+    num_streams: int
+    laurel_rank: int
+    scales_corrected: bool
+    """Whether the stream has a factor for each of its numbers where it is gated by what a layer gets of the tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
     tokens.
@@ -135,8 +147,11 @@ class ModelConfig:
     """Whether the values of the layers without a window are their keys, as they are before norm and rotation."""
     num_kv_shared_layers: int = 0
     """The last layers, which have no keys and values of their own: each reads those of an earlier one."""
-    shared_intermediate_size: int | None = None
-    """The `intermediate_size` of these layers, if it differs."""
+    intermediate_sizes: tuple[int, ...] = ()
+    """The `intermediate_size` of each layer, or () if all are alike."""
+    sparsities: tuple[float, ...] = ()
+    """The share of its neurons that each layer's gate closes, if they were normally distributed (Gemma 3n), or ()."""
+    altup: "AltUpConfig | None" = None
     stream_scales: bool = False
     """Whether the residual stream is multiplied by a number of the checkpoint after each block (Gemma 4)."""
     per_layer_size: int | None = None
@@ -230,21 +245,21 @@ class ModelConfig:
     @property
     def layers_are_alike(self) -> bool:
         """Return whether all layers have heads and mlps of the same sizes."""
-        return self.full_head_dim is None and self.full_num_kv_heads is None and self.shared_intermediate_size is None
+        return self.full_head_dim is None and self.full_num_kv_heads is None and not self.intermediate_sizes
 
     def at(self, layer: int) -> "ModelConfig":
         """Return the configuration with the sizes of heads and mlp that a layer has."""
         if self.layers_are_alike:
             return self
-        is_full, is_shared = self.window_of(layer) is None, self.kv_layer(layer) != layer
+        is_full = self.window_of(layer) is None
         return replace(
             self,
             head_dim=(self.full_head_dim if is_full else None) or self.head_dim,
             num_kv_heads=(self.full_num_kv_heads if is_full else None) or self.num_kv_heads,
-            intermediate_size=(self.shared_intermediate_size if is_shared else None) or self.intermediate_size,
+            intermediate_size=self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size,
             full_head_dim=None,
             full_num_kv_heads=None,
-            shared_intermediate_size=None,
+            intermediate_sizes=(),
         )
 
     @property
@@ -261,12 +276,14 @@ class ModelConfig:
         """Return whether a layer has a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
 
+    def has_mlp(self, layer: int) -> bool:
+        """Return whether a layer has one mlp, alone or beside its experts."""
+        return self.experts is None or self.experts.beside_mlp or layer in self.experts.dense_layers
+
     @property
     def dense_layers(self) -> tuple[int, ...]:
         """Return the layers that have one mlp."""
-        if self.experts is None or self.experts.beside_mlp:
-            return tuple(range(self.num_layers))
-        return self.experts.dense_layers
+        return tuple(filter(self.has_mlp, range(self.num_layers)))
 
     def rope_of(self, layer: int) -> RopeConfig | None:
         """Return the rotary embedding of a layer, or None if it has none."""
@@ -283,13 +300,16 @@ class ModelConfig:
         for layer in range(self.num_layers):
             own, has_kv = self.at(layer), self.kv_layer(layer) == layer
             attention = 2 * self.hidden_size * (own.num_heads + own.num_kv_heads * has_kv) * own.head_dim
-            neurons = own.intermediate_size if layer in self.dense_layers else 0
+            neurons = own.intermediate_size if self.has_mlp(layer) else 0
             if self.experts is not None and self.has_experts(layer):
                 neurons += self.experts.num_chosen * self.experts.intermediate_size
                 blocks += self.hidden_size * self.experts.num_experts  # the router
             blocks += attention * (2 if self.cross_attention else 1)
             blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
         blocks += 3 * self.num_layers * self.hidden_size * (self.per_layer_size or 0)
+        if self.altup is not None:
+            blocks += 2 * (self.altup.num_streams - 1) * self.hidden_size**2
+            blocks += self.num_layers * self.hidden_size * (2 * self.altup.laurel_rank + self.altup.num_streams)
         head = self.vocab_size * self.hidden_size if self.has_head else 0
         if self.head_transform is not None:
             head += self.hidden_size**2

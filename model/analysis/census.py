@@ -16,10 +16,9 @@ from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 
 MATRICES = (
-    "embedding", "embedding projection", "per-layer embedding", "per-layer projection", "query", "key", "value",
-    "output",
-    "cross query", "cross key", "cross value",
-    "cross output", "router", "gate", "up", "down", "head transform", "unembedding",
+    "embedding", "embedding projection", "per-layer embedding", "per-layer projection", "stream projection",
+    "query", "key", "value", "output", "cross query", "cross key", "cross value", "cross output", "router", "gate",
+    "up", "down", "head transform", "unembedding",
 )  # fmt: skip
 VECTORS = ("positions", "token types", "position bias", "norms", "scales", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
@@ -30,6 +29,9 @@ _WHOLE = {
     "embed_in": "embedding projection",
     "embed_out": "embedding projection",
     "per_layer_embed": "per-layer embedding",
+    **dict.fromkeys(("altup_in", "altup_out", "laurel_left", "laurel_right"), "stream projection"),
+    **dict.fromkeys(("altup_router", "altup_predict", "altup_correct"), "stream projection"),
+    "altup_scale": "scales",
     **dict.fromkeys(("per_layer_project", "per_layer_gate", "per_layer_out"), "per-layer projection"),
     "attn_out": "output",
     "cross_out": "cross output",

@@ -76,7 +76,7 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         raise UnknownMatrix(f"{short!r} is there in each block: say which layer, 0 to {own.num_layers - 1}")
     if not 0 <= layer < own.num_layers:
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
-    if short.startswith("mlp.") and layer not in own.dense_layers:
+    if short.startswith("mlp.") and not own.has_mlp(layer):
         raise UnknownMatrix(f"layer {layer} has experts and no {short!r}; layers {own.dense_layers} have it")
     kv_layer = own.kv_layer(layer)
     if short in ("attn.W_K", "attn.W_V") and kv_layer != layer:

@@ -6,11 +6,13 @@ Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower th
 of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
 cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of experts, router and for each of them
 `experts.{e}.` gate_up, down; beside an mlp also router_norm, expert_scales, dense_post_norm, experts_norm and
-experts_post_norm; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate,
-per_layer_out and per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_project` and
-`per_layer_norm`; stream_scale, a number; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
-`head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
-shares `embed`. Every matrix is [out, in], every table [entries, width].
+experts_post_norm; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate, per_layer_out and
+per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_project` and `per_layer_norm`;
+stream_scale, a number; where there are several residual streams, altup_norm, altup_router, altup_predict,
+altup_correct, altup_scale, laurel_left, laurel_right and laurel_norm, and of all layers together `altup_in` and
+`altup_out`; `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`, absent when it is tied to
+`embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is
+[out, in], every table [entries, width].
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +114,9 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,
         "heads": config.num_heads,
         "experts": config.experts.num_experts if config.experts else 0,
+        "streams": config.altup.num_streams if config.altup else 0,
+        "streams^2": config.altup.num_streams**2 if config.altup else 0,
+        "laurel": config.altup.laurel_rank if config.altup else 0,
         "per_layer": config.per_layer_size or 0,
         "all_per_layer": config.num_layers * (config.per_layer_size or 0),
         "per_layer_vocab": config.per_layer_vocab_size,

@@ -69,6 +69,8 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
     }
     for of_tokens in ("hook_resid_mid_mlp", "hook_per_layer_input", "ln_per_layer", "hook_per_layer_out"):
         reasons[of_tokens] = (own.per_layer_size is not None, "its layers get nothing of the tokens themselves")
+    for of_streams in ("hook_predicted", "hook_laurel_out"):
+        reasons[of_streams] = (own.altup is not None, "it has one residual stream")
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
@@ -88,7 +90,7 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
 def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
     """Return whether a layer, or any layer if it is None, has one mlp, and whether it has experts."""
     if layer is not None:
-        return layer in config.dense_layers, config.has_experts(layer)
+        return config.has_mlp(layer), config.has_experts(layer)
     layers = range(config.num_layers)
     return bool(config.dense_layers), any(map(config.has_experts, layers))
 

@@ -102,6 +102,13 @@ POINTS: tuple[Point, ...] = (
     Point("hook_token_type_embed", _MODEL, "W_type[0]", in_block=False),
     *_norm("embed_norm", "the sum of the embeddings", in_block=False),
     Point("hook_resid_pre", _MODEL, "hook_resid_post of the block before; of the first the sum of the embeddings"),
+    Point(
+        "hook_predicted",
+        _MODEL,
+        "hook_resid_pre + the sum of all streams, each weighted as hook_resid_pre decides",
+        "Gemma 3n: what the sublayers read of its several streams, of which hook_resid_pre and hook_resid_post are the "
+        "first",
+    ),
     *_norm(
         "ln1",
         "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
@@ -114,11 +121,13 @@ POINTS: tuple[Point, ...] = (
         "sum over the heads of attn.hook_result + b_O",
         "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
     ),
+    Point("hook_laurel_out", _MODEL, "n + norm(n W_left W_right)", "Gemma 3n: the low-rank path around attention"),
     Point(
         "hook_resid_mid",
         _MODEL,
         "hook_resid_pre + hook_attn_out",
-        "in post-norm models after the norm; absent in parallel blocks",
+        "in post-norm models after the norm; absent in parallel blocks; Gemma 3n: (hook_predicted + hook_attn_out + "
+        "hook_laurel_out) / sqrt(2)",
     ),
     *_norm("ln_cross", "hook_resid_mid; in post-norm models hook_resid_mid + hook_cross_attn_out"),
     *_attention("cross_attn", "n", "the encoder's output"),
@@ -177,7 +186,9 @@ POINTS: tuple[Point, ...] = (
         "hook_resid_post",
         _MODEL,
         "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
-        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, and times a number of the layer",
+        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, times a number of the layer; "
+        "Gemma 3n: hook_predicted + w (hook_resid_mid_mlp - hook_predicted), where hook_resid_mid_mlp decides w; "
+        "hook_per_layer_out goes to the other streams",
     ),
     *_norm("ln_final", "hook_resid_post of the last block", in_block=False),
     Point(

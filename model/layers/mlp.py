@@ -5,6 +5,8 @@ Activations are left to `Linear` and `gated`, which keep them independent of the
 Axes: rows, d, ff.
 """
 
+import math
+
 import torch
 
 from model.config import Activation
@@ -20,14 +22,22 @@ class Mlp:
     """
 
     def __init__(
-        self, up: Linear, down: Linear, gate: Activation | None = None, *, batch_invariant: bool = True
+        self,
+        up: Linear,
+        down: Linear,
+        gate: Activation | None = None,
+        *,
+        sparsity: float = 0.0,
+        batch_invariant: bool = True,
     ) -> None:
         """Keep the layers. gate: the activation if there is a gate; `up` [2 ff, d] then has the gate's rows before its
-        own: one product instead of two. Without a gate `up` [ff, d] has the activation.
+        own: one product instead of two. Without a gate `up` [ff, d] has the activation. sparsity: the share of a gate's
+        numbers that `without_small` sets to 0 before the activation.
         """
         self.up = up
         self.down = down
         self.gate: Activation | None = gate
+        self._sparsity = sparsity
         self._batch_invariant = batch_invariant
 
     def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
@@ -67,7 +77,20 @@ class Mlp:
         return up if self.gate is None else self._gated(up, self.gate)
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+        if self._sparsity:
+            gate, up = gate_up.chunk(2, -1)
+            gate_up = torch.cat((without_small(gate, self._sparsity), up), -1)
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
+
+
+def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
+    """Return what is left of each row of x [rows, ff] above a number below which this share of it would be, if it were
+    normally distributed: relu(x - mean - deviations * standard deviation) (Gemma 3n).
+    """
+    quantile = torch.tensor(share, dtype=torch.float32)  # its place is rounded so in any dtype, as in transformers
+    deviations = float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
+    deviation = x.var(-1, correction=0, keepdim=True).sqrt()
+    return torch.relu(x - (x.mean(-1, keepdim=True) + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
 
 
 def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:

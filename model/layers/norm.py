@@ -72,7 +72,7 @@ class RmsNorm:
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(self._wide)
-        return torch.sqrt(_row_means(wide * wide) + self.eps)
+        return torch.sqrt(row_means(wide * wide) + self.eps)
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._wide) / self.scale(x)
@@ -100,15 +100,15 @@ class LayerNorm:
         wide = x if x.dtype == torch.float64 else x.float()
         if wide.device.type == "cpu":
             return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
-        centred = wide - _row_means(wide)
-        return torch.sqrt(_row_means(centred * centred) + self.eps)
+        centred = wide - row_means(wide)
+        return torch.sqrt(row_means(centred * centred) + self.eps)
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        return (wide - _row_means(wide)) / self.scale(x)
+        return (wide - row_means(wide)) / self.scale(x)
 
 
-def _row_means(x: torch.Tensor) -> torch.Tensor:
+def row_means(x: torch.Tensor) -> torch.Tensor:
     """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on
     the number of rows.
     """

@@ -101,20 +101,24 @@ class LayerBuilder:
         weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
         return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
 
-    def _mlp(self, name: str) -> Mlp:
+    def _exact(self, name: str) -> Linear:
+        """Return a matrix that is not quantised: few of its numbers decide much."""
+        return self._exactly(self.weights.pop(f"{name}.weight"))
+
+    def _exactly(self, weight: torch.Tensor) -> Linear:
+        return Linear(weight, kernels=self.kernels, batch_invariant=self.batch_invariant)
+
+    def _mlp(self, name: str, sparsity: float = 0.0) -> Mlp:
         activation = self.config.activation
         if not self.config.gated_mlp:
             return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
         up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
-        return Mlp(up, down, activation, batch_invariant=self.batch_invariant)
+        return Mlp(up, down, activation, sparsity=sparsity, batch_invariant=self.batch_invariant)
 
     def _experts(self, name: str) -> MixedFeedforward:
         assert self.config.experts is not None
         experts = [self._mlp(f"{name}.experts.{e}") for e in range(self.config.experts.num_experts)]
-        # One product of so few numbers decides where a row goes: it is not quantised.
-        router = Linear(
-            self.weights.pop(f"{name}.router.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
-        )
+        router = self._exact(f"{name}.router")
         mixture = Experts(
             router,
             experts,

@@ -15,6 +15,7 @@ from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
 from model.layers.token_table import TokenTable
 from model.loading.layer_builder import LayerBuilder
+from model.network.altup import AltUp, StreamEnds
 from model.network.block import Block, Residual, Sublayer
 from model.network.dense_and_experts import DenseAndExperts
 from model.network.embedding import Embedding, embed_at_once, sinusoids
@@ -51,6 +52,7 @@ class StackBuilder(LayerBuilder):
             decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=self._triton_step(embedding, blocks, final_norm, ropes),
+            stream_ends=self._stream_ends(),
             per_layer=self._per_layer_inputs(),
         )
         left = sorted((*self.weights, *self.quantized))
@@ -108,6 +110,29 @@ class StackBuilder(LayerBuilder):
             self._norm("per_layer_norm"),
         )
 
+    def _stream_ends(self) -> StreamEnds | None:
+        if self.config.altup is None:
+            return None
+        into, out = (
+            [self._exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
+            for weight in (self.weights.pop("altup_in.weight"), self.weights.pop("altup_out.weight"))
+        )
+        return StreamEnds(into, out)
+
+    def _altup(self, name: str) -> AltUp | None:
+        if self.config.altup is None:
+            return None
+        return AltUp(
+            norm=self._norm(f"{name}.altup_norm"),
+            router=self._exact(f"{name}.altup_router"),
+            predict=self._exact(f"{name}.altup_predict"),
+            correct=self._exact(f"{name}.altup_correct"),
+            scale=self.weights.pop(f"{name}.altup_scale.weight", None),
+            laurel_left=self._exact(f"{name}.laurel_left"),
+            laurel_right=self._exact(f"{name}.laurel_right"),
+            laurel_norm=self._norm(f"{name}.laurel_norm"),
+        )
+
     def _ropes(self) -> list[Rope | None]:
         """Return the rotary embedding of each block, or None; blocks that rotate alike share one."""
         dtype, device = self.tokens.dtype, self.tokens.device
@@ -151,13 +176,14 @@ class StackBuilder(LayerBuilder):
                 index, "hook_resid_post" if last is None else "hook_resid_mid_mlp", scale if last is None else None
             ),
         )
-        return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last)
+        return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last, altup=self._altup(name))
 
     def _feedforward(self, index: int, stream: str, stream_scale: torch.Tensor | None) -> Residual[Any]:
         config, name = self.config, f"layers.{index}"
         out, mlp = "hook_mlp_out", f"{name}.mlp"
         if config.experts is None or not config.has_experts(index):
-            return self._residual(Feedforward(self._mlp(name)), out, stream, "ln2", mlp, stream_scale=stream_scale)
+            own = Feedforward(self._mlp(name, config.sparsities[index] if config.sparsities else 0.0))
+            return self._residual(own, out, stream, "ln2", mlp, stream_scale=stream_scale)
         experts = self._experts(name)
         if not config.experts.beside_mlp:
             return self._residual(experts, out, stream, "ln2", mlp, stream_scale=stream_scale)

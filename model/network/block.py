@@ -4,6 +4,7 @@ It knows no cache.
 Axes: T rows that need this layer, d model width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.altup import AltUp
 from model.network.dense_and_experts import DenseAndExperts
 from model.network.per_layer import PerLayer
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
@@ -87,11 +89,15 @@ class Block:
     2.1).
     """
     per_layer: Residual[PerLayer] | None = None
+    altup: AltUp | None = None
+    """What keeps several streams around it, or None if there is one."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
+        if self.altup is not None:
+            return self._among_streams(self.altup, x, step, layer_hooks)
         if self.parallel:
             attention = self.attention(x, step, layer_hooks)
             x = self.mlp(x, step, layer_hooks) + attention + x
@@ -104,12 +110,41 @@ class Block:
             x = self.per_layer.add(self.per_layer(x, step, layer_hooks), x, layer_hooks)
         return x
 
+    def _among_streams(
+        self, altup: AltUp, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
+    ) -> torch.Tensor:
+        """Return the first of several residual streams after the block: x [T, d] -> [T, d]; the others are replaced."""
+        streams, last, before = step.streams, self.per_layer, self.attention.before
+        assert streams is not None
+        assert last is not None
+        assert before is not None
+        predicted = altup.predicted(x, streams)
+        if layer_hooks is not None:
+            predicted[0] = layer_hooks("hook_predicted", predicted[0])
+        added = self.attention(predicted[0], step, layer_hooks)
+        around = altup.laurel(before(predicted[0]), step)
+        if layer_hooks is not None:
+            around = layer_hooks("hook_laurel_out", around)
+        x = (predicted[0] + added + around) / math.sqrt(2)
+        if layer_hooks is not None:
+            x = layer_hooks("hook_resid_mid", x)
+        x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        x, *others = altup.corrected(predicted, x)
+        given = last(x if altup.scale is None else x * altup.scale, step, layer_hooks)
+        streams.others = torch.stack([other + given for other in others])
+        return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
+
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], and what hooks read of them:
         if nothing else of this block is needed, most of its products need not be computed.
         """
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
+        if self.altup is not None:
+            assert step.streams is not None
+            x = self.altup.predicted(x, step.streams)[0]
+            if layer_hooks is not None:
+                x = layer_hooks("hook_predicted", x)
         self.attention.f.write_kv(
             _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
         )
@@ -125,6 +160,8 @@ class Block:
             found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
         if self.per_layer is not None:
             found |= {"per_layer_gate": self.per_layer.f.gate, "per_layer_out": self.per_layer.f.out}
+        if self.altup is not None:
+            found |= {"laurel_left": self.altup.laurel_left, "laurel_right": self.altup.laurel_right}
         return found
 
     @property

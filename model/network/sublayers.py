@@ -27,6 +27,18 @@ from model.layers.norm import Norm
 from model.layers.rope import Rope
 
 
+@dataclass(slots=True, eq=False)
+class Streams:
+    """The other residual streams on their way through the blocks."""
+
+    others: torch.Tensor
+    """[N - 1, T, d]"""
+
+    def keep(self, rows: int) -> None:
+        """Drop all but the first rows."""
+        self.others = self.others[:, :rows]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockInputs:
     """The inputs of a block in addition to the residual stream."""
@@ -39,6 +51,8 @@ class BlockInputs:
     """The adapters of the batch's rows, or None if no row has one."""
     of_tokens: torch.Tensor | None = None
     """What this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
+    streams: Streams | None = None
+    """The residual streams beside the first, or None if there are none."""
     projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
     """The keys and values [T, K, D] that each layer hands out, if hooks may ask for them in layers that share them."""
 

@@ -33,7 +33,7 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
     ]
     if config.experts is not None and size > 1:
         problems.append("experts, which are not divided")
-    is_of_several = not config.layers_are_alike or config.num_kv_shared_layers or config.per_layer_size
+    is_of_several = not config.layers_are_alike or config.num_kv_shared_layers or config.per_layer_size or config.altup
     if is_of_several and size > 1:
         problems.append("layers of several kinds, which are not divided")
     if kv % size and size % kv:

@@ -33,7 +33,7 @@ _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "hea
 """Components of which each rank has a whole copy."""
 _TABLES = ("embedding", "embedding projection", "per-layer embedding", "unembedding")
 """Matrices that quantised checkpoints leave as they are, nearly always."""
-_NOT_QUANTIZED = ("embedding", "per-layer embedding", "router")
+_NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router")
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
 """Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""

@@ -35,6 +35,11 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
         return _lacking(config, "writes no text")
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         return _lacking(config, "has no head that fills in masked words, and predicts no token")
+    if route == "/v1/lens" and config.altup is not None:
+        return UnsupportedReason(
+            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, which "
+            "points are of, does not say what a layer would predict; /v1/next and /v1/trajectory are accepted"
+        )
     if route == "/v1/chat/completions" and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "

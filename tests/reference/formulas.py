@@ -13,9 +13,9 @@ from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "granite", "gemma2", "gemma3", "phi3", "olmo2",
-    "olmo3", "gpt_neox", "opt", "modernbert", "gemma4",
+    "olmo3", "gpt_neox", "opt", "modernbert", "gemma4", "gemma3n",
 )  # fmt: skip
-GEMMAS = ("gemma2", "gemma3", "gemma4")
+GEMMAS = ("gemma2", "gemma3", "gemma4", "gemma3n")
 
 
 def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
@@ -31,7 +31,7 @@ def rms_norm(
     if casts is None:
         return x / rms_scale(x, eps) * (weight + offset)
     mean = (x.float() ** 2).mean(-1, keepdim=True) + eps
-    inverse = mean**-0.5 if casts == "gemma4" else torch.rsqrt(mean)  # their last bits differ
+    inverse = mean**-0.5 if casts in ("gemma4", "gemma3n") else torch.rsqrt(mean)  # their last bits differ
     if casts == "t5":  # only the mean is rounded
         return weight * (x * inverse)
     if casts in GEMMAS:
@@ -61,6 +61,17 @@ def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
             return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
         case "relu":
             return torch.where(x > 0, x, 0.0)
+
+
+def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
+    """Return what of each row is above the quantile `share` of a normal distribution of its mean and deviation; 0 for
+    what is below (Gemma 3n's code, which rounds the quantile's place to float32).
+    """
+    normal = torch.distributions.Normal(0.0, 1.0)
+    place = normal.icdf(torch.tensor(share, dtype=torch.float32)).double()  # type: ignore[no-untyped-call]
+    mean = x.mean(-1, keepdim=True)
+    deviation = ((x - mean) ** 2).mean(-1, keepdim=True).sqrt()
+    return torch.clamp(x - (mean + place * deviation), min=0)
 
 
 def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = None) -> torch.Tensor:

@@ -36,9 +36,13 @@ class Stack:
         """
         x = self.embed(token_ids)
         self.of_tokens = None if self.config.per_layer_size is None else self.per_layer_inputs(token_ids, x)
+        x = self.blocks(x, encoded)
+        return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
+
+    def blocks(self, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
         for layer in range(self.config.num_layers):
             x = self.block(layer, x, encoded)
-        return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
+        return x
 
     def keep(self, point: str, x: torch.Tensor, layer: int | None = None) -> torch.Tensor:
         self.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")] = x
@@ -272,6 +276,8 @@ class Stack:
             gate, up = self.linear(f"layers.{layer}.gate_up", x).chunk(2, dim=-1)
             self.keep("mlp.hook_pre", gate, layer)
             self.keep("mlp.hook_pre_linear", up, layer)
+            if self.config.sparsities and self.config.sparsities[layer]:
+                gate = formulas.without_small(gate, self.config.sparsities[layer])
             hidden = formulas.activate(gate, self.config.activation) * up
         return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
 

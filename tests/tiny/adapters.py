@@ -16,6 +16,7 @@ def make_adapter(folder: Path, path: Path, seed: int, **options: Any) -> Any:
     network = theirs(folder, torch.float32)
     linears = [name for name, each in network.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)]
     targets = [name for name in linears if any(part.isdigit() for part in name.split("."))]
+    targets = [name for name in targets if ".altup" not in name]  # whose matrices are no sublayer's
     if getattr(network.config, "num_experts", None):
         # peft would take the names of a layer's one mlp for those of experts
         targets = [name for name in targets if ".mlp." not in name and ".router." not in name]

@@ -207,6 +207,16 @@ FAMILIES: dict[str, Family] = {
             **{"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB_SIZE},
         },
     ),
+    "gemma3n": Family(
+        "decoder",
+        hf.Gemma3nTextConfig,
+        hf.Gemma3nForCausalLM,
+        {
+            **{**_GROUPED, **_ALTERNATING, **_TWO_ROPES, "rms_norm_eps": 1e-6, "final_logit_softcapping": 3.0},
+            **{"num_kv_shared_layers": 2, "laurel_rank": 6, "activation_sparsity_pattern": [0.7, 0.0, 0.4, 0.0]},
+            **{"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB_SIZE},
+        },
+    ),
     "embedding_gemma": Family(
         "encoder",
         hf.Gemma3TextConfig,
@@ -302,12 +312,7 @@ FAMILIES: dict[str, Family] = {
         {"pad_token_id": 1},
     ),
     "jina_embeddings_v3": Family(
-        "encoder",
-        hf.JinaEmbeddingsV3Config,
-        hf.JinaEmbeddingsV3ForMaskedLM,
-        _BERT,
-        FRAMED_TEXT,
-        _FRAME_IDS,
+        "encoder", hf.JinaEmbeddingsV3Config, hf.JinaEmbeddingsV3ForMaskedLM, _BERT, FRAMED_TEXT, _FRAME_IDS
     ),
     "t5": Family(
         "encoder-decoder",

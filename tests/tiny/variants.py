@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma4",
         {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 36},
     ),
+    "gemma3n": ("gemma3n", {"intermediate_size": [100, 100, 84, 100]}),
     "embedding_gemma": ("embedding_gemma", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),
     "phi3-long": (

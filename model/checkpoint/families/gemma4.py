@@ -68,7 +68,7 @@ _EXPERTS: tuple[WeightRow, ...] = (
     ),
     *norm("layers.{i}.experts_post_norm", f"{_LAYER}.post_feedforward_layernorm_2"),
 )
-_TABLE = WeightMap(
+TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         WeightRow(
@@ -128,7 +128,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     ropes = hf.nested("rope_parameters")
     per_layer = hf.values.get("hidden_size_per_layer_input", 256) or None
     num_shared = hf.optional_int("num_kv_shared_layers") or 0
-    _check_shared(hf, windows, num_shared)
+    check_shared(hf, windows, num_shared)
     is_wide = hf.flag("use_double_wide_mlp", False) and num_shared > 0
     options: dict[str, Any] = {
         "max_model_len": max_model_len,
@@ -150,13 +150,18 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         "full_num_kv_heads": None if full[1] == heads.num_kv_heads else full[1],
         "keys_are_values": hf.flag("attention_k_eq_v", False),
         "num_kv_shared_layers": num_shared,
-        "shared_intermediate_size": 2 * hf.size("intermediate_size") if is_wide else None,
+        "intermediate_sizes": _sizes_of_mlps(hf.size("intermediate_size"), num_layers, num_shared) if is_wide else (),
         "experts": _experts(hf) if hf.flag("enable_moe_block", False) else None,
         "stream_scales": True,
         "per_layer_size": per_layer and hf.size("hidden_size_per_layer_input", 256),
         "per_layer_vocab_size": hf.size("vocab_size_per_layer_input", 262_144) if per_layer else 0,
     }
     return ModelConfig(**common, **{**read_common(hf, heads), **options})
+
+
+def _sizes_of_mlps(size: int, num_layers: int, num_shared: int) -> tuple[int, ...]:
+    """Return the neurons of each layer, of which those without keys and values of their own have twice as many."""
+    return (size,) * (num_layers - num_shared) + (2 * size,) * num_shared
 
 
 def _experts(hf: Fields) -> ExpertsConfig:
@@ -195,7 +200,7 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> tuple[int, int]:
     return sizes.head_dim, sizes.num_kv_heads
 
 
-def _check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
+def check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
     """Raise for layers that would read the keys and values of earlier ones where there are none of their kind."""
     own = windows[: len(windows) - num_shared]
     if not 0 <= num_shared < len(windows) or {each is None for each in windows} != {each is None for each in own}:
@@ -203,5 +208,5 @@ def _check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) 
 
 
 GEMMA4 = Family(
-    "gemma4", ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), ("gemma4_text", "gemma4"), _read, _TABLE
+    "gemma4", ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), ("gemma4_text", "gemma4"), _read, TABLE
 )

@@ -25,6 +25,12 @@ Tensors = Mapping[str, NumpyArray]
 
 def check_attributable(config: ModelConfig, part: Part) -> None:
     """Raise BadRequest when this part of the model leads to no logits."""
+    if config.altup is not None:
+        raise BadRequest(
+            f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, and they "
+            "are no sums of what the first one holds; null is accepted, for norms alone.",
+            param="target",
+        )
     if not config.has_head or part == "encoder":
         raise BadRequest(
             "target: an encoder's logits, if it has any, are no sums of what its stream holds; null is accepted, for "

@@ -149,6 +149,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "keys_are_values": own.keys_are_values,
         "per_layer_size": own.per_layer_size,
         "stream_scales": own.stream_scales,
+        "altup": None if own.altup is None else asdict(own.altup),
         "residual_scale": own.residual_scale,
         "attention_scale": own.attention_scale,
         "attn_logit_softcap": own.attn_logit_softcap,

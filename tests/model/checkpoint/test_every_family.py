@@ -179,6 +179,12 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
             x = found.at("hook_resid_pre", layer)
             if layer > 0:
                 torch.testing.assert_close(x, found.at("hook_resid_post", layer - 1))
+            if config.altup is not None:  # of whose streams one is shown
+                parts = [found.at(each, layer) for each in ("hook_predicted", "hook_attn_out", "hook_laurel_out")]
+                torch.testing.assert_close(torch.stack(parts).sum(0) / 2**0.5, found.at("hook_resid_mid", layer))
+                x = found.at("hook_resid_mid", layer) + found.at("hook_mlp_out", layer)
+                torch.testing.assert_close(x, found.at("hook_resid_mid_mlp", layer))
+                continue
             for added, norm, stream in (
                 ("hook_attn_out", "ln1", "hook_resid_mid"),
                 ("hook_cross_attn_out", "ln_cross", "hook_resid_mid_cross"),
@@ -201,8 +207,8 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
 def test_the_lens_on_the_last_block_gives_the_logits(folder: Path) -> None:
     for dtype in (torch.float32, torch.float64):
         model, points = _model(folder, dtype), _looked(folder, dtype)
-        if not model.config.has_head:
-            with pytest.raises(ValueError, match="no head"):
+        if not model.config.has_head or model.config.altup is not None:
+            with pytest.raises(ValueError, match=r"no head|several streams"):
                 model.lens(torch.zeros(1, model.config.hidden_size, dtype=dtype))
             return
         stack = stacks(model.config)[-1]

@@ -38,6 +38,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "mistral": SIZES | {"num_attention_heads": 8},  # whose default are 8 key heads
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
+    "gemma3n_text": SIZES | {"num_kv_shared_layers": 1},
     "qwen3_moe": SIZES | {"num_attention_heads": 8, "num_experts": 9},
 }
 CLASSES = {
@@ -49,7 +50,7 @@ CLASSES = {
     "SmolLM3ForCausalLM": "SmolLM3Config",
     "GraniteForCausalLM": "GraniteConfig",
     "Gemma2ForCausalLM": "Gemma2Config",
-    **{f"Gemma{version}ForCausalLM": f"Gemma{version}TextConfig" for version in (3, 4)},
+    **{f"Gemma{version}ForCausalLM": f"Gemma{version}TextConfig" for version in (3, "3n", 4)},
     "Phi3ForCausalLM": "Phi3Config",
     "Olmo2ForCausalLM": "Olmo2Config",
     "Olmo3ForCausalLM": "Olmo3Config",

@@ -57,8 +57,9 @@ def test_fields_of_their_own_and_a_configuration_by_layer_mean_the_same(folder: 
     assert read(tmp_path, {**first, "global_head_dim": 32}) != read(tmp_path, now)
 
 
-def test_layers_share_a_cache_that_is_as_large_as_is_said(folder: Path) -> None:
-    config = read_config(folder)
+@pytest.mark.parametrize("name", ["gemma4", "gemma4-e2b", "gemma3n"])
+def test_layers_share_a_cache_that_is_as_large_as_is_said(name: str, tmp_path: Path) -> None:
+    config = read_config(tiny.make_variant(name, tmp_path))
     cache = KVCache(config, 3, 8, torch.float32, CPU)
     distinct = {id(layer): layer for layer in cache.layers}
     held = sum(each.keys.nbytes + each.values.nbytes for each in distinct.values())

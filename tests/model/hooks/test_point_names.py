@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import ExpertsConfig, ModelConfig
+from model.config import AltUpConfig, ExpertsConfig, ModelConfig
 from model.hooks.point_names import (
     UnknownPoint,
     full_name,
@@ -43,6 +43,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     )
     if "per_layer" in point.name or point.name == "hook_resid_mid_mlp":
         config = replace(config, per_layer_size=3)
+    if point.name in ("hook_predicted", "hook_laurel_out"):
+        config = replace(config, altup=AltUpConfig(num_streams=2, laurel_rank=1, scales_corrected=True))
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
     if point.name in ("mlp.hook_dense_out", "mlp.hook_experts_out"):

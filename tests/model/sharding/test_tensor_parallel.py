@@ -31,7 +31,9 @@ from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, wor
 EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
 """Options that give a family a number of heads that two ranks can share."""
 ALIKE = ("llama", "llama-gelu", "gpt2-untied", "gpt2-relu-unscaled", *(f"llama-{name}" for name in tiny.ROPE_VARIANTS))
-NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, "qwen3_moe", "gemma4", "gemma4-e2b", "gemma4-experts")]
+WHOLE = ("qwen3_moe", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n")
+"""Families that are not divided."""
+NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, *WHOLE)]
 """Variants of every family that can be sharded, except those that differ only in what is not."""
 
 

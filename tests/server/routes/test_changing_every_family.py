@@ -153,8 +153,8 @@ async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
         assert np.array_equal(patched[scores_name], clean[scores_name]), name
 
 
-# In gemma4-e2b the tokens reach later layers beside the stream too.
-@every(*(name for name in EVERY if name != "gemma4-e2b"))
+# In these the tokens reach later layers beside the stream too.
+@every(*(name for name in EVERY if name not in ("gemma4-e2b", "gemma3n")))
 async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_that_inputs(at: Site) -> None:
     """Patch activations at their strongest: from the patched block on, every bit is the source's."""
     config = at.context.config

@@ -1,4 +1,6 @@
-"""Routes on a model whose layers have heads of several sizes, some with keys and values of other layers."""
+"""Routes on a model whose layers have heads of several sizes, some with keys and values of other layers; and on one
+with several residual streams.
+"""
 
 from pathlib import Path
 
@@ -58,3 +60,16 @@ async def test_circuits_are_of_layers_of_one_kind(gemma: Site) -> None:
     assert "their heads are of different sizes; layers of one kind are accepted, such as [0, 1, 3, 4]" in answer.text
     answer = await gemma.post("/v1/circuits", {"layers": [2, 5], "heads": [0, 3]})
     assert answer.json()["data"][0]["kv_heads"] == [0, 1]
+
+
+async def test_what_several_streams_do_not_say_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    engine = InlineEngine(folder=make_variant("gemma3n", tmp_path_factory.mktemp("gemma3n")))
+    site = build_site(tmp_path_factory.mktemp("tokenizer"), engine, config=engine.model_config)
+    for route, more in (("/v1/lens", {}), ("/v1/contributions", {"target": 5})):
+        answer = await site.post(route, {"input": [5, 6, 7], **more})
+        assert answer.status_code == 400
+        assert "Gemma3nForCausalLM makes its logits of 4 residual streams" in answer.text
+    assert (await site.post("/v1/contributions", {"input": [5, 6, 7]})).status_code == 200
+    assert (await site.post("/v1/next", {"input": [5, 6, 7]})).status_code == 200
+    told = (await site.http.get("/v1/capabilities")).json()
+    assert (told["routes"]["/v1/lens"]["works"], told["stacks"]["decoder"]["altup"]["num_streams"]) == (False, 4)

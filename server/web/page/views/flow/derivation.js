@@ -91,7 +91,9 @@ function sumsOf(stack, strips) {
         ["of experts", of("mlp.hook_experts_out")],
       ],
     ],
-    hook_resid_mid: ["x + attention", [["x", of("hook_resid_pre")], attention]],
+    hook_resid_mid: stack.altup
+      ? ["(x + attention + around) / √2", [["x", of("hook_predicted")], attention, ["around", of("hook_laurel_out")]]]
+      : ["x + attention", [["x", of("hook_resid_pre")], attention]],
     hook_resid_mid_cross: [
       "x + cross",
       [
@@ -107,6 +109,7 @@ function sumsOf(stack, strips) {
 /** What the block's last sum adds. */
 function lastSum(stack, before, attention, mlp, of) {
   if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
+  if (stack.altup) return ["x seen + w · (x mlp − x seen)", [["x mlp", of("hook_resid_mid_mlp")], ["x seen", of("hook_predicted")]]];
   const times = stack.stream_scales ? ", times the layer's number" : "";
   const middle = of("hook_resid_mid_mlp");
   if (middle) return [`x + let through${times}`, [["x", middle], ["let through", of("hook_per_layer_out")]]];

@@ -24,6 +24,8 @@ const WORDS = {
     "ink",
     "The residual stream as this block finds it: all that was written about each word so far.",
   ],
+  hook_predicted: ["x seen", "ink", "What this block reads: the stream with something of the other streams."],
+  hook_laurel_out: ["around", "ink", `A short way around the attention, through a few numbers: ${ADDED}`],
   hook_resid_mid: ["x mid", "ink", "The stream with what attention brought."],
   hook_resid_mid_cross: ["x cross", "ink", "The stream with what was read from the encoder."],
   hook_resid_mid_mlp: ["x mlp", "ink", "The stream with what the neurons wrote."],
