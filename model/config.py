@@ -3,7 +3,7 @@
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ NormPlacement = Literal["pre", "post", "sandwich", "output"]
 QkNorm = Literal["head", "full"]
 """An RMSNorm of q and k before rotation: of each head alone (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,9 @@ class RopeConfig:
 
     rope_type: RopeType = "default"
     dims: int | None = None
-    """Leading dimensions of each head that are rotated, or None for all of them (GPT-NeoX and Phi rotate a part)."""
+    """Leading dimensions of each head that are rotated, or None for all of them (GPT-NeoX and Phi rotate a part).
+    Proportional ones are half of them at the head of its first half, and half at the head of its second.
+    """
     theta: float = 10000.0
     max_position: int
     """Positions the checkpoint declares (max_position_embeddings)."""
@@ -58,8 +60,8 @@ class PositionBiasConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsConfig:
-    """A mixture of experts in place of the mlp: a router chooses some of many for each token (Shazeer et al. 2017,
-    arXiv:1701.06538).
+    """A mixture of experts in place of the mlp, or beside it: a router chooses some of many for each token (Shazeer et
+    al. 2017, arXiv:1701.06538).
     """
 
     num_experts: int
@@ -75,6 +77,22 @@ class ExpertsConfig:
     """Whether what that mlp adds is multiplied by the sigmoid of a number of its own (Qwen2-MoE)."""
     dense_layers: tuple[int, ...] = ()
     """The layers that have one mlp, of the network's `intermediate_size`, instead."""
+    beside_mlp: bool = False
+    """Whether the other layers have such an mlp too, beside their experts, each with norms of its own (Gemma 4). The
+    router then has a norm, and what an expert adds a factor.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AltUpConfig:
+    """Several residual streams, of which sublayers see the first (Baykal et al. 2023, arXiv:2301.13310), and a low-rank
+    path around attention (Menghani et al. 2024, arXiv:2411.07501).
+    """
+
+    num_streams: int
+    laurel_rank: int
+    scales_corrected: bool
+    """Whether the stream has a factor for each of its numbers where it is gated by what a layer gets of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +218,10 @@ class ModelConfig:
     """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
     """The number that is added to every norm's weight in float32, before the product is rounded to the model's dtype: 1
-    for Gemma.
+    for Gemma 2 and 3.
     """
+    norm_rounds_once: bool = False
+    """Whether an RMSNorm without such a number is rounded to the model's dtype after the product too (Gemma 4)."""
     final_norm: bool = True
     embedding_norm: bool = False
     """Whether there is a norm between the embedding and the first block."""
@@ -214,6 +234,27 @@ class ModelConfig:
     adapter's part has it too, and quantised matrices stay as they are.
     """
     qk_norm: QkNorm | None = None
+    v_norm: bool = False
+    """Whether the values of each head go through an RMSNorm too, which has no weight (Gemma 4)."""
+    full_head_dim: int | None = None
+    """The `head_dim` of the layers without a window, if it differs (Gemma 4)."""
+    full_num_kv_heads: int | None = None
+    """The `num_kv_heads` of the layers without a window, if it differs."""
+    keys_are_values: bool = False
+    """Whether the values of the layers without a window are their keys, as they are before norm and rotation."""
+    num_kv_shared_layers: int = 0
+    """The last layers, which have no keys and values of their own: each reads those of an earlier one."""
+    intermediate_sizes: tuple[int, ...] = ()
+    """The `intermediate_size` of each layer, or () if all are alike."""
+    sparsities: tuple[float, ...] = ()
+    """The share of its neurons that each layer's gate closes, if they were normally distributed (Gemma 3n), or ()."""
+    altup: "AltUpConfig | None" = None
+    stream_scales: bool = False
+    """Whether the residual stream is multiplied by a number of the checkpoint after each block (Gemma 4)."""
+    per_layer_size: int | None = None
+    """Width of what each layer gets of the tokens themselves, which gates what it adds last (Gemma 4), or None."""
+    per_layer_vocab_size: int = 0
+    """Rows of the table from which that comes."""
     activation: Activation
     gated_mlp: bool = False
     clamped_gate: ClampedGate | None = None
@@ -249,6 +290,10 @@ class ModelConfig:
     embedding_scale: float = 1.0
     """The factor of the token's vector: sqrt(d) for Gemma; it is rounded to the model's dtype first."""
     position_bias: PositionBiasConfig | None = None
+    alibi: bool = False
+    """Whether each head's scores sink in proportion to the distance, by a slope of its own (Press et al. 2021,
+    arXiv:2108.12409), before and after the query alike.
+    """
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
@@ -299,14 +344,56 @@ class ModelConfig:
         """Return the sliding window of a layer, or None if it sees everything."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
+    def kv_layer(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer reads: itself, or the last one of its kind that has some."""
+        own = range(self.num_layers - self.num_kv_shared_layers)
+        if layer in own:
+            return layer
+        return max(each for each in own if (self.window_of(each) is None) == (self.window_of(layer) is None))
+
+    @property
+    def layers_are_alike(self) -> bool:
+        """Return whether all layers have heads and mlps of the same sizes."""
+        return self.full_head_dim is None and self.full_num_kv_heads is None and not self.intermediate_sizes
+
+    def at(self, layer: int) -> "ModelConfig":
+        """Return the configuration with the sizes of heads and mlp that a layer has."""
+        if self.layers_are_alike:
+            return self
+        is_full = self.window_of(layer) is None
+        return replace(
+            self,
+            head_dim=(self.full_head_dim if is_full else None) or self.head_dim,
+            num_kv_heads=(self.full_num_kv_heads if is_full else None) or self.num_kv_heads,
+            intermediate_size=self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size,
+            full_head_dim=None,
+            full_num_kv_heads=None,
+            intermediate_sizes=(),
+        )
+
+    @property
+    def largest_head_dim(self) -> int:
+        """Return the `head_dim` of the layers that have the largest."""
+        return max(self.head_dim, self.full_head_dim or 0)
+
+    @property
+    def layers_with_kv(self) -> tuple["ModelConfig", ...]:
+        """Return the configuration of each layer that has attention, and keys and values of its own."""
+        own = range(self.num_layers - self.num_kv_shared_layers)
+        return tuple(self.at(layer) for layer in own if self.has_attention(layer))
+
     def has_experts(self, layer: int) -> bool:
-        """Return whether a layer has a mixture of experts in place of one mlp."""
+        """Return whether a layer has a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
+
+    def has_mlp(self, layer: int) -> bool:
+        """Return whether a layer has one mlp, alone or beside its experts."""
+        return self.experts is None or self.experts.beside_mlp or layer in self.experts.dense_layers
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
         """Return the layers that have one mlp."""
-        return tuple(range(self.num_layers)) if self.experts is None else self.experts.dense_layers
+        return tuple(filter(self.has_mlp, range(self.num_layers)))
 
     def has_attention(self, layer: int) -> bool:
         """Return whether a layer has attention, and keys and values in the cache."""
@@ -350,19 +437,24 @@ class ModelConfig:
         """Return the number of weights that a token of each stack is multiplied by: all matrices, the head's included,
         of experts those of the chosen ones, without norms and biases.
         """
-        attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
-        if self.attention_gate:
-            attention += self.hidden_size * self.num_heads * self.head_dim
-        blocks = len(self.attention_layers) * attention * (2 if self.cross_attention else 1)
-        if self.recurrence is not None:
-            blocks += len(self.recurrence.layers) * self.recurrence.num_matrix_parameters(self.hidden_size)
-        neurons = len(self.dense_layers) * self.intermediate_size
-        if self.experts is not None:
-            mixed = self.num_layers - len(self.dense_layers)
-            shared = self.experts.shared_intermediate_size or 0
-            neurons += mixed * (self.experts.num_chosen * self.experts.intermediate_size + shared)
-            blocks += mixed * self.hidden_size * (self.experts.num_experts + self.experts.shared_gate)  # routers
-        blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
+        blocks = 0
+        for layer in range(self.num_layers):
+            own, has_kv = self.at(layer), self.kv_layer(layer) == layer
+            neurons = own.intermediate_size if self.has_mlp(layer) else 0
+            if self.experts is not None and self.has_experts(layer):
+                neurons += self.experts.num_chosen * self.experts.intermediate_size
+                neurons += self.experts.shared_intermediate_size or 0
+                blocks += self.hidden_size * (self.experts.num_experts + self.experts.shared_gate)  # routers
+            if self.recurrence is not None and layer in self.recurrence.layers:
+                blocks += self.recurrence.num_matrix_parameters(self.hidden_size)
+            else:
+                heads = own.num_heads * (3 if self.attention_gate else 2) + 2 * own.num_kv_heads * has_kv
+                blocks += self.hidden_size * heads * own.head_dim * (2 if self.cross_attention else 1)
+            blocks += (3 if self.gated_mlp else 2) * self.hidden_size * neurons
+        blocks += 3 * self.num_layers * self.hidden_size * (self.per_layer_size or 0)
+        if self.altup is not None:
+            blocks += 2 * (self.altup.num_streams - 1) * self.hidden_size**2
+            blocks += self.num_layers * self.hidden_size * (2 * self.altup.laurel_rank + self.altup.num_streams)
         head = self.vocab_size * self.hidden_size if self.has_head else 0
         if self.head_transform is not None:
             head += self.hidden_size**2

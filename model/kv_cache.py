@@ -84,7 +84,9 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` a layer. The kernel allocates its pages as they are used, or before that by `touch`."""
+    """One `LayerCache` for each layer that has keys and values, or states, of its own. The kernel allocates its pages
+    as they are used, or before that by `touch`.
+    """
 
     def __init__(
         self,
@@ -102,12 +104,14 @@ class KVCache:
         self.num_blocks = num_blocks
         self.num_sequences = num_sequences if config.recurrence is not None else 0
         """The sequences that it has states for; 0 in a network that keeps none."""
-        self.layers = [
-            LayerCache.zeros(config, num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
+        self._own = [
+            LayerCache.zeros(config.at(layer), num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
             if config.has_attention(layer)
             else LayerCache.of_states(LayerStates.zeros(config, 1 + 2 * num_sequences, dtype, device))
-            for layer in range(config.num_layers)
+            for layer in range(config.num_layers - config.num_kv_shared_layers)
         ]
+        self.layers = [self._own[config.kv_layer(layer)] for layer in range(config.num_layers)]
+        """The cache of each layer, which several may share."""
 
     def touch(self) -> None:
         """Allocate memory for all blocks, in the order of their numbers, and for the states. Another thread may do so
@@ -115,8 +119,8 @@ class KVCache:
 
         From then on the memory that a server takes stays flat. It ends early if the kernel cannot do that.
         """
-        states = [layer.states for layer in self.layers if layer.states is not None]
-        tensors = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
+        states = [layer.states for layer in self._own if layer.states is not None]
+        tensors = [tensor for layer in self._own for tensor in (layer.keys, layer.values)]
         tensors += [tensor for each in states for tensor in (each.inputs, each.memory) if tensor is not None]
         longest = max(map(len, tensors), default=0)
         pieces = (tensor[i : i + _PIECE] for i in range(0, longest, _PIECE) for tensor in tensors if i < len(tensor))
@@ -125,4 +129,5 @@ class KVCache:
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
         """Return the bytes that one block takes over all layers with attention."""
-        return 2 * len(config.attention_layers) * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+        numbers = sum(2 * layer.num_kv_heads * layer.head_dim for layer in config.layers_with_kv)
+        return numbers * block_size * dtype.itemsize

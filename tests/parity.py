@@ -44,9 +44,9 @@ BOUNDS = {
 }
 ROWS = (
     "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_5", "gpt_oss", "smollm3", "granite",
-    "granite4", "lfm2", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt",
-    "opt-post", "bert", "roberta", "distilbert", "mpnet", "modernbert", "embedding_gemma", "t5", "t5-gated-untied",
-    "bart", "marian",
+    "granite4", "lfm2", "gemma2", "gemma3", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n", "phi3", "olmo2",
+    "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt", "opt-post", "bert", "roberta", "distilbert", "mpnet",
+    "modernbert", "embedding_gemma", "jina_bert", "jina_embeddings_v3", "t5", "t5-gated-untied", "bart", "marian",
 )  # fmt: skip
 """Names of tests.tiny.VARIANTS that are measured."""
 
@@ -76,6 +76,10 @@ class Theirs:
             attentions, hidden = seen.attentions, seen.hidden_states
             last = hidden[-1]
         patterns = [layer[0] for layer in attentions]
+        if self.config.altup is not None:  # of several streams the first is ours; theirs holds no final one
+            with torch.no_grad():
+                last = self.network.model(**inputs).last_hidden_state
+            hidden = (*(state[0] for state in hidden[:-1]), last)
         if self.config.embedding_size is not None:
             # The last is projected to the token table's width; what we call the last is before that.
             hidden = hidden[:-1]

@@ -16,12 +16,12 @@ from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 
 MATRICES = (
-    "embedding", "embedding projection", "query", "key", "value", "attention gate", "output", "cross query",
-    "cross key", "cross value", "cross output", "recurrence in", "recurrence out", "router", "gate", "up", "down",
-    "head transform", "unembedding",
+    "embedding", "embedding projection", "per-layer embedding", "per-layer projection", "stream projection",
+    "query", "key", "value", "attention gate", "output", "cross query", "cross key", "cross value", "cross output",
+    "recurrence in", "recurrence out", "router", "gate", "up", "down", "head transform", "unembedding",
 )  # fmt: skip
 VECTORS = (
-    "convolution", "decays", "positions", "token types", "position bias", "sinks", "norms", "biases",
+    "convolution", "decays", "positions", "token types", "position bias", "sinks", "norms", "scales", "biases",
 )  # fmt: skip
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
@@ -30,6 +30,11 @@ _WHOLE = {
     "embed": "embedding",
     "embed_in": "embedding projection",
     "embed_out": "embedding projection",
+    "per_layer_embed": "per-layer embedding",
+    **dict.fromkeys(("altup_in", "altup_out", "laurel_left", "laurel_right"), "stream projection"),
+    **dict.fromkeys(("altup_router", "altup_predict", "altup_correct"), "stream projection"),
+    "altup_scale": "scales",
+    **dict.fromkeys(("per_layer_project", "per_layer_gate", "per_layer_out"), "per-layer projection"),
     "attn_out": "output",
     "cross_out": "cross output",
     "conv_in": "recurrence in",
@@ -47,6 +52,8 @@ _WHOLE = {
     "pos_embed": "positions",
     "token_type_embed": "token types",
     "position_bias": "position bias",
+    "stream_scale": "scales",
+    "expert_scales": "scales",
 }
 """The component of weights that are one component as a whole, by their name without stack and layer."""
 
@@ -65,7 +72,9 @@ class WeightGroup:
     count: int
     """How many there are: one a layer; of queries, keys and values one a head, of experts one each."""
     tied_to: str | None = None
-    """The weight whose storage it shares, or None. A tied weight is not in the total."""
+    """The weight whose numbers it shares, or None: of values its own, where they are the keys. A tied weight is not in
+    the total.
+    """
 
     @property
     def parameters(self) -> int:
@@ -104,14 +113,16 @@ class Census:
 
 def take_census(config: ModelConfig) -> Census:
     """Count a network's parameters."""
-    found: dict[tuple[str, str, str, tuple[int, ...]], int] = {}
+    found: dict[tuple[str, str, str, tuple[int, ...], str | None], int] = {}
     for weight in weights_of(config):
         stack, name = _locate(config, weight.name)
         own = config.encoder if stack == "encoder" and config.encoder is not None else config
-        for component, shape, count in _parts(own, name, weight.shape):
-            key = (stack, component, name, shape)
+        in_layer = re.match(r"(?:encoder\.)?layers\.(\d+)\.", weight.name)
+        are_keys = len({source.names for source in weight.sources}) < len(weight.sources)
+        for component, shape, count in _parts(own.at(int(in_layer[1])) if in_layer else own, name, weight.shape):
+            key = (stack, component, name, shape, name if are_keys and component == "value" else None)
             found[key] = found.get(key, 0) + count
-    rows = [WeightGroup(*key, count) for key, count in found.items()]
+    rows = [WeightGroup(*key[:4], count, key[4]) for key, count in found.items()]
     is_tied = config.has_head and config.tie_word_embeddings
     if is_tied:
         shape = (config.vocab_size, config.embedding_size or config.hidden_size)
@@ -144,7 +155,7 @@ def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[t
             yield f"{cross}query", head, config.num_heads
             if config.attention_gate:
                 yield "attention gate", head, config.num_heads
-        if base != "cross_q":
+        if base != "cross_q" and shape[0] != config.num_heads * config.head_dim:  # else they are another layer's
             yield f"{cross}key", head, config.num_kv_heads
             yield f"{cross}value", head, config.num_kv_heads
     elif base == "gate_up":

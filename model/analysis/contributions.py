@@ -35,7 +35,9 @@ own, and over the scales of all norms behind it. Then readout and biases above a
     sum_directions [layer, sublayer, d_model, target]   of attention, cross attention where there is some, and mlp
     norm_biases [layer, sublayer, target]               beta . u of the norm after each sum
 
-and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
+Where the stream is multiplied by a number after each block, sum_directions has u_t times that number and those of all
+later blocks, and norm_biases 0. Where the heads of some layers are smaller than those of others, gram and readout have
+zeros behind theirs. And WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
 there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`).
 
 What overflowed in the network is inf or NaN here too, and no warning is given of it.

@@ -84,6 +84,18 @@ def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) ->
     )
 
 
+def through_scales(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
+    """Return the same where no norm follows the sums, but the stream is multiplied by a number after each block: what a
+    block adds is read in the final direction times its own number and those of all later blocks.
+    """
+    scale, directions = torch.ones((), dtype=torch.float64), []
+    for layer in reversed(range(config.num_layers)):
+        scale = scale * reader.need(f"layers.{layer}.stream_scale.weight").to(torch.float64)[0]
+        directions.append((readout.direction * scale).expand(2, *readout.direction.shape))
+    biases = torch.zeros(config.num_layers, 2, readout.direction.shape[1], dtype=torch.float64)
+    return SumReadouts(torch.stack(directions[::-1]), biases)
+
+
 def head_readout(
     reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
 ) -> dict[str, torch.Tensor]:
@@ -97,7 +109,11 @@ def head_readout(
         targets: token ids, of a stack with a head; () for the Gram matrices alone.
     """
     readout = read_targets(reader, config, targets) if targets else None
-    sums = through_sums(reader, config, readout) if readout is not None and config.norm_placement == "post" else None
+    sums = None
+    if readout is not None and config.norm_placement == "post":
+        sums = through_sums(reader, config, readout)
+    elif readout is not None and config.stream_scales:
+        sums = through_scales(reader, config, readout)
 
     def directions(name: str) -> list[torch.Tensor]:
         """Return the direction of each layer in which what this attention adds is read."""
@@ -111,7 +127,8 @@ def head_readout(
     for layer, head in pairs:
         if layer not in written:
             written = {layer: _written(reader, config, part, layer)}  # pairs come layer by layer; one is kept
-        moved = written[layer][head]  # [D, d_model]
+        moved = written[layer][head]  # [D, d_model], or [largest D, d_model] with zeros behind
+        moved = torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved)))
         grams.append(moved @ moved.T)
         if readout is not None:
             readouts.append(moved @ directions(_output_name(part))[layer])
@@ -131,7 +148,7 @@ def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int
     has a sink, also sink [1].
     """
     name = _output_name(part)
-    found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
+    found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.at(layer).head_dim)[head]}
     bias = reader.get(f"layers.{layer}.{name}.bias")
     if bias is not None:
         found["b_o"] = bias
@@ -151,7 +168,7 @@ def _output_name(part: str) -> str:
 def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
     """Return M of every head of a layer: [H, D, d_model]."""
     name = _output_name(part)
-    heads = reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim).to(torch.float64)
+    heads = reader.heads_of_output(f"layers.{layer}.{name}.weight", config.at(layer).head_dim).to(torch.float64)
     return _as_added(reader, config, name, layer, heads)
 
 

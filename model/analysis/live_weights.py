@@ -5,8 +5,8 @@ Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weigh
 it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
 layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
 up, down (.weight [out, in] and .bias), sinks.by_head (as `AttentionRule` has them), attn_post_norm.gain (of the
-attention's output, where it is normed before it is added), and where each sum is normed attn_norm, cross_norm and
-mlp_norm (.gain and .bias).
+attention's output, where it is normed before it is added), stream_scale.weight (the number by which the stream is
+multiplied after it), and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
 """
 
 import re
@@ -46,13 +46,15 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         block = stack.blocks[int(match[1])]
         if match[2] == "attn_post_norm":
             return _of_norm(block.attention.after, kind)
+        if match[2] == "stream_scale":
+            return block.last.stream_scale
         sums = {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
         if block.cross is not None:
             sums["cross_norm"] = block.cross.of_sum
         if match[2].endswith("_norm"):
             return _of_norm(sums.get(match[2]), kind)
         if match[2] == "sinks":
-            return block.attention.f.heads.rule.sinks
+            return block.self_attention.heads.rule.sinks
         if match[2] in ("gate", "up"):
             return None if block.one_mlp is None else _of_up(block.one_mlp, match[2], kind)
         return _of_linear(block.linears.get(match[2]), kind)

@@ -79,9 +79,12 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
     if short.startswith("attn.") and not own.has_attention(layer):
         has = ", ".join(map(str, own.attention_layers))
         raise UnknownMatrix(f"layer {layer} has a {own.mixer_name(layer)} and no {short!r}; layers {has} have it")
-    if short.startswith("mlp.") and own.has_experts(layer):
+    if short.startswith("mlp.") and not own.has_mlp(layer):
         raise UnknownMatrix(f"layer {layer} has experts and no {short!r}; layers {own.dense_layers} have it")
-    return _inside(config, own, stack, short, layer)
+    kv_layer = own.kv_layer(layer)
+    if short in ("attn.W_K", "attn.W_V") and kv_layer != layer:
+        raise UnknownMatrix(f"layer {layer} reads the keys and values of layer {kv_layer} and has no {short!r}")
+    return _inside(config, own.at(layer), stack, short, layer)
 
 
 def _is_in_block(short: str) -> bool:

@@ -65,6 +65,7 @@ class WeightReader:
 
         Raises ValueError for NaN and infinite numbers, which have no singular values.
         """
+        kv_layer, config = config.kv_layer(layer), config.at(layer)
         size, group = config.head_dim, head // (config.num_heads // config.num_kv_heads)
         q, kv = config.num_heads * size, config.num_kv_heads * size
         name = f"layers.{layer}."
@@ -72,7 +73,8 @@ class WeightReader:
             queries, keys = self.need(f"{name}cross_q.weight"), self.need(f"{name}cross_kv.weight")
             start = 0
         else:
-            queries = keys = self.need(f"{name}qkv.weight")
+            queries = self.need(f"{name}qkv.weight")
+            keys = self.need(f"layers.{kv_layer}.qkv.weight")  # whose heads have the same sizes
             start = 2 * q if config.attention_gate else q  # gates stand between
 
         def wide(part: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,9 @@ _MOST_ALPHA = 1_000_000
 _OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Beginnings of `init_lora_weights` with which training began from another base than the model's own weights."""
 _CHANGEABLE = re.compile(
-    r"(encoder\.)?layers\.\d+\.(qkv|attn_out|conv_in|conv_out|delta_in|delta_out|cross_q|cross_kv|cross_out|gate_up|up|down)\.weight"
+    r"(encoder\.)?layers\.\d+\."
+    r"(qkv|attn_out|conv_in|conv_out|delta_in|delta_out|cross_q|cross_kv|cross_out|gate_up|up|down|per_layer_gate|"
+    r"per_layer_out|laurel_left|laurel_right)\.weight"
 )
 """Our names of the weights that an adapter may change: the matrices of the blocks."""
 

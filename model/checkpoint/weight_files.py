@@ -32,8 +32,8 @@ Progress = Callable[[int, int], None]
 Part = Callable[[str, torch.Tensor], torch.Tensor]
 """Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
 
-_LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight")
-"""Tables that nothing is multiplied with: they are small, and kept in the network's dtype."""
+_LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight", "per_layer_embed.weight")
+"""Tables that nothing is multiplied with: they are kept in the network's dtype."""
 _WIDENED = (".router.weight", "head_transform.weight")
 """Endings of small matrices that do not stay quantised."""
 _SHOWN = 8

@@ -8,12 +8,17 @@ place of these, conv_in (rows of B, of C, of x), conv [channel, 1, position] and
 v, of z, of the strengths, of the steps), conv, delta_decay, delta_step, delta_norm and delta_out; attn_post_norm,
 cross_norm, cross_q, cross_kv, cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of
 experts, router and for each of them `experts.{e}.` gate_up, down, and of a shared one `shared.` router (the gate before
-its sum), gate_up, down; mlp_post_norm; `final_norm`; `head_transform` and `head_norm` of an encoder's head;
-`head`, absent when it is tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and
-shares `embed`. Every matrix is [out, in], every table [entries, width].
+its sum), gate_up, down; beside an mlp also router_norm, expert_scales, dense_post_norm, experts_norm and
+experts_post_norm; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate, per_layer_out and
+per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_project` and `per_layer_norm`;
+stream_scale, a number; where there are several residual streams, altup_norm, altup_router, altup_predict,
+altup_correct, altup_scale, laurel_left, laurel_right and laurel_norm, and of all layers together `altup_in` and
+`altup_out`; `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`, absent when it is tied to
+`embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is
+[out, in], every table [entries, width].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow
@@ -68,9 +73,7 @@ def weights_of(config: ModelConfig) -> Iterator[MappedWeight]:
 
 
 def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Iterator[MappedWeight]:
-    lengths = _lengths(config)
-
-    def fill(row: WeightRow, layer: int, expert: int = 0) -> MappedWeight:
+    def fill(row: WeightRow, lengths: Mapping[str, int], layer: int = 0, expert: int = 0) -> MappedWeight:
         def named(name: str) -> str:
             return name.replace("{i}", str(layer)).replace("{e}", str(expert))
 
@@ -84,13 +87,15 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
     rows = [row for row in rows if row.when(config)]
     layered = ["{i}" in row.name for row in rows]
     first, last = layered.index(True), len(rows) - layered[::-1].index(True)
-    yield from (fill(row, 0) for row in rows[:first])
+    whole = _lengths(config)
+    yield from (fill(row, whole) for row in rows[:first])
     for layer in range(config.num_layers):
+        lengths = whole if config.layers_are_alike else _lengths(config.at(layer))
         for row in rows[first:last]:
             if layer >= row.first_layer and row.in_layer(config, layer):
                 experts = range(config.experts.num_experts) if config.experts and "{e}" in row.name else (0,)
-                yield from (fill(row, layer, expert) for expert in experts)
-    yield from (fill(row, 0) for row in rows[last:])
+                yield from (fill(row, lengths, layer, expert) for expert in experts)
+    yield from (fill(row, whole) for row in rows[last:])
 
 
 def _delta_lengths(config: ModelConfig) -> dict[str, int]:
@@ -131,5 +136,11 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "2expert_ff": 2 * config.experts.intermediate_size if config.experts else 0,
         "shared_ff": (config.experts.shared_intermediate_size if config.experts else None) or 0,
         "2shared_ff": 2 * ((config.experts.shared_intermediate_size if config.experts else None) or 0),
+        "streams": config.altup.num_streams if config.altup else 0,
+        "streams^2": config.altup.num_streams**2 if config.altup else 0,
+        "laurel": config.altup.laurel_rank if config.altup else 0,
+        "per_layer": config.per_layer_size or 0,
+        "all_per_layer": config.num_layers * (config.per_layer_size or 0),
+        "per_layer_vocab": config.per_layer_vocab_size,
         "expert_ff": config.experts.intermediate_size if config.experts else 0,
     }

@@ -49,6 +49,9 @@ def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
     return prefix + point
 
 
+_NOT_BOTH = "no layer of it has an mlp and experts"
+
+
 def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | None = None) -> str | None:
     """Return why this stack (or this layer, if one is given) does not have the point, or None if it does."""
     own, name = stack_config(config, stack), point.name
@@ -73,6 +76,10 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         reasons["attn.hook_gate"] = reasons["attn"]
     for group_of_one, is_there in (("conv", has_conv), ("delta", has_delta)):
         reasons[group_of_one] = (is_there, "it has none" if layer is None else f"its layer has {own.mixer_name(layer)}")
+    for of_tokens in ("hook_resid_mid_mlp", "hook_per_layer_input", "ln_per_layer", "hook_per_layer_out"):
+        reasons[of_tokens] = (own.per_layer_size is not None, "its layers get nothing of the tokens themselves")
+    for of_streams in ("hook_predicted", "hook_laurel_out"):
+        reasons[of_streams] = (own.altup is not None, "it has one residual stream")
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
@@ -81,6 +88,8 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
         reasons["mlp.hook_pre_linear"] = (False, "its mlp is not gated")
     for point_of_many in ("mlp.hook_router_logits", "mlp.hook_expert_weights", "mlp.hook_expert_indices"):
         reasons[point_of_many] = (is_mixed, f"{here} has no experts")
+    for of_both in ("mlp.hook_dense_out", "mlp.hook_experts_out"):
+        reasons[of_both] = (is_dense and is_mixed and own.experts is not None and own.experts.beside_mlp, _NOT_BOTH)
     for cross in ("ln_cross", "cross_attn", "hook_cross_attn_out", "hook_resid_mid_cross"):
         reasons[cross] = (own.cross_attention, "it has no cross attention")
     is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
@@ -98,9 +107,9 @@ def _kinds_of_mixer(config: ModelConfig, layer: int | None) -> tuple[bool, bool,
 def _kinds_of_mlp(config: ModelConfig, layer: int | None) -> tuple[bool, bool]:
     """Return whether a layer, or any layer if it is None, has one mlp, and whether it has experts."""
     if layer is not None:
-        return not config.has_experts(layer), config.has_experts(layer)
-    num_dense = len(config.dense_layers)
-    return num_dense > 0, num_dense < config.num_layers
+        return config.has_mlp(layer), config.has_experts(layer)
+    layers = range(config.num_layers)
+    return bool(config.dense_layers), any(map(config.has_experts, layers))
 
 
 def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
@@ -108,11 +117,13 @@ def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
     return tuple(point for point in POINTS if why_absent(config, stack, point) is None)
 
 
-def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0) -> tuple[int, ...]:
+def sizes(
+    config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0, layer: int | None = None
+) -> tuple[int, ...]:
     """Return the lengths of a point's axes for an input of `length` tokens (of this stack) and `encoder_length` of the
-    encoder.
+    encoder, in a layer, or in the first one.
     """
-    own = stack_config(config, stack)
+    own = stack_config(config, stack).at(layer or 0)
     of_encoder = reads_encoder(point)
     lengths: dict[Axis, int] = {
         "position": encoder_length if of_encoder else length,
@@ -125,6 +136,7 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
         "d_mlp": own.intermediate_size,
         "expert": own.experts.num_experts if own.experts else 0,
         "chosen": own.experts.num_chosen if own.experts else 0,
+        "d_per_layer": own.per_layer_size or 0,
         "d_vocab": own.vocab_size,
         "one": 1,
     }

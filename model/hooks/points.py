@@ -12,7 +12,7 @@ from typing import Literal
 Stack = Literal["decoder", "encoder"]
 Axis = Literal[
     "position", "head", "kv_head", "d_head", "d_model", "d_convolved", "key_head", "d_key", "value_head", "d_value",
-    "d_mlp", "expert", "chosen", "query", "key", "d_vocab", "one",
+    "d_mlp", "expert", "chosen", "d_per_layer", "query", "key", "d_vocab", "one",
 ]  # fmt: skip
 
 
@@ -71,7 +71,9 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
     return (
         Point(f"{name}.hook_q", _HEADS, f"{x} W_Q + b_Q", "before q/k norm and rotation; not scaled"),
         Point(f"{name}.hook_k", _KV_HEADS, f"{keys} W_K + b_K", f"before q/k norm and rotation{cross}"),
-        Point(f"{name}.hook_v", _KV_HEADS, f"{keys} W_V + b_V", f"never rotated{cross}"),
+        Point(
+            f"{name}.hook_v", _KV_HEADS, f"{keys} W_V + b_V", f"never rotated; after the norm of values, if any{cross}"
+        ),
         Point(f"{name}.hook_rot_q", _HEADS, "rotate(norm(hook_q), position)", turned),
         Point(
             f"{name}.hook_rot_k",
@@ -134,6 +136,13 @@ POINTS: tuple[Point, ...] = (
     Point("hook_token_type_embed", _MODEL, "W_type[0]", in_block=False),
     *_norm("embed_norm", "the sum of the embeddings", in_block=False),
     Point("hook_resid_pre", _MODEL, "hook_resid_post of the block before; of the first the sum of the embeddings"),
+    Point(
+        "hook_predicted",
+        _MODEL,
+        "hook_resid_pre + the sum of all streams, each weighted as hook_resid_pre decides",
+        "Gemma 3n: what the sublayers read of its several streams, of which hook_resid_pre and hook_resid_post are the "
+        "first",
+    ),
     *_norm(
         "ln1",
         "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
@@ -151,11 +160,13 @@ POINTS: tuple[Point, ...] = (
         "sum over the heads of attn.hook_result + b_O; of a convolution or a delta net hook_out W_out + b_out",
         "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
     ),
+    Point("hook_laurel_out", _MODEL, "n + norm(n W_left W_right)", "Gemma 3n: the low-rank path around attention"),
     Point(
         "hook_resid_mid",
         _MODEL,
         "hook_resid_pre + hook_attn_out",
-        "in post-norm models after the norm; absent in parallel blocks",
+        "in post-norm models after the norm; absent in parallel blocks; Gemma 3n: (hook_predicted + hook_attn_out + "
+        "hook_laurel_out) / sqrt(2)",
     ),
     *_norm("ln_cross", "hook_resid_mid; in post-norm models hook_resid_mid + hook_cross_attn_out"),
     *_attention("cross_attn", "n", "the encoder's output"),
@@ -187,6 +198,13 @@ POINTS: tuple[Point, ...] = (
         "largest first; what they make of n, weighted, is summed",
         changeable=False,
     ),
+    Point("mlp.hook_dense_out", _MODEL, "norm(mlp.hook_post W_out)", "of a layer with an mlp and experts"),
+    Point(
+        "mlp.hook_experts_out",
+        _MODEL,
+        "norm(what the experts make of the normed stream, weighted and summed)",
+        "of a layer with an mlp and experts: both are summed",
+    ),
     *_norm("ln2_post", "the mlp's output (Gemma 2 and 3)"),
     Point(
         "hook_mlp_out",
@@ -194,11 +212,22 @@ POINTS: tuple[Point, ...] = (
         "mlp.hook_post W_out + b_out; of experts their weighted sum",
         "what is added to the stream: after a norm of the mlp's output, where there is one, times residual_scale",
     ),
+    Point("hook_resid_mid_mlp", _MODEL, "hook_resid_mid + hook_mlp_out", "of layers that get something of the tokens"),
+    Point(
+        "hook_per_layer_input",
+        ("position", "d_per_layer"),
+        "(norm(hook_embed W_layers / sqrt(d_model)) + W_tokens[token] * sqrt(d_per_layer)) / sqrt(2)",
+        "what the layer gets of the token itself",
+    ),
+    *_norm("ln_per_layer", "(act(hook_resid_mid_mlp W_gate) * hook_per_layer_input) W_out"),
+    Point("hook_per_layer_out", _MODEL, "ln_per_layer.hook_out", "what is added to the stream"),
     Point(
         "hook_resid_post",
         _MODEL,
         "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
-        "in post-norm models after the norm",
+        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, times a number of the layer; "
+        "Gemma 3n: hook_predicted + w (hook_resid_mid_mlp - hook_predicted), where hook_resid_mid_mlp decides w; "
+        "hook_per_layer_out goes to the other streams",
     ),
     *_norm("ln_final", "hook_resid_post of the last block", in_block=False),
     Point(

@@ -15,6 +15,7 @@ import torch
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
+from model.layers.norm import Norm
 
 
 class Experts:
@@ -30,15 +31,19 @@ class Experts:
         softmax: Callable[[torch.Tensor], torch.Tensor],
         shared: Mlp | None = None,
         shared_gate: Linear | None = None,
+        router_norm: Norm | None = None,
+        scales: torch.Tensor | None = None,
     ) -> None:
         """Keep the layers. router: [E, d]; num_chosen: C; normalized: whether the weights of those that are chosen are
         divided by their sum; softmax: over the last axis of [1, rows, E]; shared: one that every row goes through;
-        shared_gate: [1, d], the sigmoid of whose product it is multiplied by, if it is.
+        shared_gate: [1, d], the sigmoid of whose product it is multiplied by, if it is; router_norm: of what the router
+        multiplies, over sqrt(d); scales [E]: factors of what each expert adds.
         """
         self.router = router
         self._experts = experts
         self._shared, self._shared_gate = shared, shared_gate
         self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
+        self._router_norm, self._scales = router_norm, scales
 
     @property
     def linears(self) -> list[Linear]:
@@ -46,6 +51,12 @@ class Experts:
         mlps = self._experts if self._shared is None else [*self._experts, self._shared]
         gates = [] if self._shared_gate is None else [self._shared_gate]
         return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]
+
+    def route(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the router's logits [rows, E] of x [rows, d]."""
+        if self._router_norm is not None:
+            x = self._router_norm(x) * x.shape[-1] ** -0.5
+        return self.router(x)
 
     def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
@@ -59,7 +70,8 @@ class Experts:
         weights = ordered[:, : self._num_chosen]
         if self._normalized:
             weights = weights / reduce(torch.add, weights.unbind(-1))[:, None]
-        return experts[:, : self._num_chosen], weights
+        experts = experts[:, : self._num_chosen]
+        return experts, weights if self._scales is None else weights * self._scales[experts]
 
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d], plus what the shared one

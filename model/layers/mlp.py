@@ -5,6 +5,8 @@ Activations are left to `Linear` and `gated`, which keep them independent of the
 Axes: rows, d, ff.
 """
 
+import math
+
 import torch
 
 from model.config import Activation, ClampedGate
@@ -26,14 +28,17 @@ class Mlp:
         down: Linear,
         gate: Activation | ClampedGate | None = None,
         *,
+        sparsity: float = 0.0,
         batch_invariant: bool = True,
     ) -> None:
         """Keep the layers. gate: the activation, or the clamped gate, if there is one; `up` [2 ff, d] then has the
         gate's rows before its own: one product instead of two. Without a gate `up` [ff, d] has the activation.
+        sparsity: the share of a gate's numbers that `without_small` sets to 0 before the activation.
         """
         self.up = up
         self.down = down
         self.gate: Activation | ClampedGate | None = gate
+        self._sparsity = sparsity
         self._batch_invariant = batch_invariant
 
     def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
@@ -75,7 +80,20 @@ class Mlp:
     def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
         if isinstance(activation, ClampedGate):
             return clamped(gate_up, activation, native=self.up.native)
+        if self._sparsity:
+            gate, up = gate_up.chunk(2, -1)
+            gate_up = torch.cat((without_small(gate, self._sparsity), up), -1)
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
+
+
+def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
+    """Return what is left of each row of x [rows, ff] above a number below which this share of it would be, if it were
+    normally distributed: relu(x - mean - deviations * standard deviation) (Gemma 3n).
+    """
+    quantile = torch.tensor(share, dtype=torch.float32)  # its place is rounded so in any dtype, as in transformers
+    deviations = float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
+    deviation = x.var(-1, correction=0, keepdim=True).sqrt()
+    return torch.relu(x - (x.mean(-1, keepdim=True) + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
 
 
 def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:

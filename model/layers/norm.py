@@ -40,17 +40,24 @@ class RmsNorm:
     """RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(
-        self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0, kernels: KernelConfig = AUTO
+        self,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        weight_offset: float = 0.0,
+        rounds_once: bool = False,
+        kernels: KernelConfig = AUTO,
     ) -> None:
         """Keep weight [d], of the model's dtype.
 
         `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
-        product (Gemma). Without an offset the rounding comes before the product, the order in which Llama was trained.
+        product (Gemma), as `rounds_once` asks for without an offset. Otherwise the rounding comes before the product,
+        the order in which Llama was trained.
         Low precisions are normalised in float32, float64 in float64.
         """
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self.rounds_once = weight_offset != 0
+        self.rounds_once = rounds_once or weight_offset != 0
         """Whether rounding comes only after the product with `weight`, which then is float32."""
         self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
         self.native = kernels.why_not_native(weight.dtype, weight.device) is None
@@ -65,7 +72,7 @@ class RmsNorm:
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(self._wide)
-        return torch.sqrt(_row_means(wide * wide) + self.eps)
+        return torch.sqrt(row_means(wide * wide) + self.eps)
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._wide) / self.scale(x)
@@ -93,15 +100,15 @@ class LayerNorm:
         wide = x if x.dtype == torch.float64 else x.float()
         if wide.device.type == "cpu":
             return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
-        centred = wide - _row_means(wide)
-        return torch.sqrt(_row_means(centred * centred) + self.eps)
+        centred = wide - row_means(wide)
+        return torch.sqrt(row_means(centred * centred) + self.eps)
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        return (wide - _row_means(wide)) / self.scale(x)
+        return (wide - row_means(wide)) / self.scale(x)
 
 
-def _row_means(x: torch.Tensor) -> torch.Tensor:
+def row_means(x: torch.Tensor) -> torch.Tensor:
     """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on
     the number of rows.
     """

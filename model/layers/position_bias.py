@@ -1,8 +1,9 @@
-"""Computes the position bias by distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1) of T5 and MPNet. It knows
-distances alone.
+"""Computes position biases by distance: of T5 and MPNet (Raffel et al. 2020, arXiv:1910.10683, section 2.1), and ALiBi
+(Press et al. 2021, arXiv:2108.12409). It knows distances alone.
 
-A distance falls into one of a few buckets: near distances each have their own, far ones share, on a logarithmic scale.
-A checkpoint has one number for each bucket and head, which every layer adds to its scores.
+In T5 and MPNet a distance falls into one of a few buckets: near distances each have their own, far ones share, on a
+logarithmic scale. A checkpoint has one number for each bucket and head, which every layer adds to its scores. ALiBi is
+a slope for each head, which is not learned.
 
 Axes: H heads.
 """
@@ -44,3 +45,21 @@ def bias_by_distance(table: torch.Tensor, config: PositionBiasConfig, reach: int
     distances = torch.arange(1 - reach, reach, device=table.device)
     wide = table if table.dtype == torch.float64 else table.float()
     return wide[distance_buckets(distances, config)].T.contiguous()
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Return the slope of each head: 2^(-8 / n), 2^(-16 / n), ... for n heads, if n is a power of 2.
+
+    For other numbers the authors take those of the next lower power, and then every second one of the next higher.
+    """
+    lower = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (head + 1) / lower) for head in range(lower)]
+    return slopes if lower == num_heads else slopes + alibi_slopes(2 * lower)[0::2][: num_heads - lower]
+
+
+def alibi(num_heads: int, reach: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the bias of ALiBi as `bias_by_distance` does: -slope * |distance|."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    slopes = torch.tensor(alibi_slopes(num_heads), dtype=torch.float64, device=device)
+    distances = torch.arange(1 - reach, reach, device=device).abs()
+    return (-slopes[:, None] * distances).to(wide)

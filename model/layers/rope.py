@@ -117,6 +117,12 @@ def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> 
     return Frequencies(1.0 / (torch.tensor(chosen, dtype=dtype) * powers), scaling)
 
 
+def _proportional(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """Return those of whole heads of which only the fastest pairs are rotated: Gemma 4's code."""
+    rotated = torch.arange(dims // 2) < (rope.dims or dims) // 2
+    return Frequencies(_plain(rope.theta, dims, dtype).where(rotated, 0.0) / (rope.factor or 1.0))
+
+
 _FREQUENCIES: dict[RopeType, Callable[[RopeConfig, int, int, torch.dtype], Frequencies]] = {
     "default": _default,
     "linear": _linear,
@@ -124,6 +130,7 @@ _FREQUENCIES: dict[RopeType, Callable[[RopeConfig, int, int, torch.dtype], Frequ
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "proportional": _proportional,
 }
 
 
@@ -134,7 +141,8 @@ def _factor(rope: RopeConfig) -> float:
 
 def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """Return the frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
-    return _FREQUENCIES[rope.rope_type](rope, rope.dims or head_dim, max_len, dtype)
+    dims = head_dim if rope.rope_type == "proportional" else rope.dims or head_dim
+    return _FREQUENCIES[rope.rope_type](rope, dims, max_len, dtype)
 
 
 class Rope:

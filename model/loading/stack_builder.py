@@ -5,85 +5,40 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from model.config import Activation, DeltaNetConfig, ModelConfig
-from model.kernels.choice import KernelConfig
-from model.kernels.int8_rows import Quantization
-from model.kernels.products import DOT
+from model.config import DeltaNetConfig
 from model.layers.attention import AttentionRule
 from model.layers.attention_arithmetic import at_least_float32
-from model.layers.attention_choice import attention_for
-from model.layers.experts import Experts
 from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import LayerNorm, Norm, RmsNorm
-from model.layers.position_bias import bias_by_distance
+from model.layers.norm import Norm, RmsNorm
+from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
-from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
+from model.loading.layer_builder import LayerBuilder
+from model.network.altup import AltUp, StreamEnds
 from model.network.block import Block, Residual, Sublayer
 from model.network.convolution import Convolution
 from model.network.delta_net import DeltaNet
+from model.network.dense_and_experts import DenseAndExperts
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
-from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.fused_encoder import EncodeStep
+from model.network.per_layer import PerLayer, PerLayerInputs
 from model.network.short_conv import ShortConvolution
 from model.network.stack import Stack
-from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
-from model.quantized import QuantizedMatrix
-from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
-from model.sharding.shares import Share, Shares
+from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
+from model.sharding.parts import NormOfAllHeads, SplitHeads
+from model.sharding.shares import Share
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
     from model.network.triton_step import TritonStep
 
 
-class StackBuilder:
-    """Takes the weights of one stack out of a dict, so that originals are freed as they are packed."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: dict[str, torch.Tensor],
-        tokens: TokenTable,
-        context: int,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-        quantize: Quantization = "none",
-        shares: Shares | None = None,
-        quantized: dict[str, QuantizedMatrix] | None = None,
-    ) -> None:
-        """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
-        longest sequence that will be run.
-
-        `kernels`: what computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone;
-        `quantize`: the blocks' matrices; `shares`: of the stack whose part `config` and `weights` are, if several ranks
-        hold one together; `quantized`: matrices that are stored so, which `weights` lack.
-        """
-        self.config = config
-        self.shares = shares
-        self.weights, self.quantized = weights, quantized or {}
-        self.tokens = tokens
-        self.context = context
-        self.kernels = kernels
-        self.batch_invariant = batch_invariant
-        self.quantize: Quantization = quantize
-        why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
-        self.is_whole = shares is None and not self.quantized and why_not is None
-        """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(
-            tokens.dtype,
-            tokens.device,
-            kernels=kernels,
-            batch_invariant=batch_invariant,
-            has_sinks=config.attention_sinks,
-        )
-        if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
-            self.attention = TextAttention()
+class StackBuilder(LayerBuilder):
+    """Builds the stack of the weights that it takes."""
 
     def stack(self) -> Stack:
         """Build the stack. Raises KeyError when a weight is missing; none may be left over."""
@@ -103,6 +58,8 @@ class StackBuilder:
             decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
             triton_step=self._triton_step(embedding, blocks, final_norm, ropes),
+            stream_ends=self._stream_ends(),
+            per_layer=self._per_layer_inputs(),
         )
         left = sorted((*self.weights, *self.quantized))
         assert not left, f"weights that no part took: {left}"
@@ -124,9 +81,7 @@ class StackBuilder:
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""
         config, tokens, weights = self.config, self.tokens, self.weights
-        scale = None
-        if config.embedding_scale != 1:  # rounded to the model's dtype before it is used, as Gemma was trained
-            scale = torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
+        scale = None if config.embedding_scale == 1 else self._factor(config.embedding_scale)
         positions = weights.pop("pos_embed.weight", None)
         if positions is not None:
             positions = positions[config.position_offset :]
@@ -151,52 +106,58 @@ class StackBuilder:
             at_once=embed_at_once(tokens, token_type, positions, norm, self.kernels) if is_plain else None,
         )
 
+    def _per_layer_inputs(self) -> PerLayerInputs | None:
+        if self.config.per_layer_size is None:
+            return None
+        return PerLayerInputs(
+            TokenTable(self.weights.pop("per_layer_embed.weight")),
+            self._factor(self.config.per_layer_size**0.5),
+            self._linear("per_layer_project"),
+            self._norm("per_layer_norm"),
+        )
+
+    def _stream_ends(self) -> StreamEnds | None:
+        if self.config.altup is None:
+            return None
+        into, out = (
+            [self._exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
+            for weight in (self.weights.pop("altup_in.weight"), self.weights.pop("altup_out.weight"))
+        )
+        return StreamEnds(into, out)
+
+    def _altup(self, name: str) -> AltUp | None:
+        if self.config.altup is None:
+            return None
+        return AltUp(
+            norm=self._norm(f"{name}.altup_norm"),
+            router=self._exact(f"{name}.altup_router"),
+            predict=self._exact(f"{name}.altup_predict"),
+            correct=self._exact(f"{name}.altup_correct"),
+            scale=self.weights.pop(f"{name}.altup_scale.weight", None),
+            laurel_left=self._exact(f"{name}.laurel_left"),
+            laurel_right=self._exact(f"{name}.laurel_right"),
+            laurel_norm=self._norm(f"{name}.laurel_norm"),
+        )
+
     def _ropes(self) -> list[Rope | None]:
         """Return the rotary embedding of each block, or None; blocks that rotate alike share one."""
         dtype, device = self.tokens.dtype, self.tokens.device
-        wanted = [self.config.rope_of(i) for i in range(self.config.num_layers)]
+        layers = range(self.config.num_layers)
+        wanted = [(self.config.rope_of(layer), self.config.at(layer).head_dim) for layer in layers]
         made = {
-            rope: Rope(rope, self.config.head_dim, self.context, dtype, device, self.kernels)
-            for rope in set(wanted)
-            if rope is not None
+            (rope, dim): None if rope is None else Rope(rope, dim, self.context, dtype, device, self.kernels)
+            for rope, dim in set(wanted)
         }
-        return [None if rope is None else made[rope] for rope in wanted]
+        return [made[each] for each in wanted]
 
     def _position_bias(self) -> torch.Tensor | None:
+        if self.config.alibi:
+            whole = self.config if self.shares is None else self.shares.config
+            bias = alibi(whole.num_heads, self.context, self.tokens.dtype, self.tokens.device)
+            return bias if self.shares is None else self.shares.heads.part(bias, 0)
         if self.config.position_bias is None:
             return None
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
-
-    def _norm(self, name: str) -> Norm:
-        if self.config.norm == "rmsnorm":
-            return self._rms_norm(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
-        return LayerNorm(weight, bias, self.config.norm_eps, kernels=self.kernels)
-
-    def _rms_norm(self, name: str) -> RmsNorm:
-        weight, offset = self.weights.pop(f"{name}.weight"), self.config.norm_weight_offset
-        return RmsNorm(weight, self.config.norm_eps, weight_offset=offset, kernels=self.kernels)
-
-    def _matrix(self, name: str) -> torch.Tensor | QuantizedMatrix:
-        return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
-
-    def _linear(self, name: str, activation: Activation | None = None) -> Linear:
-        return Linear(
-            self._matrix(f"{name}.weight"),
-            self.weights.pop(f"{name}.bias", None),
-            kernels=self.kernels,
-            batch_invariant=self.batch_invariant,
-            quantize=self.quantize,
-            activation=activation,
-            keep_dtype=self.is_whole,
-        )
-
-    def _added(self, name: str) -> Linear:
-        """Return a matrix whose product is added to the residual stream."""
-        if self.shares is None:
-            return self._linear(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
-        return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
 
     def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
         if self.shares is None:
@@ -215,42 +176,40 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        feedforward = self._experts(name) if config.has_experts(index) else Feedforward(self._mlp(name))
+        scale = self.weights.pop(f"{name}.stream_scale.weight", None)
+        last = None if config.per_layer_size is None else self._per_layer(name, scale)
         sublayers = (
             self._residual(mixer, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
-            self._residual(feedforward, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+            self._feedforward(
+                index, "hook_resid_post" if last is None else "hook_resid_mid_mlp", scale if last is None else None
+            ),
         )
-        return Block(index, *sublayers, parallel=config.parallel_blocks)
+        return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last, altup=self._altup(name))
 
-    def _mlp(self, name: str) -> Mlp:
-        activation = self.config.activation
-        if not self.config.gated_mlp:
-            return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
-        up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
-        return Mlp(up, down, self.config.clamped_gate or activation, batch_invariant=self.batch_invariant)
+    def _feedforward(self, index: int, stream: str, stream_scale: torch.Tensor | None) -> Residual[Any]:
+        config, name = self.config, f"layers.{index}"
+        out, mlp = "hook_mlp_out", f"{name}.mlp"
+        if config.experts is None or not config.has_experts(index):
+            own = Feedforward(self._mlp(name, config.sparsities[index] if config.sparsities else 0.0))
+            return self._residual(own, out, stream, "ln2", mlp, stream_scale=stream_scale)
+        experts = self._experts(name)
+        if not config.experts.beside_mlp:
+            return self._residual(experts, out, stream, "ln2", mlp, stream_scale=stream_scale)
+        norms = [self._norm(f"{name}.{each}_norm") for each in ("mlp", "dense_post", "experts", "experts_post")]
+        both = DenseAndExperts(Feedforward(self._mlp(name)), experts, *norms)
+        after = self._norm(f"{mlp}_post_norm")
+        return Residual(both, out=out, stream=stream, norm="ln2_post", after=after, stream_scale=stream_scale)
 
-    def _experts(self, name: str) -> MixedFeedforward:
-        assert self.config.experts is not None
-        own = self.config.experts
-        mixture = Experts(
-            self._router(name),
-            [self._mlp(f"{name}.experts.{e}") for e in range(own.num_experts)],
-            num_chosen=own.num_chosen,
-            normalized=own.normalized,
-            softmax=self.attention.softmax,
-            shared=None if own.shared_intermediate_size is None else self._mlp(f"{name}.shared"),
-            shared_gate=self._router(f"{name}.shared") if own.shared_gate else None,
-        )
-        return MixedFeedforward(mixture)
-
-    def _router(self, name: str) -> Linear:
-        """Return a product of few numbers that decides where a row goes: it is not quantised."""
-        return Linear(
-            self.weights.pop(f"{name}.router.weight"),
-            self.weights.pop(f"{name}.router.bias", None),
-            kernels=self.kernels,
-            batch_invariant=self.batch_invariant,
+    def _per_layer(self, name: str, stream_scale: torch.Tensor | None) -> Residual[PerLayer]:
+        gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
+        return Residual(
+            PerLayer(gate, out, self.config.activation, self.batch_invariant),
+            out="hook_per_layer_out",
+            stream="hook_resid_post",
+            norm="ln_per_layer",
+            after=self._norm(f"{name}.per_layer_post_norm"),
+            stream_scale=stream_scale,
         )
 
     def _residual(
@@ -262,6 +221,7 @@ class StackBuilder:
         weights: str,
         *,
         has_norm: bool = True,
+        stream_scale: torch.Tensor | None = None,
     ) -> Residual[Sublayer]:
         """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
@@ -283,10 +243,12 @@ class StackBuilder:
             after=after,
             of_sum=of_sum,
             scale=self.config.residual_scale,
+            stream_scale=stream_scale,
         )
 
     def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
-        config, name = self.config, f"layers.{index}"
+        config, name = self.config.at(index), f"layers.{index}"
+        kv_layer = config.kv_layer(index)
         return SelfAttention(
             qkv=self._linear(f"{name}.qkv"),
             heads=self._heads("attn", rule, f"{name}.attn_out"),
@@ -297,7 +259,12 @@ class StackBuilder:
             window=config.window_of(index),
             gated=config.attention_gate,
             q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
-            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
+            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads)
+            if kv_layer == index
+            else None,
+            v_norm=self._rms_norm_of(self.tokens.new_zeros(config.head_dim) + 1) if config.v_norm else None,
+            kv_layer=kv_layer,
+            has_kv=kv_layer == index,
         )
 
     def _recurrence(self, name: str) -> ShortConvolution | DeltaNet:

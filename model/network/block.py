@@ -4,8 +4,9 @@ It knows no cache.
 Axes: T rows that need this layer, d model width.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,18 +14,23 @@ from model.hooks.hooks import LayerHooks
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.altup import AltUp
 from model.network.delta_net import DeltaNet
+from model.network.dense_and_experts import DenseAndExperts
+from model.network.per_layer import PerLayer
 from model.network.short_conv import ShortConvolution
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
 Mixer = SelfAttention | ShortConvolution | DeltaNet
 """What brings numbers of other positions to a position: attention, or what some layers have in its place."""
-Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | Feedforward | MixedFeedforward)
+AnyFeedforward = Feedforward | MixedFeedforward | DenseAndExperts
+Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | AnyFeedforward | PerLayer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual(Generic[Sublayer]):
-    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional.
+    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional. The sum may
+    be multiplied by a number.
 
     A call returns what is added to x, and `add` adds it.
     Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
@@ -41,6 +47,8 @@ class Residual(Generic[Sublayer]):
     after: Norm | None = None
     of_sum: Norm | None = None
     scale: float = 1.0
+    stream_scale: torch.Tensor | None = None
+    """A number [1] by which the stream after it is multiplied, or None."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what is added to the residual stream: x [T, d] -> [T, d]."""
@@ -56,6 +64,8 @@ class Residual(Generic[Sublayer]):
     def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""
         x = _normed(self.of_sum, self.norm, x + y, layer_hooks)
+        if self.stream_scale is not None:
+            x = x * self.stream_scale
         return x if layer_hooks is None else layer_hooks(self.stream, x)
 
 
@@ -70,23 +80,28 @@ def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHoo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Attention or what stands in its place, cross attention if there is one, mlp: one after another, or in parallel on
-    the same residual stream.
+    """Attention or what stands in its place, cross attention if there is one, mlp, what tokens let through if the layer
+    gets something of them: one after another, or attention and mlp in parallel on the same residual stream.
     """
 
     index: int
     attention: Residual[Mixer]
     cross: Residual[CrossAttention] | None
-    mlp: Residual[Feedforward | MixedFeedforward]
+    mlp: Residual[AnyFeedforward]
     parallel: bool
     """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
     2.1).
     """
+    per_layer: Residual[PerLayer] | None = None
+    altup: AltUp | None = None
+    """What keeps several streams around it, or None if there is one."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
+        if self.altup is not None:
+            return self._among_streams(self.altup, x, step, layer_hooks)
         if self.parallel:
             attention = self.attention(x, step, layer_hooks)
             x = self.mlp(x, step, layer_hooks) + attention + x
@@ -94,7 +109,34 @@ class Block:
         x = self.attention.add(self.attention(x, step, layer_hooks), x, layer_hooks)
         if self.cross is not None:
             x = self.cross.add(self.cross(x, step, layer_hooks), x, layer_hooks)
-        return self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        if self.per_layer is not None:
+            x = self.per_layer.add(self.per_layer(x, step, layer_hooks), x, layer_hooks)
+        return x
+
+    def _among_streams(
+        self, altup: AltUp, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
+    ) -> torch.Tensor:
+        """Return the first of several residual streams after the block: x [T, d] -> [T, d]; the others are replaced."""
+        streams, last, before = step.streams, self.per_layer, self.attention.before
+        assert streams is not None
+        assert last is not None
+        assert before is not None
+        predicted = altup.predicted(x, streams)
+        if layer_hooks is not None:
+            predicted[0] = layer_hooks("hook_predicted", predicted[0])
+        added = self.attention(predicted[0], step, layer_hooks)
+        around = altup.laurel(before(predicted[0]), step)
+        if layer_hooks is not None:
+            around = layer_hooks("hook_laurel_out", around)
+        x = (predicted[0] + added + around) / math.sqrt(2)
+        if layer_hooks is not None:
+            x = layer_hooks("hook_resid_mid", x)
+        x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
+        x, *others = altup.corrected(predicted, x)
+        given = last(x if altup.scale is None else x * altup.scale, step, layer_hooks)
+        streams.others = torch.stack([other + given for other in others])
+        return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], or the states of a layer
@@ -103,6 +145,11 @@ class Block:
         """
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
+        if self.altup is not None:
+            assert step.streams is not None
+            x = self.altup.predicted(x, step.streams)[0]
+            if layer_hooks is not None:
+                x = layer_hooks("hook_predicted", x)
         self.attention.f.write_kv(
             _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
         )
@@ -116,12 +163,31 @@ class Block:
         if self.cross is not None:
             cross = self.cross.f
             found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
+        if self.per_layer is not None:
+            found |= {"per_layer_gate": self.per_layer.f.gate, "per_layer_out": self.per_layer.f.out}
+        if self.altup is not None:
+            found |= {"laurel_left": self.altup.laurel_left, "laurel_right": self.altup.laurel_right}
         return found
+
+    @property
+    def last(self) -> Residual[Any]:
+        """Return what is added last."""
+        return self.mlp if self.per_layer is None else self.per_layer
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it has attention with keys and values of its own, which no norm has changed, and sublayers
+        that are added up, and no more: the calls that run many blocks at once know nothing else.
+        """
+        attention = self.attention.f
+        is_scaled = self.last.stream_scale is not None or self.per_layer is not None
+        has_own = isinstance(attention, SelfAttention) and attention.has_kv and attention.v_norm is None
+        return has_own and not is_scaled
 
     @property
     def matrices(self) -> list[Linear]:
         """Return all its matrices, those of experts too."""
-        mlp = self.mlp.f
+        mlp = self.mlp.f.experts if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
         return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
 
     @property
@@ -132,8 +198,9 @@ class Block:
 
     @property
     def one_mlp(self) -> Mlp | None:
-        """Return its mlp, or None if it has experts."""
-        return self.mlp.f.mlp if isinstance(self.mlp.f, Feedforward) else None
+        """Return its mlp, or None if it has experts alone."""
+        mlp = self.mlp.f.dense if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
+        return mlp.mlp if isinstance(mlp, Feedforward) else None
 
     @property
     def cross_attention(self) -> CrossAttention:

@@ -55,7 +55,7 @@ class _Parts:
     @classmethod
     def of(cls, block: Block) -> Self | None:
         """Return the parts, or None if the block has something else."""
-        if block.parallel or block.cross is not None:
+        if block.parallel or block.cross is not None or not block.is_plain:
             return None
         attention, mlp = block.attention.f, block.one_mlp
         if not isinstance(attention, SelfAttention) or attention.gated:

@@ -54,6 +54,7 @@ def why_not_whole(
         "rope": None,
         "position_bias": None,
         "attention_sinks": False,
+        "alibi": False,
         "attn_logit_softcap": None,
         "sliding_windows": (),
         "cross_attention": False,

@@ -17,11 +17,13 @@ from model.kv_cache import LayerCache
 from model.layers.lora import AdaptedRows
 from model.layers.norm import Norm
 from model.layers.rope import Rope
+from model.network.altup import StreamEnds
 from model.network.block import Block
 from model.network.convolution import KeptInputs
 from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep
+from model.network.per_layer import PerLayerInputs
 from model.network.sublayers import BlockInputs
 
 if TYPE_CHECKING:  # a CPU has no need of Triton
@@ -44,6 +46,10 @@ class Stack:
     """All blocks of an encoder in one call, for batches that it can run, or None."""
     triton_step: "TritonStep | None" = None
     """All of it by a card's kernels, for batches that it can run, or None."""
+    stream_ends: StreamEnds | None = None
+    """What makes several residual streams of the embedding, and one of them again, or None if there is one."""
+    per_layer: PerLayerInputs | None = None
+    """What computes what each layer gets of the tokens themselves, or None if they get nothing."""
 
     @property
     def num_kept_inputs(self) -> int | None:
@@ -71,18 +77,27 @@ class Stack:
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
         kept = None if self.num_kept_inputs is None else KeptInputs.of(batch, self.num_kept_inputs)
+        of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
+        streams = None if self.stream_ends is None else self.stream_ends.start(x)
+        projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
+        projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
         for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = BlockInputs(batch, cache, tables[rope], adapted, kept)
+            own = None if of_tokens is None else of_tokens[:, block.index]
+            step = BlockInputs(batch, cache, tables[rope], adapted, kept, own, streams, projected)
+            if streams is not None:
+                streams.keep(rows)
             x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.write_kv(x, step, layer_hooks)
                 return x[:0]
             x = block(x, step, layer_hooks)
+        if self.stream_ends is not None and streams is not None:
+            x = self.stream_ends.end(x, streams)
         if self.final_norm is not None:
             hidden = self.final_norm(x)
             if outside is not None:

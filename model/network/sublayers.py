@@ -25,7 +25,20 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.layers.rope import Rope
 from model.network.convolution import KeptInputs
+
+
+@dataclass(slots=True, eq=False)
+class Streams:
+    """The other residual streams on their way through the blocks."""
+
+    others: torch.Tensor
+    """[N - 1, T, d]"""
+
+    def keep(self, rows: int) -> None:
+        """Drop all but the first rows."""
+        self.others = self.others[:, :rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +53,12 @@ class BlockInputs:
     """The adapters of the batch's rows, or None if no row has one."""
     kept: KeptInputs | None = None
     """Where the inputs of convolutions stand, or None in a stack that has none."""
+    of_tokens: torch.Tensor | None = None
+    """What this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
+    streams: Streams | None = None
+    """The residual streams beside the first, or None if there are none."""
+    projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+    """The keys and values [T, K, D] that each layer hands out, if hooks may ask for them in layers that share them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +126,11 @@ class SelfAttention:
     q_norm: Norm | None = None
     """A norm over D, or over all heads at once, [H D], by the length of its weight."""
     k_norm: Norm | None = None
+    v_norm: Norm | None = None
+    kv_layer: int = 0
+    """The layer whose keys and values these are."""
+    has_kv: bool = True
+    """Whether that is its own; otherwise `qkv` is [H D, d], and the cache is another layer's."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
@@ -126,7 +150,9 @@ class SelfAttention:
         return {"qkv": self.qkv, "attn_out": self.heads.out}
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
+        """Write keys and values of x [T, d] to the cache, if it has some, hand out what hooks read of the scores, and
+        do no more.
+        """
         q = self._write(self._project(x, step)[0], step, layer_hooks)
         if layer_hooks is not None and layer_hooks.attention:
             key_range = step.batch.key_range(self.causal, self.window)
@@ -142,12 +168,36 @@ class SelfAttention:
 
     def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Write the keys and values of qkv [T, H + 2K, D] to the cache; return the rotated queries [T, H, D]."""
+        if not self.has_kv:
+            return self._rotated(qkv, step, layer_hooks)
+        if self.v_norm is not None:
+            q, k, v = self._parts(qkv)
+            qkv = torch.cat((q, k, _normed(self.v_norm, v)), 1)
         if layer_hooks is not None:
             qkv = self._hook_parts(qkv, layer_hooks)
+        if step.projected is not None:
+            step.projected[self.kv_layer] = self._parts(qkv)[1:]
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = self._parts(qkv)
             qkv = torch.cat((_normed(self.q_norm, q), _normed(self.k_norm, k), v), 1)
         q = self.heads.attention.write_kv(qkv, step.rotary_tables, step.cache, step.batch)  # [T, H, D]
+        if layer_hooks is not None:
+            q = layer_hooks("attn.hook_rot_q", q)
+            layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
+        return q
+
+    def _rotated(self, q: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return the rotated queries [T, H, D] of q [T, H, D], where keys and values are another layer's."""
+        if layer_hooks is not None:
+            q = layer_hooks("attn.hook_q", q)
+            assert step.projected is not None
+            for name, part in zip("kv", step.projected[self.kv_layer], strict=True):
+                layer_hooks(f"attn.hook_{name}", part[: len(q)])
+        if self.q_norm is not None:
+            q = _normed(self.q_norm, q)
+        if step.rotary_tables is not None:
+            cos, sin = (table[: len(q)] for table in step.rotary_tables)
+            q = Rope.rotate(q, cos, sin)
         if layer_hooks is not None:
             q = layer_hooks("attn.hook_rot_q", q)
             layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
@@ -265,7 +315,11 @@ class MixedFeedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what the experts add: x [T, d] -> [T, d]."""
-        logits = self.experts.router(x)  # [T, E]
+        return self.of(x, x, layer_hooks)
+
+    def of(self, x: torch.Tensor, routed: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return what the experts make of x [T, d] that the router chooses for `routed` [T, d]: [T, d]."""
+        logits = self.experts.route(routed)  # [T, E]
         if layer_hooks is not None:
             logits = layer_hooks("mlp.hook_router_logits", logits)
         probabilities = self.experts.probabilities(logits)

@@ -196,10 +196,12 @@ class Transformer:
         one's: through the final norm, if there is one, and the head, an encoder's transform included (nostalgebraist
         2020, "interpreting GPT: the logit lens").
 
-        Raises ValueError when the model has no head.
+        Raises ValueError when the model has no head, or makes its logits of several streams.
         """
         stack = self.decoder or self.encoder
         assert stack is not None
+        if stack.stream_ends is not None:
+            raise ValueError(f"{self.config.architecture} makes its logits of several streams, not of the first alone")
         norm = stack.final_norm
         if norm is None:
             return self.logits(stream)

@@ -87,6 +87,8 @@ class TritonStep:
             return None  # states and gates are left to the blocks one by one
         if not isinstance(blocks[0].self_attention.heads.attention, TritonAttention):
             return None
+        if not all(block.is_plain for block in blocks):
+            return None
         mlps = [block.one_mlp for block in blocks]
         if any(mlp is None for mlp in mlps):
             return None  # how many rows an expert gets is known to the host too late for a graph

@@ -12,7 +12,7 @@ import torch
 from model.analysis.live_weights import LiveWeights
 from model.checkpoint.weight_files import WeightFiles
 from model.config import ModelConfig
-from model.layers.position_bias import bias_by_distance
+from model.layers.position_bias import alibi, bias_by_distance
 from model.network.transformer import Transformer
 
 _SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross_out", "down")
@@ -53,9 +53,12 @@ class WholeWeights:
 
     def _bias_by_distance(self, name: str, config: ModelConfig) -> torch.Tensor | None:
         own, table = self._own(name), self._read(name.replace("by_distance", "weight"))
-        if own is None or table is None or config.position_bias is None:
+        if own is None:
             return None
-        return bias_by_distance(table, config.position_bias, (own.shape[1] + 1) // 2)
+        reach = (own.shape[1] + 1) // 2
+        if table is None or config.position_bias is None:
+            return alibi(config.num_heads, reach, own.dtype, own.device)
+        return bias_by_distance(table, config.position_bias, reach)
 
     def _read(self, name: str) -> torch.Tensor | None:
         if name not in self._files.weights:

@@ -39,6 +39,9 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
         problems.append("gates of attention, which are not divided")
     if config.recurrence is not None and size > 1:
         problems.append("layers without attention, whose states are not divided")
+    is_of_several = not config.layers_are_alike or config.num_kv_shared_layers or config.per_layer_size or config.altup
+    if is_of_several and size > 1:
+        problems.append("layers of several kinds, which are not divided")
     if kv % size and size % kv:
         problems.append(f"{kv} key heads, which neither divide {size} nor are divided by it")
     if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:

@@ -24,7 +24,7 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
     | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")
     | {"mpnet": "MPNetTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
-    | {"code_llama": "CodeLlamaTokenizer"}
+    | {"code_llama": "CodeLlamaTokenizer", "jina_embeddings_v3": "XLMRobertaTokenizer"}
     | dict.fromkeys(("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite"), "TokenizersBackend")
     | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
     | dict.fromkeys(("granitemoehybrid", "granitemoeshared", "phi3", "phimoe", "nemotron"), "TokenizersBackend")

@@ -31,8 +31,9 @@ _LEAST_GROUP = 16
 """`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for so many inputs, or for twice as many."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform")
 """Components of which each rank has a whole copy."""
-_TABLES = ("embedding", "embedding projection", "unembedding")
+_TABLES = ("embedding", "embedding projection", "per-layer embedding", "unembedding")
 """Matrices that quantised checkpoints leave as they are, nearly always."""
+_NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router")
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
 """Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
@@ -145,14 +146,14 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     each = BYTES_OF[dtype]
     total = 0
     for row in take_census(config).rows:
-        is_quantized = quantize != "none" and row.component in MATRICES and row.component not in ("embedding", "router")
+        is_quantized = quantize != "none" and row.component in MATRICES and row.component not in _NOT_QUANTIZED
         if is_quantized and quantize == "int4" and row.shape[1] % _LEAST_GROUP == 0:
             group = 2 * _LEAST_GROUP if row.shape[1] % (2 * _LEAST_GROUP) == 0 else _LEAST_GROUP
             total += row.parameters // 2 + 2 * row.parameters // group
         elif is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs
-        elif row.tied_to is None:
+        elif row.tied_to is None or row.component == "value":  # values that are keys are held apart
             total += each * (row.parameters + _held_again(config, row, ranks))
     return total
 
@@ -207,8 +208,9 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
     """
     if config.kind == "encoder":
         return 0
-    num_heads = -(-config.num_kv_heads // ranks) * ranks  # each rank has equally many, and one at least
-    return 2 * len(config.attention_layers) * num_heads * config.head_dim * BYTES_OF[dtype]
+    # Each rank has equally many heads, and one at least.
+    numbers = sum(2 * -(-own.num_kv_heads // ranks) * ranks * own.head_dim for own in config.layers_with_kv)
+    return numbers * BYTES_OF[dtype]
 
 
 def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> str:

@@ -41,6 +41,11 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             f"{config.recurrence.kind} brings from one position to another is no pattern, and cannot be multiplied "
             "with those; /v1/attention and /v1/contributions are accepted"
         )
+    if route == "/v1/lens" and config.altup is not None:
+        return UnsupportedReason(
+            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, which "
+            "points are of, does not say what a layer would predict; /v1/next and /v1/trajectory are accepted"
+        )
     if route == "/v1/chat/completions" and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "

@@ -68,7 +68,7 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
             layer = _a_layer(config, stack, point, rng)
             name = full_name(config, stack, point.name, layer)
             length = len(asked["input"]) if stack == stacks(config)[0] else len(prompt.ids)
-            shape = sizes(config, stack, point, length, len(prompt.encoder_ids))
+            shape = sizes(config, stack, point, length, len(prompt.encoder_ids), layer)
             whole = checkpoint.asked.ask("/v1/trace", {**asked, "points": [name]})[name]
             assert whole.shape == shape, name
             chosen, expected = _drawn(point, whole, rng)

@@ -27,8 +27,9 @@ UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
 """The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""
 OTHERS = (
     "opt-post", "modernbert", "qwen3", "qwen3_moe", "qwen2_moe", "qwen3_5", "mixtral", "olmoe", "gpt_oss", "smollm3",
-    "granite", "granite4", "lfm2", "mistral", "qwen2", "gemma2", "phi3", "olmo2", "olmo3", "gpt_neox", "bert",
-    "roberta", "distilbert", "embedding_gemma", "nomic_bert", "bart", "marian",
+    "granite", "granite4", "lfm2", "mistral", "qwen2", "gemma2", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n",
+    "phi3", "olmo2", "olmo3", "gpt_neox", "bert", "roberta", "distilbert", "embedding_gemma", "nomic_bert", "jina_bert",
+    "jina_embeddings_v3", "bart", "marian",
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
@@ -99,7 +100,8 @@ def theirs(folder: Path, server: Server) -> tuple[float, float]:
     attentions, hidden = (
         (seen.decoder_attentions, seen.decoder_hidden_states) if is_pair else (seen.attentions, seen.hidden_states)
     )
-    return float(attentions[place][0, HEAD, QUERY, KEY]), float(hidden[LAYER][0, QUERY].norm())
+    states = hidden[LAYER][0] if hidden[LAYER].dim() == 4 else hidden[LAYER]  # the first of several residual streams
+    return float(attentions[place][0, HEAD, QUERY, KEY]), float(states[0, QUERY].norm())
 
 
 def ids_of(server: Server, body: dict[str, Any]) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from model.config import ModelConfig
 from tests.reference import formulas
+from tests.reference.altup import StackOfStreams
 from tests.reference.stack import Points, Stack, Weights
 
 __all__ = ["Trace", "formulas", "lens", "run"]
@@ -78,7 +79,8 @@ def run(
         encoded = encoder.run(encoder_token_ids)
         points |= encoder.points
     name = "decoder." if two else ""
-    stack = Stack(config, weights, prefix="", name=name, casts=casts, max_len=max_len or config.max_model_len)
+    kind = Stack if config.altup is None else StackOfStreams
+    stack = kind(config, weights, prefix="", name=name, casts=casts, max_len=max_len or config.max_model_len)
     final = stack.run(token_ids, encoded)
     if config.has_head:
         stack.keep("logits", _logits(stack, final))

@@ -36,7 +36,7 @@ class Contributions:
         """Return what is added to the residual stream, [H, Q, K, d]; if the attention's output is normed before
         that, its share.
         """
-        config, cross = self.config, self.part == "cross"
+        config, cross = self.config.at(layer), self.part == "cross"
         module = "cross_attn" if cross else "attn"
         pattern, v = self.point(f"{module}.hook_pattern", layer), self.point(f"{module}.hook_v", layer)
         w_o = self.weights[f"{self.prefix}layers.{layer}.{'cross_out' if cross else 'attn_out'}.weight"]
@@ -64,6 +64,9 @@ class Contributions:
             for later in range(layer, config.num_layers):
                 for point in points[own if later == layer else 0 :]:
                     x = self._through(point, f"layers.{later}.{_NORMS[point]}", x, later)
+        if config.stream_scales:
+            for later in range(layer, config.num_layers):
+                x = x * self.weights[f"layers.{later}.stream_scale.weight"]
         if config.final_norm:
             x = self._through("ln_final", "final_norm", x, None)
         x = x * config.logit_scale

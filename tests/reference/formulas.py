@@ -13,12 +13,12 @@ from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_5", "smollm3", "granite",
-    "granite4", "granite_moe", "granite_moe_shared", "lfm2", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "olmoe",
-    "gpt_neox", "opt", "modernbert",
+    "granite4", "granite_moe", "granite_moe_shared", "lfm2", "gemma2", "gemma3", "gemma3n", "gemma4", "phi3", "olmo2",
+    "olmo3", "olmoe", "gpt_neox", "opt", "modernbert",
 )  # fmt: skip
 SOFTMAX_OF_CHOSEN = ("granite4", "granite_moe", "granite_moe_shared")
 """Families that take the softmax, in float32, of the logits of the chosen experts alone."""
-GEMMAS = ("gemma2", "gemma3", "qwen3_5")
+GEMMAS = ("gemma2", "gemma3", "gemma3n", "gemma4", "qwen3_5")
 """Families whose norms add 1 to their weights in float32."""
 
 
@@ -34,7 +34,8 @@ def rms_norm(
     """Return x / rms_scale(x) * (weight + offset)."""
     if casts is None:
         return x / rms_scale(x, eps) * (weight + offset)
-    inverse = torch.rsqrt((x.float() ** 2).mean(-1, keepdim=True) + eps)
+    mean = (x.float() ** 2).mean(-1, keepdim=True) + eps
+    inverse = mean**-0.5 if casts in ("gemma4", "gemma3n") else torch.rsqrt(mean)  # their last bits differ
     if casts == "t5":  # only the mean is rounded
         return weight * (x * inverse)
     if casts in GEMMAS:
@@ -66,11 +67,22 @@ def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
             return torch.where(x > 0, x, 0.0)
 
 
+def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
+    """Return what of each row is above the quantile `share` of a normal distribution of its mean and deviation; 0 for
+    what is below (Gemma 3n's code, which rounds the quantile's place to float32).
+    """
+    normal = torch.distributions.Normal(0.0, 1.0)
+    place = normal.icdf(torch.tensor(share, dtype=torch.float32)).double()  # type: ignore[no-untyped-call]
+    mean = x.mean(-1, keepdim=True)
+    deviation = ((x - mean) ** 2).mean(-1, keepdim=True).sqrt()
+    return torch.clamp(x - (mean + place * deviation), min=0)
+
+
 def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = None) -> torch.Tensor:
     """Rotate x [S, H, D]: of the first R dimensions, which are rotated, i and i + R/2 are the coordinates of a point
     that rotates by position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
     """
-    dims = rope.dims or x.shape[-1]
+    dims = x.shape[-1] if rope.rope_type == "proportional" else rope.dims or x.shape[-1]
     radians, scaling = turns(rope, dims, max_len, torch.float32 if casts else torch.float64)
     out, half = x.clone(), dims // 2
     for position in range(len(x)):
@@ -101,6 +113,16 @@ def bucket(distance: int, config: PositionBiasConfig) -> int:
     # In float32, as in the code that trained T5: a distance at the edge of two buckets depends on it.
     portion = torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(config.max_distance / exact)
     return first + min(exact + int(portion * (num_buckets - exact)), num_buckets - 1)
+
+
+def alibi(num_heads: int, distance: int) -> torch.Tensor:
+    """Return what is added to each head's score of a key at a distance (Press et al. 2021, arXiv:2108.12409): -distance
+    times 2^(-8/n), 2^(-16/n), ... for the greatest power of two n that is not more than `num_heads`; the heads that are
+    left over have the odd ones of 2n, 2^(-4/n), 2^(-12/n), .... [H]
+    """
+    n = 2 ** math.floor(math.log2(num_heads))
+    powers = [8 * (head + 1) / n if head < n else 4 * (2 * (head - n) + 1) / n for head in range(num_heads)]
+    return -distance * 2 ** -torch.tensor(powers, dtype=torch.float64)
 
 
 def sinusoid(position: int, width: int, casts: str | None = None) -> torch.Tensor:

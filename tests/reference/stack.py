@@ -35,9 +35,14 @@ class Stack:
         encoder's output).
         """
         x = self.embed(token_ids)
+        self.of_tokens = None if self.config.per_layer_size is None else self.per_layer_inputs(token_ids, x)
+        x = self.blocks(x, encoded)
+        return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
+
+    def blocks(self, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
         for layer in range(self.config.num_layers):
             x = self.block(layer, x, encoded)
-        return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
+        return x
 
     def keep(self, point: str, x: torch.Tensor, layer: int | None = None) -> torch.Tensor:
         self.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")] = x
@@ -100,9 +105,32 @@ class Stack:
             added = factor * self.cross_attention(layer, self.before(layer, "ln_cross", x), encoded)
             x = self.outside(layer, "ln_cross", x + self.keep("hook_cross_attn_out", added, layer))
             self.keep("hook_resid_mid_cross", x, layer)
-        added = factor * self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
+        added = factor * self.after(layer, "ln2", self.feedforward(layer, x))
         x = self.outside(layer, "ln2", x + self.keep("hook_mlp_out", added, layer))
+        if self.of_tokens is not None:
+            x = x + self.per_layer(layer, self.keep("hook_resid_mid_mlp", x, layer), self.of_tokens[:, layer])
+        if self.config.stream_scales:
+            x = x * self.weight(f"layers.{layer}.stream_scale.weight")
         return self.keep("hook_resid_post", x, layer)
+
+    def per_layer_inputs(self, token_ids: list[int], x: torch.Tensor) -> torch.Tensor:
+        """Return what each layer gets of the tokens and of their vectors x [S, d]: [S, L, P]."""
+        width = self.config.per_layer_size
+        assert width is not None
+        of_vectors = (self.linear("per_layer_project", x) / math.sqrt(x.shape[-1])).reshape(len(x), -1, width)
+        weight = self.weight("per_layer_norm.weight")
+        of_vectors = formulas.rms_norm(of_vectors, weight, self.config.norm_eps, casts=self.casts)
+        of_tokens = torch.stack([self.weight("per_layer_embed.weight")[token] for token in token_ids])
+        return (of_vectors + of_tokens.reshape(of_vectors.shape) * math.sqrt(width)) / math.sqrt(2)
+
+    def per_layer(self, layer: int, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """Return what is added of what the layer gets of the tokens, `given` [S, P]: [S, d]."""
+        self.keep("hook_per_layer_input", given, layer)
+        gate = formulas.activate(self.linear(f"layers.{layer}.per_layer_gate", x), self.config.activation)
+        y = self.linear(f"layers.{layer}.per_layer_out", gate * given)
+        return self.keep(
+            "hook_per_layer_out", self.norm("ln_per_layer", f"layers.{layer}.per_layer_post_norm", y, layer), layer
+        )
 
     # Where the norms of a sublayer f stand: pre x + f(norm(x)), post norm(x + f(x)), sandwich x + norm2(f(norm1(x))),
     # output x + norm(f(x)).
@@ -180,11 +208,16 @@ class Stack:
         return out + self.weight(f"layers.{layer}.conv.bias") if self.has(f"layers.{layer}.conv.bias") else out
 
     def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        config, length, width = self.config, len(x), self.config.head_dim
-        qkv = self.linear(f"layers.{layer}.qkv", x)
+        config, length = self.config.at(layer), len(x)
+        width, kv_layer = config.head_dim, config.kv_layer(layer)
         num_gates = config.num_heads if config.attention_gate else 0
-        sizes = [heads * width for heads in (config.num_heads, num_gates, config.num_kv_heads, config.num_kv_heads)]
-        q, gate, k, v = (part.reshape(length, -1, width) for part in torch.split(qkv, sizes, dim=-1))
+        qkv = self.linear(f"layers.{layer}.qkv", x).reshape(length, -1, width)
+        q, gate, own = torch.split(qkv, [config.num_heads, num_gates, qkv.shape[1] - config.num_heads - num_gates], 1)
+        if kv_layer == layer:
+            k, v = own.chunk(2, 1)
+            v = self.normed_values(v) if config.v_norm else v
+        else:
+            k, v = (self.points[f"{self.name}blocks.{kv_layer}.attn.hook_{part}"] for part in "kv")
         window = config.window_of(layer)
         visible, bias = torch.zeros(length, length, dtype=torch.bool), torch.zeros(config.num_heads, length, length)
         bias = bias.double()
@@ -195,11 +228,16 @@ class Stack:
                 if config.position_bias is not None:
                     index = formulas.bucket(key - query, config.position_bias)
                     bias[:, query, key] = self.weight("position_bias.weight")[index]
+                if config.alibi:
+                    bias[:, query, key] = formulas.alibi(config.num_heads, abs(key - query))
         for name, heads in (("q", q), ("k", k), ("v", v)):
             self.keep(f"attn.hook_{name}", heads, layer)
-        q, k = self.prepared(layer, "q", q), self.prepared(layer, "k", k)
+        q, k = self.prepared(layer, "q", q), self.prepared(kv_layer, "k", k)
         gates = self.keep("attn.hook_gate", gate, layer) if num_gates else None
         return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out", gates)
+
+    def normed_values(self, v: torch.Tensor) -> torch.Tensor:
+        return formulas.rms_norm(v, torch.ones(v.shape[-1]).double(), self.config.norm_eps, casts=self.casts)
 
     def cross_attention(self, layer: int, x: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
         config, width = self.config, self.config.head_dim
@@ -238,7 +276,7 @@ class Stack:
         gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Apply scale, cap, bias, mask, softmax, values, gates and output, head by head. -> [queries, d]"""
-        config = self.config
+        config = self.config.at(layer)
         all_dots, scores, patterns, zs, given, results = [], [], [], [], [], []
         for head in range(config.num_heads):
             kv_head = head * config.num_kv_heads // config.num_heads
@@ -268,9 +306,29 @@ class Stack:
         self.keep(f"{point}.hook_result", torch.stack(results, 1), layer)
         return self.linear(out, torch.stack(given, 1).flatten(1))
 
+    def feedforward(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        config, name = self.config, f"layers.{layer}"
+        normed = self.before(layer, "ln2", x)
+        if config.experts is None or not config.experts.beside_mlp:
+            return self.mlp(layer, normed)
+
+        def inner(name: str, y: torch.Tensor) -> torch.Tensor:
+            return formulas.rms_norm(y, self.weight(f"{name}.weight"), config.norm_eps, casts=self.casts)
+
+        # The router's norm has its weight apart, and is scaled.
+        routed = formulas.rms_norm(x, torch.ones_like(x[0]), config.norm_eps, casts=self.casts)
+        routed = routed * self.weight(f"{name}.router_norm.weight") / math.sqrt(x.shape[-1])
+        dense = self.keep("mlp.hook_dense_out", inner(f"{name}.dense_post_norm", self.one_mlp(layer, normed)), layer)
+        experts = self.mixture(layer, inner(f"{name}.experts_norm", x), config.experts, routed)
+        experts = self.keep("mlp.hook_experts_out", inner(f"{name}.experts_post_norm", experts), layer)
+        return dense + experts
+
     def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if self.config.experts is not None and layer not in self.config.experts.dense_layers:
-            return self.mixture(layer, x, self.config.experts)
+            return self.mixture(layer, x, self.config.experts, x)
+        return self.one_mlp(layer, x)
+
+    def one_mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         if not self.config.gated_mlp:
             before = self.keep("mlp.hook_pre", self.linear(f"layers.{layer}.up", x), layer)
             hidden = formulas.activate(before, self.config.activation)
@@ -278,6 +336,8 @@ class Stack:
             gate, up = self.linear(f"layers.{layer}.gate_up", x).chunk(2, dim=-1)
             self.keep("mlp.hook_pre", gate, layer)
             self.keep("mlp.hook_pre_linear", up, layer)
+            if self.config.sparsities and self.config.sparsities[layer]:
+                gate = formulas.without_small(gate, self.config.sparsities[layer])
             hidden = self.gated(gate, up)
         return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
 
@@ -287,9 +347,11 @@ class Stack:
         gate, up = gate.clamp(max=clamps.limit), up.clamp(-clamps.limit, clamps.limit)
         return gate / (1 + torch.exp(-clamps.alpha * gate)) * (up + 1)
 
-    def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig) -> torch.Tensor:
-        """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538)."""
-        logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", x), layer)
+    def mixture(self, layer: int, x: torch.Tensor, experts: ExpertsConfig, routed: torch.Tensor) -> torch.Tensor:
+        """Apply a mixture of experts to x [S, d], token by token (Shazeer et al. 2017, arXiv:1701.06538); the router
+        reads `routed` [S, d].
+        """
+        logits = self.keep("mlp.hook_router_logits", self.linear(f"layers.{layer}.router", routed), layer)
         weights = self.keep("mlp.hook_expert_weights", formulas.softmax(logits, self.casts), layer)
         chosen, out = [], torch.zeros_like(x)
         for token, own in enumerate(weights.float() if self.casts in formulas.SOFTMAX_IN_FLOAT32 else weights):
@@ -300,7 +362,8 @@ class Stack:
             for expert, share in zip(best, shares.double(), strict=True):
                 gate, up = self.linear(f"layers.{layer}.experts.{expert}.gate_up", x[token]).chunk(2)
                 hidden = self.gated(gate, up)
-                out[token] += share * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
+                factor = self.weight(f"layers.{layer}.expert_scales.weight")[expert] if experts.beside_mlp else 1.0
+                out[token] += share * factor * self.linear(f"layers.{layer}.experts.{expert}.down", hidden)
             chosen.append(best)
         if experts.shared_intermediate_size is not None:
             name = f"layers.{layer}.shared"

@@ -50,7 +50,8 @@ def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.f
     config = made.config(**{**made.options, **made.special_ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
     model = made.network(config)
-    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+    held = ("final_logits_bias", "layer_scalar")
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(held)]
     for name, parameter in [*model.named_parameters(), *buffers]:
         if "embed_positions" in name and family == "marian":
             continue  # computed, not learned
@@ -74,7 +75,9 @@ def theirs(folder: Path, dtype: torch.dtype) -> Any:
     if kind.startswith("Qwen3_5"):
         _keep_float64_in_delta_rules()
     plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
-    return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, **plain).eval()
+    own = {family.network.__name__: family.network for family in FAMILIES.values()}
+    network = getattr(transformers, kind, None) or own[kind]
+    return network.from_pretrained(folder, dtype=dtype, **plain).eval()
 
 
 @cache

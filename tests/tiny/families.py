@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import transformers as hf
 
+from tests.tiny.jina_bert import JinaBertForMaskedLM
 from tests.tiny.tokenizers import (
     BERT_TEXT,
     DECODER_TEXT,
@@ -214,6 +215,26 @@ FAMILIES: dict[str, Family] = {
         norm_centre=0.0,
     ),
     "gemma3": Family("decoder", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {**_GEMMA, **_TWO_ROPES}, norm_centre=0.0),
+    "gemma4": Family(
+        "decoder",
+        hf.Gemma4TextConfig,
+        hf.Gemma4ForCausalLM,
+        {
+            **{**_GROUPED, **_ALTERNATING, "rms_norm_eps": 1e-6, "final_logit_softcapping": 3.0},
+            **{"global_head_dim": 24, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+            **{"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB_SIZE},
+        },
+    ),
+    "gemma3n": Family(
+        "decoder",
+        hf.Gemma3nTextConfig,
+        hf.Gemma3nForCausalLM,
+        {
+            **{**_GROUPED, **_ALTERNATING, **_TWO_ROPES, "rms_norm_eps": 1e-6, "final_logit_softcapping": 3.0},
+            **{"num_kv_shared_layers": 2, "laurel_rank": 6, "activation_sparsity_pattern": [0.7, 0.0, 0.4, 0.0]},
+            **{"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB_SIZE},
+        },
+    ),
     "embedding_gemma": Family(
         "encoder",
         hf.Gemma3TextConfig,
@@ -298,6 +319,18 @@ FAMILIES: dict[str, Family] = {
     ),
     "nomic_bert": Family(
         "encoder", hf.NomicBertConfig, hf.NomicBertForMaskedLM, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=1.5
+    ),
+    "jina_bert": Family(
+        "encoder",
+        hf.BertConfig,
+        JinaBertForMaskedLM,
+        # Six heads: their slopes are those of four, and two of eight.
+        {**_BERT, "num_attention_heads": 6, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
+        BERT_TEXT,
+        {"pad_token_id": 1},
+    ),
+    "jina_embeddings_v3": Family(
+        "encoder", hf.JinaEmbeddingsV3Config, hf.JinaEmbeddingsV3ForMaskedLM, _BERT, FRAMED_TEXT, _FRAME_IDS
     ),
     "t5": Family(
         "encoder-decoder",

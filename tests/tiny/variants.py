@@ -34,6 +34,20 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {}),
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3", {}),
+    "gemma4": ("gemma4", {}),
+    "gemma4-e2b": (
+        "gemma4",
+        {
+            **{"num_hidden_layers": 6, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2},
+            **{"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "attention_k_eq_v": False},
+            "hidden_size_per_layer_input": 12,
+        },
+    ),
+    "gemma4-experts": (
+        "gemma4",
+        {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 36},
+    ),
+    "gemma3n": ("gemma3n", {"intermediate_size": [100, 100, 84, 100]}),
     "embedding_gemma": ("embedding_gemma", {}),
     "phi3": ("phi3", {"tie_word_embeddings": False}),
     "phi3-long": (
@@ -63,6 +77,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "nomic_bert": ("nomic_bert", {}),
+    "jina_bert": ("jina_bert", {}),
+    "jina_embeddings_v3": ("jina_embeddings_v3", {}),
     "t5": ("t5", {}),
     "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "bart": ("bart", {}),

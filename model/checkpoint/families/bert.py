@@ -29,14 +29,20 @@ def _has_token_types(config: ModelConfig) -> bool:
     return config.num_token_types > 0
 
 
-_ROWS = (
+EMBED_ROWS = (
     WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
-    WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
     WeightRow("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
-    *norm("embed_norm", "embeddings.LayerNorm", bias=True),
+)
+ATTENTION_ROWS = (
     *separate_qkv(f"{_BLOCK}.attention.self.*", ("query", "key", "value"), bias=True),
     *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.output.dense", "d q", bias=True),
     *norm("layers.{i}.attn_norm", f"{_BLOCK}.attention.output.LayerNorm", bias=True),
+)
+_ROWS = (
+    *EMBED_ROWS,
+    WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
+    *norm("embed_norm", "embeddings.LayerNorm", bias=True),
+    *ATTENTION_ROWS,
     *linear("layers.{i}.up", f"{_BLOCK}.intermediate.dense", "ff d", bias=True),
     *linear("layers.{i}.down", f"{_BLOCK}.output.dense", "d ff", bias=True),
     *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output.LayerNorm", bias=True),
@@ -46,12 +52,13 @@ LM_HEAD = masked_head_rows(
     "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.decoder.bias|lm_head.bias"
 )
 """The head's rows of RoBERTa and MPNet."""
-_PREDICTIONS = masked_head_rows(
+PREDICTIONS = masked_head_rows(
     "cls.predictions.transform.dense",
     "cls.predictions.transform.LayerNorm",
     "cls.predictions.decoder",
     "cls.predictions.decoder.bias|cls.predictions.bias",
 )
+"""The head's rows of BERT."""
 
 
 def _table(prefix: str, head: tuple[WeightRow, ...], tied: str) -> WeightMap:
@@ -125,7 +132,7 @@ BERT = Family(
     named("Bert", *TASKS, "ForPreTraining", "ForNextSentencePrediction"),
     ("bert",),
     _read_bert,
-    _table("bert.", _PREDICTIONS, "cls.predictions.decoder.weight"),
+    _table("bert.", PREDICTIONS, "cls.predictions.decoder.weight"),
 )
 ROBERTA = Family(
     "roberta",

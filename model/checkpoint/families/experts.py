@@ -14,12 +14,14 @@ def read_experts(
     name: str,
     num_experts: int | None,
     *,
-    num_chosen: int,
+    num_chosen: int | None,
     intermediate_size: int,
     normalized: bool,
     dense_layers: Sequence[int] = (),
+    chosen: str = "num_experts_per_tok",
+    beside_mlp: bool = False,
 ) -> ExpertsConfig:
-    """Read the experts, whose number the field `name` says.
+    """Read the experts, whose number the field `name` says, and `chosen` how many of them a token goes through.
 
     num_experts, num_chosen: what holds if the file does not say; the others are the same as in `ExpertsConfig`. Raises
     ModelLoadError for more experts than can be, and for more chosen than there are.
@@ -27,13 +29,14 @@ def read_experts(
     num_layers, num_experts = hf.size("num_hidden_layers"), hf.size(name, num_experts)
     if num_experts * num_layers > _MOST_EXPERTS:
         raise hf.refuse(name, f"at most {_MOST_EXPERTS} in all {num_layers} layers are accepted")
-    num_chosen = hf.size("num_experts_per_tok", num_chosen)
+    num_chosen = hf.size(chosen, num_chosen)
     if num_chosen > num_experts:
-        raise hf.refuse("num_experts_per_tok", f"at most {name} ({num_experts}) is accepted")
+        raise hf.refuse(chosen, f"at most {name} ({num_experts}) is accepted")
     return ExpertsConfig(
         num_experts=num_experts,
         num_chosen=num_chosen,
         intermediate_size=intermediate_size,
         normalized=normalized,
         dense_layers=tuple(dense_layers),
+        beside_mlp=beside_mlp,
     )

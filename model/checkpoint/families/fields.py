@@ -97,7 +97,13 @@ class Fields:
         if value is None or value <= 0:
             raise self.refuse(name, "a positive integer is expected")
         # What is built of a size, before a tensor of the files shows that it is wrong, must not fill the memory.
-        most = _MOST_LAYERS if "layer" in name else _MOST_POSITIONS if "position" in name else _MOST
+        most = (
+            _MOST_LAYERS
+            if "layer" in name and "per_layer" not in name
+            else _MOST_POSITIONS
+            if "position" in name
+            else _MOST
+        )
         if value > most:
             raise self.refuse(name, f"at most {most} is accepted")
         return value

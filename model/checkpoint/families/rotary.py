@@ -66,7 +66,7 @@ def rope_of(
     if named not in _ROPE_TYPES:
         raise fields.refuse(spelled, f"supported are {', '.join(_ROPE_TYPES)}")
     rope_type = _ROPE_TYPES[named]
-    if partial is None:
+    if partial is None and rope_type != "proportional":
         fields.only("partial_rotary_factor", 1.0)
     dims = int(head_dim * fields.number("partial_rotary_factor", partial or 1.0))
     if dims > head_dim or dims % 2 or not dims:

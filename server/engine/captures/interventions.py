@@ -194,7 +194,7 @@ def _heads(intervention: Intervention, config: ModelConfig) -> tuple[int, ...] |
     ValueError.
     """
     point = BY_NAME[intervention.point]
-    lengths = dict(zip(point.axes, sizes(config, intervention.stack, point, 1, 1), strict=True))
+    lengths = dict(zip(point.axes, sizes(config, intervention.stack, point, 1, 1, intervention.layer), strict=True))
     num_heads = lengths.get("head") or lengths.get("kv_head", 0)
     if any(not 0 <= head < num_heads for head in intervention.heads or ()):
         has = f"it has 0 to {num_heads - 1}" if num_heads else "it has none"
@@ -214,7 +214,7 @@ def _check_shape(
 
     num_rows: the number of positions by which it may differ; None is all, with one value.
     """
-    shape = list(sizes(config, intervention.stack, BY_NAME[intervention.point], 1, 1))
+    shape = list(sizes(config, intervention.stack, BY_NAME[intervention.point], 1, 1, intervention.layer))
     is_map = "key" in BY_NAME[intervention.point].axes
     if is_map:
         shape[2] = value.shape[-1] if value.dim() else 1

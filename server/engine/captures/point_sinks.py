@@ -57,7 +57,7 @@ class PointSink(Sink):
 
     def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
         point = BY_NAME[capture.point]
-        shape = list(sizes(config, capture.stack, point, length, encoder_length))
+        shape = list(sizes(config, capture.stack, point, length, encoder_length, capture.layer))
         self.stage = stage_of(capture.stack, capture.point)
         self._capture = capture
         self._positions = np.arange(shape[0]) if capture.positions is None else np.array(capture.positions, np.int64)

@@ -97,10 +97,9 @@ class _Plan:
         """Return how many numbers one map has."""
         return math.prod(self.shape)
 
-    @property
-    def kv_heads(self) -> tuple[int, ...]:
-        """Return the value heads of the chosen heads, each once."""
-        return tuple(dict.fromkeys(map(self.kv_head, self.heads)))
+    def kv_heads(self, layer: int) -> tuple[int, ...]:
+        """Return the value heads of the chosen heads in a layer, each once."""
+        return tuple(dict.fromkeys(self.kv_head(layer, head) for head in self.heads))
 
     @property
     def asked_pairs(self) -> Pairs:
@@ -111,8 +110,8 @@ class _Plan:
             return self.logit.pairs
         return tuple((layer, head) for layer in self.layers for head in self.heads)
 
-    def kv_head(self, head: int) -> int:
-        return head // (self.config.num_heads // self.config.num_kv_heads)
+    def kv_head(self, layer: int, head: int) -> int:
+        return head // (self.config.num_heads // self.config.at(layer).num_kv_heads)
 
     @property
     def is_gated(self) -> bool:
@@ -120,7 +119,9 @@ class _Plan:
 
     @property
     def num_captured(self) -> int:
-        values = len(self.layers) * len(self.keys) * len(self.kv_heads) * self.config.head_dim
+        values = len(self.keys) * sum(
+            len(self.kv_heads(layer)) * self.config.at(layer).head_dim for layer in self.layers
+        )
         logit = 0 if self.logit is None else self.logit.num_captured(len(self.queries))
         gates = len(self.layers) * len(self.queries) * len(self.heads) * self.config.head_dim if self.is_gated else 0
         return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit
@@ -135,7 +136,7 @@ class _Plan:
         if name == "hook_gate":
             return capture(context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries)
         if name == "hook_v":
-            return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads, positions=self.keys)
+            return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads(layer), positions=self.keys)
         return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
 
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
@@ -175,7 +176,7 @@ def _check_gates(plans: Sequence[_Plan]) -> None:
 
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
     """Return what is asked of the weights of each part."""
-    size = plan.config.head_dim
+    size = plan.config.largest_head_dim
     count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
     parts = (plan.part,) if plan.logit is None else plan.logit.parts
     return {
@@ -205,10 +206,11 @@ def _entry(
         gates = tensors[plan.point(inspection.context, "hook_gate", layer).name] if plan.is_gated else None
         for j, head in enumerate(plan.heads):
             share = None if gates is None else opened(gates[:, j])
-            v = values[:, plan.kv_heads.index(plan.kv_head(head))]
-            norms[i, j] = value_norms(patterns[j], v, grams[layer, head], scale, share)
+            v = values[:, plan.kv_heads(layer).index(plan.kv_head(layer, head))]
+            size = v.shape[-1]
+            norms[i, j] = value_norms(patterns[j], v, grams[layer, head][:size, :size], scale, share)
             if plan.logit is not None:
-                readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head))]
+                readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head)), :size]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
                 attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor, share)
     axes = ("layer", "head", "query", "key")

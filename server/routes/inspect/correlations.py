@@ -117,8 +117,8 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
             raise BadRequest(f"point: layer {layer} has no {point.name}: {absent}.", param="point")
     if body.heads != "all" and head_axis(point) is None:
         raise BadRequest(f"heads: {point.name} has no heads; leave it out.", param="heads")
-    heads = choose_heads(body.heads, own, point, "heads")
-    lengths = list(sizes(config, stack, point, 1, 1))
+    heads = choose_heads(body.heads, own.at(layer or 0), point, "heads")
+    lengths = list(sizes(config, stack, point, 1, 1, layer))
     if heads is not None:
         lengths[1] = len(heads)
     return _Chosen(full_name(config, stack, point.name, layer), stack, layer, point, heads, int(np.prod(lengths)))

@@ -38,6 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
         (layer,) = resolve_attending(body.layer, own, "layer")
+        own = own.at(layer)
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, "/v1/explain", 14)
         heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in inspection.inputs]

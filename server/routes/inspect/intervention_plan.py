@@ -111,12 +111,19 @@ def target_of(
     layers = _layers(config, stack, point, written.layer, layer, field)
     if head != "all" and head_axis(point) is None:
         raise wrong(f'{field}.head: {shown_name} has no heads; leave out {shown(head)} or give "all".')
-    heads = _about(choose_heads, head, own, point, f"{field}.head")
+    of_size = {sizes(config, stack, point, 1, 1, each): each for each in reversed(layers)}
+    if len(of_size) > 1:
+        unlike = " and ".join(map(str, sorted(of_size.values(), key=lambda each: each or 0)[:2]))
+        raise wrong(
+            f"{field}.layer: layers {unlike} have {shown_name} of other sizes; layers of one size are accepted."
+        )
+    first = layers[0] if layers else None
+    heads = _about(choose_heads, head, own.at(first or 0), point, f"{field}.head")
     is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
     own_length = lengths.encoder if is_encoders else lengths.own
     rows = lengths.encoder if reads_encoder(point) else own_length
     chosen = None if positions == "all" else _about(resolve, positions, rows, f"{field}.positions", "position")
-    shape = list(sizes(config, stack, point, own_length, lengths.encoder))
+    shape = list(sizes(config, stack, point, own_length, lengths.encoder, first))
     for i, axis in enumerate(point.axes):
         if axis in ("head", "kv_head") and heads is not None:
             shape[i] = len(heads)
@@ -181,6 +188,10 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Interve
     if not place.point.changeable:
         near = near_names(config, item.point, changeable=True)
         raise wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
+    for layer in place.layers:
+        kv_layer = None if layer is None else stack_config(config, place.stack).kv_layer(layer)
+        if kv_layer != layer and name.endswith(("attn.hook_k", "attn.hook_v")):
+            raise wrong(f"{field}.layer: layer {layer} reads layer {kv_layer}'s {name}, which can be changed there.")
     if item.op == "temperature" and not name.endswith("hook_attn_scores"):
         module = "cross_attn" if is_cross(place.point) else "attn"
         accepted = short_name(config, place.stack, f"{module}.hook_attn_scores")

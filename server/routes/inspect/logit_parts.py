@@ -25,6 +25,12 @@ Tensors = Mapping[str, NumpyArray]
 
 def check_attributable(config: ModelConfig, part: Part) -> None:
     """Raise BadRequest when this part of the model leads to no logits."""
+    if config.altup is not None:
+        raise BadRequest(
+            f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, and they "
+            "are no sums of what the first one holds; null is accepted, for norms alone.",
+            param="target",
+        )
     if not config.has_head or part == "encoder":
         raise BadRequest(
             "target: an encoder's logits, if it has any, are no sums of what its stream holds; null is accepted, for "
@@ -71,7 +77,7 @@ class LogitParts:
                 wanted += [("attn.hook_gate", layer)] if self.config.attention_gate else []
             else:
                 wanted += [("hook_attn_out", layer)]
-            wanted += [("hook_mlp_out", layer)]
+            wanted += [(point, layer) for point in self._behind_attention]
             wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
@@ -81,8 +87,8 @@ class LogitParts:
     def num_captured(self, num_queries: int) -> int:
         """Return how many numbers those captures have."""
         config = self.config
-        of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.head_dim
-        per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + config.hidden_size + 3
+        of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.largest_head_dim
+        per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + 2 * config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     @property
@@ -96,7 +102,7 @@ class LogitParts:
                 module = self._name(_MODULES[part], layer)
                 names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
                 names += [f"{module}.b_O"] if self.config.attention_out_bias else []
-            names.append(self._name("hook_mlp_out", layer))
+            names += [self._name(point, layer) for point in self._behind_attention]
             names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
         return [*names, "bias"]
 
@@ -130,6 +136,11 @@ class LogitParts:
     def _output_norms(self) -> list[str]:
         norm = output_norm(self.config, "decoder")
         return [] if norm is None else [norm]
+
+    @property
+    def _behind_attention(self) -> list[str]:
+        """Return the points of what a block adds after its attentions, in order."""
+        return ["hook_mlp_out", *(["hook_per_layer_out"] if self.config.per_layer_size is not None else [])]
 
     @property
     def _sum_norms(self) -> list[str]:
@@ -171,12 +182,14 @@ class LogitParts:
                 if config.attention_gate and part == "decoder":
                     z = z * opened(tensors[self._name("attn.hook_gate", layer)])
                 divisor = self.divisor(tensors, part, layer)
-                columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
+                readout = found["readout"][heads, : z.shape[-1], t]
+                columns += list(head_attributions(z, readout, divisor).T)
                 if config.attention_out_bias:
                     columns.append(found[_BIASES[part]][layer, t] / divisor)
             u = own["direction"] if sums is None else sums[layer, mlp]
             behind = self._behind(tensors, layer, mlp)
-            columns.append(stream_attributions(tensors[self._name("hook_mlp_out", layer)], u[:, t], behind))
+            for point in self._behind_attention:
+                columns.append(stream_attributions(tensors[self._name(point, layer)], u[:, t], behind))
             for i, _ in enumerate(self._sum_norms):
                 columns.append(own["norm_biases"][layer, i, t] / self._behind(tensors, layer, i + 1))
         bias = np.full_like(first, own["bias"][t])

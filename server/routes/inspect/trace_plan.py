@@ -110,8 +110,8 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         raise BadRequest(f"points: {error}.", param="points", code="unknown_point") from None
     stack, point = written.stack, written.point
     own = stack_config(config, stack)
-    heads = choose_heads(request.heads, own, point, "heads")
     if not point.in_block:
+        heads = choose_heads(request.heads, own, point, "heads")
         yield ChosenPoint(full_name(config, stack, point.name, None), stack, None, point, heads)
         return
     is_named = written.layer is not None
@@ -119,6 +119,7 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
     for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
         absent = why_absent(config, stack, point, layer)
         if absent is None:
+            heads = choose_heads(request.heads, own.at(layer), point, "heads")
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":
             reported = short_name(config, stack, point.name)
@@ -149,7 +150,7 @@ def _plan(
     positions = _positions(request.positions, num_rows, "positions")
     keys = _positions(request.key_positions, num_keys, "key_positions") if "key" in one.point.axes else None
     kept = {"position": positions, "query": positions, "key": keys, "head": one.heads, "kv_head": one.heads}
-    full = sizes(config, one.stack, one.point, own_length, encoder_length)
+    full = sizes(config, one.stack, one.point, own_length, encoder_length, one.layer)
     lengths = [
         size if (chosen := kept.get(axis)) is None else len(chosen)
         for axis, size in zip(one.point.axes, full, strict=True)
@@ -246,19 +247,24 @@ def _estimate(
     inputs.
     """
     values = 0
-    alike = Counter(replace(one, name="", layer=None) for one in chosen)  # every layer's is as large
+    alike = Counter(replace(one, name="", layer=_like(one, config)) for one in chosen)
     for one, number in alike.items():
         rows, keys = _rows_and_keys(one, config, lengths)
         counts = _count(request.positions, rows)
         if "key" in one.point.axes:
             counts = counts * _count(request.key_positions, keys)
-        one_position = math.prod(sizes(config, one.stack, one.point, 1, 1))
+        one_position = math.prod(sizes(config, one.stack, one.point, 1, 1, one.layer))
         if one.heads is not None:
-            own = stack_config(config, one.stack)
+            own = stack_config(config, one.stack).at(one.layer or 0)
             one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
             one_position *= len(one.heads)
         values += number * one_position * int(counts.sum())
     return math.ceil(values * value_bytes(request.dtype, wire))
+
+
+def _like(one: ChosenPoint, config: ModelConfig) -> int | None:
+    """Return None for a point that is as large in every layer, else its layer."""
+    return None if stack_config(config, one.stack).layers_are_alike else one.layer
 
 
 def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
@@ -296,7 +302,7 @@ def _smaller(
 
 
 def _heads(one: ChosenPoint, config: ModelConfig) -> tuple[int, ...]:
-    own = stack_config(config, one.stack)
+    own = stack_config(config, one.stack).at(one.layer or 0)
     return _named(one.heads, own.num_heads if head_axis(one.point) == "head" else own.num_kv_heads)
 
 

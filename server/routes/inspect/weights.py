@@ -11,6 +11,7 @@ from model.analysis import spectra
 from model.analysis.census import take_census
 from model.analysis.census_report import as_json
 from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
+from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
@@ -102,16 +103,16 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
         chosen = every_head(body.layers, body.heads, own)
-        pairs = chosen.pairs
+        pairs, alike = chosen.pairs, _alike(own, chosen.layers)
         _check_composition(body, part, len(pairs))
         if wanted is Format.NPY:
             check_npy(8)
         composed = 3 * len(pairs) ** 2 if body.compose else 0
-        num_values = len(pairs) * (4 * own.head_dim + 10) + composed
+        num_values = len(pairs) * (4 * alike.head_dim + 10) + composed
         check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
         question = asked_of_weights("circuits", 2 * num_values, part=part, pairs=pairs, compose=int(body.compose))
         found = await _ask(context, request, arrival, question)
-        group = own.num_heads // own.num_kv_heads
+        group = alike.num_heads // alike.num_kv_heads
         fields: dict[str, Any] = {
             "object": "circuits",
             "index": 0,
@@ -124,6 +125,18 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
         arrays = _circuit_arrays(found, chosen.shape)
         return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
+
+
+def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
+    """Return the configuration with the sizes of heads of these layers. Raises BadRequest if they are not the same."""
+    found = {(each.head_dim, each.num_kv_heads): each for each in map(own.at, layers)}
+    if len(found) > 1:
+        firsts = [layer for layer in layers if own.at(layer).head_dim == own.at(layers[0]).head_dim]
+        raise BadRequest(
+            f"layers: their heads are of different sizes; layers of one kind are accepted, such as {shown(firsts)}.",
+            param="layers",
+        )
+    return next(iter(found.values()))
 
 
 async def _ask(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:

@@ -135,6 +135,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "sinusoidal": own.sinusoidal_positions,
         "rotary": own.rope is not None,
         "relative": own.position_bias is not None,
+        "alibi": own.alibi,
     }
     return {
         **_sizes(own),
@@ -150,6 +151,12 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "experts": None if own.experts is None else asdict(own.experts),
         "parallel_blocks": own.parallel_blocks,
         "qk_norm": own.qk_norm,
+        "v_norm": own.v_norm,
+        "layer_sizes": _layer_sizes(own),
+        "keys_are_values": own.keys_are_values,
+        "per_layer_size": own.per_layer_size,
+        "stream_scales": own.stream_scales,
+        "altup": None if own.altup is None else asdict(own.altup),
         "residual_scale": own.residual_scale,
         "attention_gate": own.attention_gate,
         "attention_scale": own.attention_scale,
@@ -162,10 +169,24 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
     }
 
 
+def _layer_sizes(own: ModelConfig) -> list[dict[str, int]] | None:
+    """Return the sizes of each layer, and the layer whose keys and values it reads, or None if all layers are alike."""
+    if own.layers_are_alike and not own.num_kv_shared_layers:
+        return None
+    found = []
+    for layer in range(own.num_layers):
+        sizes_there, names = own.at(layer), ("num_kv_heads", "head_dim", "intermediate_size")
+        found.append({**{name: getattr(sizes_there, name) for name in names}, "kv_layer": own.kv_layer(layer)})
+    return found
+
+
 def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
     """Return one point: its names and axes, their lengths if the model fixes them, and the layers that have it."""
-    fixed = sizes(config, stack, point, 0)
     layers = range(stack_config(config, stack).num_layers) if point.in_block else ()
+    fixed = [
+        each[0] if len(set(each)) == 1 else None
+        for each in zip(*(sizes(config, stack, point, 0, 0, layer) for layer in layers or (None,)), strict=True)
+    ]
     name = full_name(config, stack, point.name, None)
     prefix = name.removesuffix(point.name)
     return {

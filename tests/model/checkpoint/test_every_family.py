@@ -140,7 +140,7 @@ def test_the_pattern_times_the_values_is_z(every_stack: list[Identities]) -> Non
     for found in every_stack:
         for layer in found.layers:
             for name in found.attentions_of(layer):
-                v = value_heads(found.config, found.at(f"{name}.hook_v", layer))
+                v = value_heads(found.config.at(layer), found.at(f"{name}.hook_v", layer))
                 z = torch.einsum("hqk,khd->qhd", found.at(f"{name}.hook_pattern", layer), v)
                 torch.testing.assert_close(z, found.at(f"{name}.hook_z", layer))
 
@@ -151,7 +151,7 @@ def test_scaled_capped_and_biased_dots_are_the_scores(every_stack: list[Identiti
         for layer in found.layers:
             for name in found.attentions_of(layer):
                 q = found.at(f"{name}.hook_rot_q", layer)
-                k = value_heads(config, found.at(f"{name}.hook_rot_k", layer))
+                k = value_heads(config.at(layer), found.at(f"{name}.hook_rot_k", layer))
                 scores = torch.einsum("qhd,khd->hqk", q, k) * config.attention_scale
                 if (cap := config.attn_logit_softcap) is not None:
                     scores = cap * torch.tanh(scores / cap)
@@ -161,6 +161,10 @@ def test_scaled_capped_and_biased_dots_are_the_scores(every_stack: list[Identiti
                     length = range(seen.shape[-1])
                     buckets = [[reference.formulas.bucket(k - q, config.position_bias) for k in length] for q in length]
                     scores = scores + table[torch.tensor(buckets)].permute(2, 0, 1)
+                if config.alibi:
+                    away = [abs(k - q) for q in range(seen.shape[-2]) for k in range(seen.shape[-1])]
+                    bias = torch.stack([reference.formulas.alibi(config.num_heads, distance) for distance in away])
+                    scores = scores + bias.T.reshape(scores.shape)
                 torch.testing.assert_close(scores.masked_fill(seen.isinf(), float("-inf")), seen)
 
 
@@ -197,23 +201,33 @@ def test_what_stands_in_place_of_attention_goes_through_its_matrix(every_stack: 
 
 def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identities]) -> None:
     for found in every_stack:
-        is_post = found.config.norm_placement == "post"
+        config = found.config
+        is_post = config.norm_placement == "post"
         for layer in found.layers:
             x = found.at("hook_resid_pre", layer)
             if layer > 0:
                 torch.testing.assert_close(x, found.at("hook_resid_post", layer - 1))
+            if config.altup is not None:  # of whose streams one is shown
+                parts = [found.at(each, layer) for each in ("hook_predicted", "hook_attn_out", "hook_laurel_out")]
+                torch.testing.assert_close(torch.stack(parts).sum(0) / 2**0.5, found.at("hook_resid_mid", layer))
+                x = found.at("hook_resid_mid", layer) + found.at("hook_mlp_out", layer)
+                torch.testing.assert_close(x, found.at("hook_resid_mid_mlp", layer))
+                continue
             for added, norm, stream in (
                 ("hook_attn_out", "ln1", "hook_resid_mid"),
                 ("hook_cross_attn_out", "ln_cross", "hook_resid_mid_cross"),
-                ("hook_mlp_out", "ln2", "hook_resid_post"),
+                ("hook_mlp_out", "ln2", "hook_resid_post" if config.per_layer_size is None else "hook_resid_mid_mlp"),
+                ("hook_per_layer_out", "ln_per_layer", "hook_resid_post"),
             ):
                 if not found.has(added, layer):
                     continue
                 x = x + found.at(added, layer)
                 if is_post:  # what stands in the stream is the normed sum
-                    std = x.var(-1, correction=0, keepdim=True).add(found.config.norm_eps).sqrt()
+                    std = x.var(-1, correction=0, keepdim=True).add(config.norm_eps).sqrt()
                     torch.testing.assert_close(std, found.at(f"{norm}.hook_scale", layer))
                     x = found.at(f"{norm}.hook_out", layer)
+                if stream == "hook_resid_post" and config.stream_scales:
+                    x = x * found.weights[f"layers.{layer}.stream_scale.weight"]
                 if found.has(stream, layer):
                     torch.testing.assert_close(x, found.at(stream, layer))
 
@@ -221,8 +235,8 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
 def test_the_lens_on_the_last_block_gives_the_logits(folder: Path) -> None:
     for dtype in (torch.float32, torch.float64):
         model, points = _model(folder, dtype), _looked(folder, dtype)
-        if not model.config.has_head:
-            with pytest.raises(ValueError, match="no head"):
+        if not model.config.has_head or model.config.altup is not None:
+            with pytest.raises(ValueError, match=r"no head|several streams"):
                 model.lens(torch.zeros(1, model.config.hidden_size, dtype=dtype))
             return
         stack = stacks(model.config)[-1]

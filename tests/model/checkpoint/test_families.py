@@ -44,6 +44,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "olmoe": SIZES | {"num_experts": 9},
     "mixtral": SIZES | {"num_attention_heads": 8},
     "granitemoehybrid": SIZES | {"num_local_experts": 0, "layer_types": ["attention"] * 6, "mamba_n_heads": 4},
+    "gemma3n_text": SIZES | {"num_kv_shared_layers": 1},
     "qwen3_moe": SIZES | {"num_attention_heads": 8, "num_experts": 9},
     "gpt_oss": SIZES | {"num_attention_heads": 8, "num_local_experts": 9},
 }
@@ -65,7 +66,7 @@ CLASSES = {
     "GraniteMoeHybridForCausalLM": "GraniteMoeHybridConfig",
     "Lfm2ForCausalLM": "Lfm2Config",
     "Gemma2ForCausalLM": "Gemma2Config",
-    "Gemma3ForCausalLM": "Gemma3TextConfig",
+    **{f"Gemma{version}ForCausalLM": f"Gemma{version}TextConfig" for version in (3, "3n", 4)},
     "Phi3ForCausalLM": "Phi3Config",
     "Olmo2ForCausalLM": "Olmo2Config",
     "Olmo3ForCausalLM": "Olmo3Config",
@@ -73,7 +74,7 @@ CLASSES = {
     "GPTNeoXForCausalLM": "GPTNeoXConfig",
     "OPTForCausalLM": "OPTConfig",
     **{f"{name}Model": f"{name}Config" for name in ("Bert", "Roberta", "XLMRoberta", "Camembert", "DistilBert")},
-    **{f"{name}Model": f"{name}Config" for name in ("MPNet", "ModernBert", "NomicBert")},
+    **{f"{name}Model": f"{name}Config" for name in ("MPNet", "ModernBert", "NomicBert", "JinaEmbeddingsV3")},
     "T5ForConditionalGeneration": "T5Config",
     "BartForConditionalGeneration": "BartConfig",
     "MarianMTModel": "MarianConfig",
@@ -144,8 +145,9 @@ def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoin
             taken[key] = taken.get(key, 0) + 1
     left = {key for key in tensors if key not in taken}
     assert all(table.ignored.fullmatch(key) for key in left)
-    # The one tensor that may serve twice: a token table that is also the head, where the file leaves the head out.
-    assert {key for key, count in taken.items() if count > 1} <= {"shared.weight"}
+    # A token table may also be the head, where the file leaves the head out; keys may also be values.
+    twice = {key for key, count in taken.items() if count > 1 and not (config.keys_are_values and "k_proj" in key)}
+    assert twice <= {"shared.weight"}
     loaded = load_weights(checkpoints[name], config, torch.float32)
     numbers = sum(tensor.numel() for tensor in loaded.values())
     assert numbers == sum(math.prod(tensors[key].shape) * count for key, count in taken.items())
@@ -226,8 +228,8 @@ def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dic
 
 HEADS = {
     **dict.fromkeys(("llama", "gpt2", "bart", "t5", "opt"), "lm_head.weight"),
-    **dict.fromkeys(("roberta", "mpnet"), "lm_head.decoder.weight"),
-    **dict.fromkeys(("bert", "nomic_bert"), "cls.predictions.decoder.weight"),
+    **dict.fromkeys(("roberta", "mpnet", "jina_embeddings_v3"), "lm_head.decoder.weight"),
+    **dict.fromkeys(("bert", "nomic_bert", "jina_bert"), "cls.predictions.decoder.weight"),
     "distilbert": "vocab_projector.weight",
 }
 """The tensor that is a tied head's copy of the token table, by variant."""

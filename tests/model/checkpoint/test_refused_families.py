@@ -40,6 +40,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False; only T"),
     ("MarianMTModel", {"decoder_vocab_size": 60}, "decoder_vocab_size is 60; only vocab_size"),
     ("MarianMTModel", {"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; a list of lists of token ids"),
+    ("JinaEmbeddingsV3Model", {"head_dim": 6}, "head_dim is 6; only 8 is supported"),
     ("GPTNeoXForCausalLM", {"rotary_pct": 0.01}, "an even number of the head's 8 dimensions must be rotated, not 0"),
 )
 
@@ -51,3 +52,29 @@ def test_what_would_change_the_network_and_is_not_built_is_refused_by_name(
     with pytest.raises(ModelLoadError, match=message) as caught:
         read(tmp_path, {**sizes_of(architecture), "architectures": [architecture], **change})
     assert "\n" not in str(caught.value)
+
+
+JINA: dict[str, Any] = {
+    **{"architectures": ["JinaBertForMaskedLM"], "model_type": "bert", "vocab_size": 50, "hidden_size": 32},
+    **{"num_attention_heads": 4, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
+}
+"""A Jina BERT of version 2, whose code transformers does not have."""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position_embedding_type": "absolute"}, "position_embedding_type is 'absolute'; only 'alibi' is supported"),
+        ({"feed_forward_type": None}, "feed_forward_type is 'original'; supported are geglu, reglu"),
+        (
+            {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}},
+            "auto_map is .*; networks of jina-bert-v2-qk-post-norm, which norm queries and keys, are not supported",
+        ),
+        ({"architectures": ["BertModel"]}, "position_embedding_type is 'alibi'; only 'absolute' is supported"),
+    ],
+)
+def test_a_jina_bert_of_another_code_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    config = read(tmp_path, {**JINA, "auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.X"}})
+    assert (config.alibi, config.gated_mlp, config.activation, config.num_layers) == (True, True, "gelu", 12)
+    with pytest.raises(ModelLoadError, match=message):
+        read(tmp_path, {**JINA, **change})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
+from model.config import AltUpConfig, DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
 from model.hooks.point_names import (
     UnknownPoint,
     full_name,
@@ -42,6 +42,10 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
     config = replace(
         BOTH, norm_placement="sandwich", gated_mlp=True, embedding_norm=True, num_token_types=2, learned_positions=True
     )
+    if "per_layer" in point.name or point.name == "hook_resid_mid_mlp":
+        config = replace(config, per_layer_size=3)
+    if point.name in ("hook_predicted", "hook_laurel_out"):
+        config = replace(config, altup=AltUpConfig(num_streams=2, laurel_rank=1, scales_corrected=True))
     if "expert" in point.axes or "chosen" in point.axes:
         config = replace(config, experts=EXPERTS)
     if point.name.startswith("conv."):
@@ -50,6 +54,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
         config = replace(config, recurrence=DELTA)
     if point.name == "attn.hook_gate":
         config = replace(config, attention_gate=True)
+    if point.name in ("mlp.hook_dense_out", "mlp.hook_experts_out"):
+        config = replace(config, experts=replace(EXPERTS, dense_layers=(), beside_mlp=True))
     layer = 1 if point.in_block else None
     full = full_name(config, "decoder", point.name, layer)
     assert full.startswith("decoder.")

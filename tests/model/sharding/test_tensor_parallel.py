@@ -31,10 +31,12 @@ from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, wor
 EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
 """Options that give a family a number of heads that two ranks can share."""
 ALIKE = ("llama", "llama-gelu", "gpt2-untied", "gpt2-relu-unscaled", *(f"llama-{name}" for name in tiny.ROPE_VARIANTS))
-UNDIVIDED = (
-    "qwen2_moe", "qwen3_moe", "olmoe", "mixtral", "gpt_oss", "granite4-experts", "lfm2", "qwen3_5",
+WHOLE = (
+    "qwen2_moe", "qwen3_moe", "olmoe", "mixtral", "gpt_oss", "granite4-experts", "lfm2", "qwen3_5", "gemma4",
+    "gemma4-e2b", "gemma4-experts", "gemma3n",
 )  # fmt: skip
-NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, *UNDIVIDED)]
+"""Families that are not divided."""
+NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, *WHOLE)]
 """Variants of every family that can be sharded, except those that differ only in what is not."""
 
 

@@ -45,13 +45,20 @@ export function useHead() {
   };
 }
 
-/** A stack as one of its layers is: without rotary positions, or without experts, in a layer that has none. */
+/** Whether a stack adds a bias by distance to its scores, learned or not. */
+export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
+
+/**
+ * A stack as one of its layers is: with that layer's sizes, and without rotary positions, or without experts, in a layer
+ * that has none.
+ */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);
   const isDense = stack.experts?.dense_layers.includes(layer);
-  if (!isUnrotated && !isDense) return stack;
+  if (!isUnrotated && !isDense && !stack.layer_sizes) return stack;
   return {
     ...stack,
+    ...stack.layer_sizes?.[layer],
     positions: stack.positions.filter((name) => name !== "rotary" || !isUnrotated),
     experts: isDense ? null : stack.experts,
   };

@@ -1,6 +1,6 @@
 // Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
 import { html, useEffect, useMemo } from "../core/html.js";
-import { clamp, useCapabilities, useHead } from "../core/model.js";
+import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
@@ -92,7 +92,7 @@ function Head({ answer, grid, marked, live, request }) {
 /** What the numbers are: the formula with this head's own numbers, the shape, and what sums to 1. */
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
-  const { stack } = useHead();
+  const { stack, layer } = useHead();
   const sizes = [`${grid.queries.length} queries`, `${grid.keys.length} keys`];
   const shape = (orientation === "rows" ? sizes : sizes.reverse()).join(" × ");
   const line = orientation === "rows" ? "row" : "column";
@@ -100,14 +100,14 @@ function Meaning({ grid, live }) {
     return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${
       grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
   }
-  return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stack)}</code>${" "}
+  return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid.kind, line, stack)}</span></p>`;
 }
 
 function formulaOf(kind, stack) {
   const products = `q·k × ${format(stack.attention_scale)}`;
   const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap)})` : products;
-  const scores = `${capped}${stack.positions.includes("relative") ? " + position bias" : ""}`;
+  const scores = `${capped}${hasPositionBias(stack) ? " + position bias" : ""}`;
   const dots = `q·k = Σ of ${stack.head_dim} products`;
   return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
 }

@@ -8,7 +8,8 @@ import { select, useSelection } from "../core/state.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
-import { NORMS, bareName, blockBands, endNodes, pointsOf } from "./flow/graph.js";
+import { NORMS } from "./flow/bands.js";
+import { bareName, blockBands, endNodes, pointsOf } from "./flow/graph.js";
 import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
 import { Opened } from "./flow/opened.js";
 

@@ -1,7 +1,7 @@
 // Where the parameters are, how the vectors of a matrix relate to each other, and what a head's circuits can carry.
 import { useJson, useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
-import { clamp, lackOf, useCapabilities, useHead } from "../core/model.js";
+import { clamp, lackOf, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
@@ -123,6 +123,7 @@ function GeometryResult({ entry, handle }) {
 function Circuits() {
   const lack = lackOf(useCapabilities(), "/v1/circuits");
   const { part, stack, layer, head } = useHead();
+  const width = stackAt(stack, layer).head_dim;
   const body = { part, layers: layer, heads: head };
   const answer = useLook(lack ? null : "v1/circuits", body);
   const picture = useRef(null);
@@ -133,7 +134,7 @@ function Circuits() {
     <${HeadPicker} />
     <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with
       W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
-      but passes through ${stack.head_dim} numbers, so its rank is at most ${stack.head_dim}: its singular values say
+      but passes through ${width} numbers, so its rank is at most ${width}: its singular values say
       how it uses them.</p>
     <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;

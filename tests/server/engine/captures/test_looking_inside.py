@@ -56,7 +56,8 @@ def test_every_point_has_the_same_bits_in_chunks_among_others(model_of: Load, na
             length = len(each.encoder_token_ids) if capture.stack == "encoder" else len(each.prompt_token_ids)
             if model.config.kind == "encoder":
                 length = len(each.prompt_token_ids)
-            assert found.shape == sizes(model.config, capture.stack, point, length, len(each.encoder_token_ids))
+            encoded = len(each.encoder_token_ids)
+            assert found.shape == sizes(model.config, capture.stack, point, length, encoded, capture.layer)
             assert np.isfinite(found).all() or capture.point.endswith("scores")
     others: list[EngineRequest] = [] if model.config.kind == "encoder" else [
         request(uid, text(20), generate(12, ignore_eos=True), encoded=traced[0].encoder_token_ids)

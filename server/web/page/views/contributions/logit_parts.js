@@ -7,7 +7,8 @@ import { SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
 
 const SHOWN = 14;
-const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_mlp_out", "mlp"]];
+const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_mlp_out", "mlp"],
+  ["hook_per_layer_out", "of tokens"]];
 
 /** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
 function readName(name) {
@@ -22,7 +23,7 @@ function readName(name) {
   const group = `${module} ${layer}`;
   if (head) return { layer, title: `${group}.${head[2]}`, group, head: Number(head[2]) };
   // b_O and the biases of norms keep their names
-  return { layer, title: module === "mlp" ? group : `${rest.split(".").join(" ")} ${layer}`, group };
+  return { layer, title: rest.startsWith("hook_") ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
 /** The sum as steps from 0 to the logit. */

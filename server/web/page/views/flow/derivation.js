@@ -60,7 +60,12 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
     hook_pre: up,
     hook_pre_linear: up,
     hook_router_logits: experts && [formula, `[${n}, ${d}] · [${d}, ${experts.num_experts}] → [${n}, ${experts.num_experts}]`],
-    hook_mlp_out: experts
+    hook_experts_out: experts && [
+      `of experts = norm(${node.how[0]})`,
+      `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
+    ],
+    hook_dense_out: ["of the mlp = norm(neurons · W_down)", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+    hook_mlp_out: experts?.beside_mlp ? null : experts
       ? [
           `mlp out = ${node.how[0]}`,
           `${experts.num_chosen} of ${experts.num_experts} experts, each of ${experts.intermediate_size} neurons`,
@@ -79,7 +84,16 @@ function sumsOf(stack, strips) {
   return {
     hook_attn_out: [heads, [["this head", of("attn.hook_result")]]],
     hook_cross_attn_out: [heads, [["this head", of("cross_attn.hook_result")]]],
-    hook_resid_mid: ["x + attention", [["x", of("hook_resid_pre")], attention]],
+    hook_mlp_out: [
+      "norm(of the mlp + of experts)",
+      [
+        ["of the mlp", of("mlp.hook_dense_out")],
+        ["of experts", of("mlp.hook_experts_out")],
+      ],
+    ],
+    hook_resid_mid: stack.altup
+      ? ["(x + attention + around) / √2", [["x", of("hook_predicted")], attention, ["around", of("hook_laurel_out")]]]
+      : ["x + attention", [["x", of("hook_resid_pre")], attention]],
     hook_resid_mid_cross: [
       "x + cross",
       [
@@ -87,10 +101,19 @@ function sumsOf(stack, strips) {
         ["cross", of("hook_cross_attn_out")],
       ],
     ],
-    hook_resid_post: stack.parallel_blocks
-      ? ["x + attention + mlp", [["x", before], attention, mlp]]
-      : ["x + mlp", [["x", before], mlp]],
+    hook_resid_mid_mlp: ["x + mlp", [["x", before], mlp]],
+    hook_resid_post: lastSum(stack, before, attention, mlp, of),
   };
+}
+
+/** What the block's last sum adds. */
+function lastSum(stack, before, attention, mlp, of) {
+  if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
+  if (stack.altup) return ["x seen + w · (x mlp − x seen)", [["x mlp", of("hook_resid_mid_mlp")], ["x seen", of("hook_predicted")]]];
+  const times = stack.stream_scales ? ", times the layer's number" : "";
+  const middle = of("hook_resid_mid_mlp");
+  if (middle) return [`x + let through${times}`, [["x", middle], ["let through", of("hook_per_layer_out")]]];
+  return [`x + mlp${times}`, [["x", before], mlp]];
 }
 
 const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {

@@ -128,6 +128,7 @@ const POSITIONS = {
   sinusoidal: "sines, added to the embedding",
   rotary: "rotary: queries and keys are turned",
   relative: "relative: a bias for the distance, added to the scores",
+  alibi: "ALiBi: scores sink with the distance, by a slope of each head",
 };
 const PLACES = {
   pre: "before each sublayer",
@@ -154,24 +155,37 @@ function positionWords(stack) {
 const expertWords = ({ num_experts: all, num_chosen: chosen, intermediate_size: size }) =>
   `${chosen} of ${all} experts of ${grouped(size)} neurons for each word; `;
 
+/** A size that layers may have of their own, as "256 or 512". */
+const ofLayers = (stack, name) =>
+  [...new Set(stack.layer_sizes?.map((own) => own[name]) ?? [stack[name]])].map(grouped).join(" or ");
+
+/** How many heads of keys and values there are, if they are fewer, and which layers have none. */
+function keyHeadWords(stack) {
+  const count = ofLayers(stack, "num_kv_heads");
+  const first = stack.layer_sizes?.findIndex((own, layer) => own.kv_layer !== layer) ?? -1;
+  const said = count === String(stack.num_heads) ? [] : [`${count} of keys and values`];
+  if (first >= 0) said.push(`from layer ${first} on those of earlier layers`);
+  return said.length ? ` (${said.join("; ")})` : "";
+}
+
 /** What a stack is built of, as a list. */
 export function Facts({ stack }) {
   const facts = [
     [
       "Size",
-      `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? ""
-        : ` (${stack.num_kv_heads} of keys and values)`}`,
+      `${stack.num_layers} layers of ${stack.num_heads} heads${keyHeadWords(stack)}`,
     ],
     [
       "Width",
-      `${grouped(stack.hidden_size)} numbers a word, ${stack.head_dim} a head, ${grouped(stack.intermediate_size)} neurons a layer`,
+      `${grouped(stack.hidden_size)} numbers a word, ${
+        ofLayers(stack, "head_dim")} a head, ${ofLayers(stack, "intermediate_size")} neurons a layer`,
     ],
     ["Sees", maskWords(stack)],
     ["Positions", positionWords(stack)],
     [
       "Norms",
       `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm
-        ? ", and of queries and keys" : ""}`,
+        ? `, and of queries${stack.v_norm ? ", keys and values" : " and keys"}` : ""}`,
     ],
     [
       "Feed-forward",

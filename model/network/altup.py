@@ -1,0 +1,92 @@
+"""Runs blocks beside several residual streams, of which sublayers see one (AltUp: Baykal et al. 2023,
+arXiv:2301.13310), with a low-rank path around attention (LAuReL: Menghani et al. 2024, arXiv:2411.07501), as Gemma 3n
+has both.
+
+The stream that sublayers are made of is "the" residual stream, x; the others go with it. Before a block each stream is
+predicted from all of them, and after it each is corrected by how far the block's output is from its prediction.
+
+Axes: N streams, T rows, d model width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+from model.layers.attention_arithmetic import at_least_float32
+from model.layers.fixed_shapes import whole_vectors
+from model.layers.linear import Linear
+from model.layers.lora import multiply
+from model.layers.norm import Norm, row_means
+from model.network.sublayers import BlockInputs, Streams
+
+_LEAST_MEAN_SQUARE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamEnds:
+    """Makes the other streams of the embedding, and one vector of all streams behind the last block."""
+
+    into: Sequence[Linear]
+    """[d, d] for each of the other streams."""
+    out: Sequence[Linear]
+    """[d, d] for each of them."""
+
+    def start(self, x: torch.Tensor) -> Streams:
+        """Return the other streams of the embedding x [T, d]: as long as it is."""
+        return Streams(torch.stack([_as_long_as(x, linear(x)) for linear in self.into]))
+
+    def end(self, x: torch.Tensor, streams: Streams) -> torch.Tensor:
+        """Return the mean [T, d] of x [T, d] and of the others, made as long as it is."""
+        others = [_as_long_as(x, linear(other)) for linear, other in zip(self.out, streams.others, strict=True)]
+        return reduce(torch.add, others, x) / (1 + len(others))
+
+
+def _as_long_as(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y * row_means(x * x).sqrt() / row_means(y * y).clamp(min=_LEAST_MEAN_SQUARE).sqrt()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AltUp:
+    """What predicts and corrects the streams around one block, and its low-rank path."""
+
+    norm: Norm
+    router: Linear
+    """[N, d]"""
+    predict: Linear
+    """[N N, N]"""
+    correct: Linear
+    """[N, N]"""
+    scale: torch.Tensor | None
+    """[d]: of the corrected stream, for what the layer gets of the tokens, or None."""
+    laurel_left: Linear
+    """[r, d]"""
+    laurel_right: Linear
+    """[d, r]"""
+    laurel_norm: Norm
+
+    def predicted(self, x: torch.Tensor, streams: Streams) -> list[torch.Tensor]:
+        """Return the prediction of each stream [T, d], x's first."""
+        every = [x, *streams.others]
+        weights = self.predict(self._routed(x)).view(len(x), len(every), len(every), 1)  # [T, of, from, 1]
+        return [
+            reduce(torch.add, [each * weights[:, i, j] for j, each in enumerate(every)]) + own
+            for i, own in enumerate(every)
+        ]
+
+    def corrected(self, predicted: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
+        """Return each stream [T, d], corrected by the block's output y [T, d]."""
+        weights = self.correct(self._routed(y)) + 1.0  # [T, N]
+        novel = y - predicted[0]
+        return [novel * weights[:, i, None] + each for i, each in enumerate(predicted)]
+
+    def _routed(self, x: torch.Tensor) -> torch.Tensor:
+        """Return how much each kind of stream is asked for: x [T, d] -> [T, N]."""
+        routed = self.router(self.norm(x) * x.shape[-1] ** -1.0)
+        return whole_vectors(torch.tanh, routed.to(at_least_float32(x.dtype))).to(x.dtype)
+
+    def laurel(self, x: torch.Tensor, step: BlockInputs) -> torch.Tensor:
+        """Return x [T, d] with its low-rank image added."""
+        low = multiply(self.laurel_left, x, step.adapted)
+        return x + self.laurel_norm(multiply(self.laurel_right, low, step.adapted))

@@ -1,0 +1,37 @@
+"""Runs an mlp and a mixture of experts side by side, each with norms of its own (Gemma 4). It knows no residuals.
+
+Axes: T rows, d model width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.hooks.hooks import LayerHooks
+from model.layers.norm import Norm
+from model.network.sublayers import BlockInputs, Feedforward, MixedFeedforward
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseAndExperts:
+    """The sum of what an mlp and experts make of the stream. The router reads the stream as it is."""
+
+    dense: Feedforward
+    experts: MixedFeedforward
+    before_dense: Norm
+    after_dense: Norm
+    before_experts: Norm
+    after_experts: Norm
+
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return the sum: x [T, d] -> [T, d]."""
+        normed = self.before_dense(x)
+        if layer_hooks is not None:
+            layer_hooks.of_norm("ln2", self.before_dense, x, normed)
+        dense = self.after_dense(self.dense(normed, step, layer_hooks))
+        if layer_hooks is not None:
+            dense = layer_hooks("mlp.hook_dense_out", dense)
+        experts = self.after_experts(self.experts.of(self.before_experts(x), x, layer_hooks))
+        if layer_hooks is not None:
+            experts = layer_hooks("mlp.hook_experts_out", experts)
+        return dense + experts

@@ -1,0 +1,62 @@
+"""Computes what each layer gets of the tokens themselves, beside the residual stream, and what it adds of it (Gemma 4).
+It knows no residuals and no caches.
+
+Axes: T rows, L layers, P numbers of a layer, d model width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.batch import Batch
+from model.config import Activation
+from model.hooks.hooks import LayerHooks
+from model.layers.linear import Linear
+from model.layers.lora import multiply
+from model.layers.mlp import gated
+from model.layers.norm import Norm
+from model.layers.token_table import TokenTable
+from model.network.sublayers import BlockInputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerLayerInputs:
+    """Computes what all layers get of the tokens: of each token, and of its vector."""
+
+    table: TokenTable
+    """[vocab, L P]"""
+    scale: torch.Tensor
+    """A number, of the table's dtype: of its rows."""
+    project: Linear
+    """[L P, d]"""
+    norm: Norm
+    """A norm over P."""
+
+    def __call__(self, batch: Batch, x: torch.Tensor) -> torch.Tensor:
+        """Return what the layers get [T, L, P] of the batch's tokens and their vectors x [T, d]."""
+        width = self.norm.weight.shape[0]
+        of_vectors = self.norm((self.project(x) * x.shape[-1] ** -0.5).view(-1, width)).view(len(x), -1, width)
+        of_tokens = (self.table(batch.token_ids) * self.scale).view(of_vectors.shape)
+        return (of_vectors + of_tokens) * 2**-0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerLayer:
+    """What a block adds last: of its residual stream as much as what the layer gets of the tokens lets through."""
+
+    gate: Linear
+    """[P, d]"""
+    out: Linear
+    """[d, P]"""
+    activation: Activation
+    batch_invariant: bool
+
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return the output: x [T, d] -> [T, d]."""
+        assert step.of_tokens is not None
+        given = step.of_tokens[: len(x)]
+        if layer_hooks is not None:
+            given = layer_hooks("hook_per_layer_input", given)
+        both = torch.cat((multiply(self.gate, x, step.adapted), given), -1)
+        hidden = gated(both, self.activation, native=self.gate.native, batch_invariant=self.batch_invariant)
+        return multiply(self.out, hidden, step.adapted)

@@ -1,0 +1,319 @@
+// The bands of a block: what each sublayer computes, as nodes and wires. graph.js says what both are.
+import { hasPositionBias } from "../../core/model.js";
+import { format, grouped } from "../../core/numbers.js";
+import { wordsOf } from "./words.js";
+
+export const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
+
+/** Where a stack's norms stand. */
+export function placing(stack) {
+  const placement = stack.norm_placement;
+  return {
+    norm: NORMS[stack.norm],
+    isBefore: placement === "pre" || placement === "sandwich",
+    isAfter: placement === "sandwich" || placement === "output",
+    isOfSum: placement === "post",
+  };
+}
+
+/** The factor of what a sublayer adds to the stream. */
+const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale)}`;
+
+/** What happens to q and k between the projection and the scores, step by step. */
+function turning(stack, isCross) {
+  if (isCross) return [];
+  return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
+}
+
+/** The steps from q·k to the scores, in their order: scale, cap, bias, mask. */
+function scoreSteps(stack, window, isCross) {
+  return [
+    stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale)}`,
+    stack.attn_logit_softcap && `cap ${format(stack.attn_logit_softcap)}`,
+    hasPositionBias(stack) && !isCross && "+ position bias",
+    stack.causal && !isCross && "mask: causal",
+    window && `window: ${grouped(window)}`,
+  ].filter(Boolean);
+}
+
+/** A function that makes nodes of a stack: node(id, column, row, lines of its formula). */
+export const nodesOfStack = (stack) => (id, column, row, how) => ({
+  id,
+  column,
+  row,
+  how: how.filter(Boolean),
+  ...wordsOf(id, stack),
+});
+
+/**
+ * {nodes, wires, columns} from what is looked at to what one attention adds. from: {q, kv, isNormed}, the ids that q,
+ * and k and v, are made of, and whether q's is a norm's output.
+ */
+function attentionBody({ stack, isCross, from, window }) {
+  const node = nodesOfStack(stack);
+  const { isAfter, norm } = placing(stack);
+  const at = (name) => `${isCross ? "cross_attn" : "attn"}.${name}`;
+  const out = isCross ? "hook_cross_attn_out" : "hook_attn_out";
+  const own = from.isNormed ? "n" : "x";
+  const source = isCross ? "encoder" : own;
+  const turn = turning(stack, isCross);
+  const turned = (letter) => turn.map((step, i) => (i === 0 ? `${letter} ${step}` : step));
+  const isTurned = turn.length > 0;
+  const [q, k] = isTurned ? [at("hook_rot_q"), at("hook_rot_k")] : [at("hook_q"), at("hook_k")];
+  const next = isTurned ? 3 : 2; // the column behind q and k
+  const nodes = [
+    node(at("hook_q"), 1, 0, [`${own} · W_Q`]),
+    node(at("hook_k"), 1, 1, [`${source} · W_K`]),
+    node(at("hook_v"), 1, 2, [`${source} · W_V`]),
+    ...(isTurned ? [node(q, 2, 0, turned("q")), node(k, 2, 1, turned("k"))] : []),
+    node(at("hook_attn_scores"), next, 0.5, scoreSteps(stack, window, isCross)),
+    node(at("hook_pattern"), next + 1, 0.5, ["softmax by row"]),
+    node(at("hook_z"), next + 2, 1, ["Σ pattern · v"]),
+    node(at("hook_result"), next + 3, 1, [stack.attention_gate && !isCross && "z × σ(gate)", "z · W_O"]),
+    node(out, next + 4, 1, [`sum of ${stack.num_heads} heads`, isAfter && `then ${norm}`, factor(stack)]),
+  ];
+  const wires = [
+    [from.q, at("hook_q"), "query"],
+    [from.kv, at("hook_k"), "key"],
+    [from.kv, at("hook_v"), "value"],
+    ...(isTurned
+      ? [
+          [at("hook_q"), q, "query"],
+          [at("hook_k"), k, "key"],
+        ]
+      : []),
+    [q, at("hook_attn_scores"), "query"],
+    [k, at("hook_attn_scores"), "key"],
+    [at("hook_attn_scores"), at("hook_pattern"), "ink"],
+    [at("hook_pattern"), at("hook_z"), "ink"],
+    [at("hook_v"), at("hook_z"), "value"],
+    [at("hook_z"), at("hook_result"), "value"],
+    [at("hook_result"), out, "value"],
+  ];
+  return { nodes, wires, out, columns: next + 6 };
+}
+
+/** The band of one attention, to itself or across to `encoderOutput` (a node; null: to itself). */
+export function attentionBand(stack, points, window, { start, end, encoderOutput }) {
+  const node = nodesOfStack(stack);
+  const isCross = encoderOutput !== null;
+  const { norm, isBefore } = placing(stack);
+  const normed = isCross ? "ln_cross.hook_out" : "ln1.hook_out";
+  const hasNorm = isBefore && points.has(normed);
+  const q = hasNorm ? normed : start.id;
+  const body = attentionBody({
+    stack,
+    isCross,
+    window,
+    from: { q, kv: isCross ? encoderOutput.id : q, isNormed: hasNorm },
+  });
+  return {
+    title: isCross
+      ? "Cross-attention: the decoder looks at what the encoder read"
+      : "Attention: words look at each other",
+    nodes: [
+      { ...start, column: 0 },
+      ...(hasNorm ? [node(normed, 0, isCross ? 0 : 1, [`${norm}(x)`])] : []),
+      ...(isCross ? [{ ...encoderOutput, column: 0, row: 1.5 }] : []),
+      ...body.nodes,
+      ...(end ? [{ ...end, column: body.columns - 1 }] : []),
+    ],
+    wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
+    adds: [body.out],
+    columns: body.columns,
+    rows: 3,
+    start: start.id,
+    end: end?.id ?? null,
+  };
+}
+
+/** What stands in place of attention, by its kind: the ids of its tensors in order, with their formulas. */
+const RECURRENCES = {
+  convolution: [
+    ["conv.hook_in", ["B × x"]],
+    ["conv.hook_out", ["C × convolution"]],
+  ],
+  "gated delta net": [
+    ["delta.hook_in", ["n · W_qkv"]],
+    ["delta.hook_v", ["silu(convolution)"]],
+    ["delta.hook_z", ["q · S"]],
+    ["delta.hook_out", ["RMSNorm(z) × silu(gate)"]],
+  ],
+};
+
+/** The band of what stands in place of attention in a layer that has none. */
+export function recurrenceBand(stack, points, { start, end }) {
+  const node = nodesOfStack(stack);
+  const { norm } = placing(stack);
+  const { kind } = stack.recurrence;
+  const steps = RECURRENCES[kind].filter(([id]) => points.has(id));
+  const chain = [start.id, "ln1.hook_out", ...steps.map(([id]) => id), "hook_attn_out"];
+  return {
+    title: `${kind[0].toUpperCase()}${kind.slice(1)}: each word takes from those before it`,
+    nodes: [
+      { ...start, column: 0 },
+      node("ln1.hook_out", 0, 0, [`${norm}(x)`]),
+      ...steps.map(([id, how], i) => node(id, i + 1, 0, how)),
+      node("hook_attn_out", steps.length + 1, 0, ["times W_out", factor(stack)]),
+      { ...end, column: steps.length + 2 },
+    ],
+    wires: chain.slice(1).map((id, i) => [chain[i], id, "ink"]),
+    adds: ["hook_attn_out"],
+    columns: steps.length + 3,
+    rows: 1,
+    start: start.id,
+    end: end.id,
+  };
+}
+
+/** {nodes, wires} from what the mlp reads, `from` (called `own`), to its output: through neurons, the first in a column. */
+function neurons(stack, first, from, own) {
+  const node = nodesOfStack(stack);
+  const isGated = stack.gated_mlp;
+  const act = stack.activation.replace("_tanh", "");
+  const [pre, linear, post] = ["mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"];
+  const gate = isGated
+    ? [
+        [from, linear, "ink"],
+        [linear, post, "ink"],
+      ]
+    : [];
+  return {
+    nodes: [
+      node(pre, first, 0, [`${own} · ${isGated ? "W_gate" : "W_up"}`]),
+      ...(isGated ? [node(linear, first, 1, [`${own} · W_up`])] : []),
+      node(post, first + 1, isGated ? 0.5 : 0, [isGated ? `${act}(gate) × up` : `${act}(up)`]),
+    ],
+    wires: [[from, pre, "ink"], [pre, post, "ink"], ...gate, [post, "hook_mlp_out", "ink"]],
+    how: "times W_down",
+    rows: isGated ? 2 : 1,
+  };
+}
+
+/** The same through a router and the experts that it chooses. */
+function mixture(stack, first, from, own) {
+  const node = nodesOfStack(stack);
+  const [router, weights] = ["mlp.hook_router_logits", "mlp.hook_expert_weights"];
+  return {
+    nodes: [
+      node(router, first, 0, [`${own} · W_router`]),
+      node(weights, first + 1, 0, ["softmax", `the largest ${stack.experts.num_chosen} count`]),
+    ],
+    wires: [
+      [from, router, "ink"],
+      [router, weights, "ink"],
+      [weights, "hook_mlp_out", "ink"],
+    ],
+    how: `Σ weight × expert(${own})`,
+    rows: 1,
+  };
+}
+
+/** Both side by side: each goes to a sum of its own, and these to the output. `stream` is what the experts read. */
+function neuronsAndMixture(stack, first, from, own, stream) {
+  const node = nodesOfStack(stack);
+  const [dense, experts, out] = ["mlp.hook_dense_out", "mlp.hook_experts_out", "hook_mlp_out"];
+  const upper = neurons(stack, first, from, own);
+  const lower = mixture(stack, first, stream, "x");
+  const ends = (wires, to) => wires.map(([start, end, tone]) => [start, end === out ? to : end, tone]);
+  return {
+    nodes: [
+      ...upper.nodes,
+      ...lower.nodes.map((each) => ({ ...each, row: upper.rows })),
+      node(dense, first + 2, (upper.rows - 1) / 2, [upper.how, `then ${NORMS[stack.norm]}`]),
+      node(experts, first + 2, upper.rows, [lower.how, `then ${NORMS[stack.norm]}`]),
+    ],
+    wires: [...ends(upper.wires, dense), ...ends(lower.wires, experts), [dense, out, "ink"], [experts, out, "ink"]],
+    how: "both",
+    rows: upper.rows + 1,
+    columns: 3,
+  };
+}
+
+/** The band of the mlp; in a parallel block it reads a copy of attention's stream, whose sum is still running above. */
+export function mlpBand(stack, points, { start, end, isParallel }) {
+  const node = nodesOfStack(stack);
+  const { norm, isBefore, isAfter } = placing(stack);
+  const normed = "ln2.hook_out";
+  const hasNorm = isBefore && points.has(normed);
+  const from = hasNorm ? normed : start.id;
+  const first = isParallel ? 1 : 0;
+  const kind = stack.experts?.beside_mlp ? neuronsAndMixture : stack.experts ? mixture : neurons;
+  const body = kind(stack, first + 1, from, hasNorm ? "n" : "x", start.id);
+  const width = body.columns ?? 2;
+  const middle = (body.rows - 1) / 2;
+  const out = "hook_mlp_out";
+  return {
+    title: isParallel
+      ? "Feed-forward: in parallel with the attention, from the same residual stream"
+      : "Feed-forward: each word by itself",
+    nodes: [
+      { ...start, column: 0, ...(isParallel ? { row: middle, isCopy: true } : {}) },
+      ...(hasNorm ? [node(normed, first, middle, [`${norm}(x)`])] : []),
+      ...body.nodes,
+      node(out, first + width + 1, middle, [body.how, isAfter && `then ${norm}`, factor(stack)]),
+      { ...end, column: first + width + 2 },
+    ],
+    wires: [...(hasNorm ? [[start.id, normed, "ink"]] : []), ...body.wires],
+    adds: [out],
+    columns: first + width + 3,
+    rows: body.rows,
+    start: isParallel ? null : start.id,
+    end: end.id,
+  };
+}
+
+/** The band of what a layer gets of the tokens themselves, which gates what it adds last. */
+export function perLayerBand(stack, { start, end }) {
+  const node = nodesOfStack(stack);
+  const act = stack.activation.replace("_tanh", "");
+  const [given, out] = ["hook_per_layer_input", "hook_per_layer_out"];
+  return {
+    title: "Of the tokens themselves: each lets through a part of its stream",
+    nodes: [
+      { ...start, column: 0 },
+      node(given, 1, 0, ["of W_E[token] and of a table of this layer"]),
+      node(out, 2, 0, [`(${act}(x · W_gate) × given) · W_out`, `then ${NORMS[stack.norm]}`]),
+      { ...end, column: 3 },
+    ],
+    wires: [
+      [start.id, out, "ink"],
+      [given, out, "ink"],
+    ],
+    adds: [out],
+    columns: 4,
+    rows: 1,
+    start: start.id,
+    end: end.id,
+  };
+}
+
+/** The band that makes what a block reads of one of several streams. */
+export function streamsBand({ start, end }) {
+  return {
+    title: "Several streams: what the block reads of the first, it reads with something of the others",
+    nodes: [
+      { ...start, column: 0 },
+      { ...end, column: 2 },
+    ],
+    wires: [[start.id, end.id, "ink"]],
+    adds: [],
+    columns: 3,
+    rows: 1,
+    start: start.id,
+    end: end.id,
+  };
+}
+
+/** An attention's band with the low-rank path around it. */
+export function withLaurel(band, stack, points) {
+  const node = nodesOfStack(stack)("hook_laurel_out", 2, band.rows, ["n + norm(n · W_left · W_right)"]);
+  const from = points.has("ln1.hook_out") ? "ln1.hook_out" : band.start;
+  return {
+    ...band,
+    nodes: [...band.nodes, node],
+    wires: [...band.wires, [from, node.id, "ink"]],
+    adds: [...band.adds, node.id],
+    rows: band.rows + 1,
+  };
+}
