@@ -140,6 +140,22 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, br
 
 
 @pytest.mark.slow
+def test_the_wall_has_the_layers_that_have_attention(family: Family, browser: Browser) -> None:
+    told = ask(family.server, "/v1/capabilities")
+    layers = told["attention_layers"]
+    if len(layers) == told["num_layers"]:
+        pytest.skip("tests/page/test_attention.py has such a wall")
+    with page_of(family.server, browser) as page:
+        open_view(page, VIEWS.index("attention"))
+        wall = page.get_by_role("application", name=re.compile(f"{len(layers)} layers of"))
+        for step in range(1, len(layers) + 1):
+            wall.press("ArrowDown")
+            layer = layers[(layers.index(LAYER) + step) % len(layers)]
+            expect(page.locator(".wall-name")).to_contain_text(f"layer {layer}, head {HEAD} is open")
+            expect(page.locator(".problem")).to_have_count(0)
+
+
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
     """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
     is a script of the test's: the page's own policy would not allow it.)

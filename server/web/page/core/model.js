@@ -28,8 +28,17 @@ export function clamp(position, count) {
   return Math.max(0, Math.min(count - 1, counted));
 }
 
-/** {stack, part, layer, head, numLayers, numHeads} of the selection, each within the model. */
-export function useHead() {
+/** The layer of a stack that has attention and is nearest to one that may not exist, or may have none. */
+export function attendingLayer(stack, layer) {
+  const asked = clamp(layer, stack.num_layers);
+  return stack.attention_layers.reduce((best, own) => (Math.abs(own - asked) < Math.abs(best - asked) ? own : best));
+}
+
+/**
+ * {stack, part, layer, head, layers, numLayers, numHeads} of the selection, each within the model. layer: one that has
+ * attention, unless a view shows blocks of any kind; layers: those that have it.
+ */
+export function useHead({ ofAnyBlock = false } = {}) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const parts = capabilities.attention.parts;
@@ -38,8 +47,9 @@ export function useHead() {
   return {
     part,
     stack,
-    layer: clamp(selection.layer, stack.num_layers),
+    layer: ofAnyBlock ? clamp(selection.layer, stack.num_layers) : attendingLayer(stack, selection.layer),
     head: clamp(selection.head, stack.num_heads),
+    layers: stack.attention_layers,
     numLayers: stack.num_layers,
     numHeads: stack.num_heads,
   };

@@ -76,15 +76,15 @@ function savedArrays(entry) {
   const maps = names.filter(([name]) => entry.arrays[name]).map(([name, label]) => {
     const [layers, heads, , count] = entry.arrays[name].shape;
     return { label, array: { data: entry.arrays[name].data, shape: [layers, heads, count] }, columns: keys,
-      rows: headNames(layers, heads) };
+      rows: headNames(entry.layers, heads) };
   });
   const parts = entry.arrays.components;
   return parts ? [...maps, { label: "parts of the logit", array: { data: parts.data, shape: [parts.data.length] },
     rows: ["part"], columns: entry.component_names }] : maps;
 }
 
-const headNames = (layers, heads) => Array.from({ length: layers * heads }, (_, i) =>
-  `layer ${Math.floor(i / heads)} head ${i % heads}`);
+const headNames = (layers, heads) => Array.from({ length: layers.length * heads }, (_, i) =>
+  `layer ${layers[Math.floor(i / heads)]} head ${i % heads}`);
 
 function Findings({ entry, given }) {
   const selection = useSelection();

@@ -16,7 +16,7 @@ import { Opened } from "./flow/opened.js";
 export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, stack, layer, head, numLayers } = useHead();
+  const { part, stack, layer, head, numLayers } = useHead({ ofAnyBlock: true });
   const stackName = part === "cross" ? "decoder" : part;
   const sequences = useSequences();
   const tokens = sequences[stackName];

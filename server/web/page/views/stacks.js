@@ -1,7 +1,7 @@
 // The parts of the model: what reads, what writes, and the attention between them.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../core/html.js";
-import { clamp, inputOf, shownToken, useCapabilities, useHead, useTokens } from "../core/model.js";
+import { attendingLayer, clamp, inputOf, shownToken, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Matrix } from "../parts/matrix.js";
@@ -34,7 +34,7 @@ function usePattern(part) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const stack = capabilities.stacks[part === "cross" ? "decoder" : part];
-  const [layer, head] = [clamp(selection.layer, stack.num_layers), clamp(selection.head, stack.num_heads)];
+  const [layer, head] = [attendingLayer(stack, selection.layer), clamp(selection.head, stack.num_heads)];
   const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, dtype: "float32" };
   return { part, layer, head, body, answer: useLook("v1/attention", body) };
 }

@@ -24,11 +24,11 @@ const WALKING = "Arrow keys choose another.";
 
 export function Wall() {
   const selection = useSelection();
-  const { part, layer, head, numLayers, numHeads } = useHead();
+  const { part, layer, head, layers, numHeads } = useHead();
   const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
   const { thumbnails, entries, requests, error, retry, isDone } = useThumbnails();
-  const layout = useCallback((width) => layoutOf(width, numLayers, numHeads), [numLayers, numHeads]);
+  const layout = useCallback((width) => layoutOf(width, layers, numHeads), [layers, numHeads]);
   const draw = useCallback(
     (context, { width, colours }) => drawWall(context, layout(width), thumbnails, colours),
     [layout, thumbnails],
@@ -50,7 +50,8 @@ export function Wall() {
   const walk = (key) => {
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [0, 0];
     if (!down && !right) return false;
-    select({ layer: (layer + down + numLayers) % numLayers, head: (head + right + numHeads) % numHeads });
+    const row = (layers.indexOf(layer) + down + layers.length) % layers.length;
+    select({ layer: layers[row], head: (head + right + numHeads) % numHeads });
     return true;
   };
   const seen = hovered ?? { layer, head };
@@ -66,7 +67,7 @@ export function Wall() {
     ${selection.text !== "" &&
     html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
       height=${(width) => layout(width).height}
-      label=${`${numLayers} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
+      label=${`${layers.length} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
       onPoint=${(x, y, width) => setHovered(x === null ? null : layout(width).at(x, y))}
       onPick=${(x, y, width) => {
         const place = layout(width).at(x, y);
@@ -74,19 +75,19 @@ export function Wall() {
       }}
       onKey=${walk} /></div>
     <p class="wall-name" role="status">layer ${seen.layer}, head ${seen.head}${hovered ? "" : " is open"}${
-      isDone ? "" : `; ${thumbnails.length} of ${numLayers} layers are here`}</p>`}
+      isDone ? "" : `; ${thumbnails.length} of ${layers.length} layers are here`}</p>`}
   </section>`;
 }
 
 /**
- * {thumbnails, entries, requests, error, retry, isDone}: thumbnails[layer][head] is a canvas. As many layers as are
- * cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while other
- * answers come.
+ * {thumbnails, entries, requests, error, retry, isDone}: thumbnails[row][head], of the layers in their order, is a
+ * canvas. As many layers as are cheap come in one request, the next ones after it, so that a long text on a deep model
+ * fills the wall while other answers come.
  */
 function useThumbnails() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part, numLayers, numHeads } = useHead();
+  const { part, layers, numHeads } = useHead();
   const { tokens, loading: isCounting } = useTokens(selection.text);
   const mode = useStore(theme);
   const { attention_sink: showsFirst, attention_orientation: orientation } = selection;
@@ -96,11 +97,11 @@ function useThumbnails() {
     // A mean of many cells is too small a number for 8 bits.
     const size = tokens.length > THUMBNAIL ? { resize: THUMBNAIL, dtype: "float16" } : { dtype: "uint8" };
     const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * tokens.length ** 2)));
-    const starts = Array.from({ length: Math.ceil(numLayers / together) }, (_, i) => i * together);
-    const layersFrom = (start) => Array.from({ length: Math.min(together, numLayers - start) }, (_, i) => start + i);
+    const count = Math.ceil(layers.length / together);
+    const starts = Array.from({ length: count }, (_, i) => i * together);
     if (starts.length === 1) return [{ ...common, ...size }];
-    return starts.map((start) => ({ ...common, layers: layersFrom(start), ...size }));
-  }, [selection.text, selection.decoder, capabilities, part, tokens.length, isCounting, numLayers, numHeads]);
+    return starts.map((start) => ({ ...common, layers: layers.slice(start, start + together), ...size }));
+  }, [selection.text, selection.decoder, capabilities, part, tokens.length, isCounting, layers, numHeads]);
 
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
   const entries = arrived.requests === requests ? arrived.entries : [];
@@ -154,7 +155,7 @@ function canvasesOf(entry, { showsFirst, orientation, mode }) {
 }
 
 /** Where everything lies: {cell, perLine, height, place(layer, head), at(x, y)}, in CSS pixels. */
-function layoutOf(width, numLayers, numHeads) {
+function layoutOf(width, layers, numHeads) {
   const most = Math.max(1, Math.floor((width - LEFT) / (SMALLEST + GAP)));
   const lines = Math.ceil(numHeads / most);
   const perLine = Math.ceil(numHeads / lines); // lines of one length: no line of two heads below one of fourteen
@@ -163,19 +164,19 @@ function layoutOf(width, numLayers, numHeads) {
   const band = lines * pitch + (lines > 1 ? 8 : 0); // of one layer
   const place = (layer, head) => ({
     x: LEFT + (head % perLine) * pitch,
-    y: TOP + layer * band + Math.floor(head / perLine) * pitch,
+    y: TOP + layers.indexOf(layer) * band + Math.floor(head / perLine) * pitch,
     size: cell,
   });
   const at = (x, y) => {
-    const layer = Math.floor((y - TOP) / band);
-    const line = Math.floor((y - TOP - layer * band) / pitch);
+    const row = Math.floor((y - TOP) / band);
+    const line = Math.floor((y - TOP - row * band) / pitch);
     const column = Math.floor((x - LEFT) / pitch);
     const head = line * perLine + column;
     const isWithin = (place, count) => place >= 0 && place < count;
-    const exists = isWithin(layer, numLayers) && isWithin(line, lines) && isWithin(column, perLine) && head < numHeads;
-    return exists ? { layer, head } : null;
+    const exists = isWithin(row, layers.length) && isWithin(line, lines) && isWithin(column, perLine) && head < numHeads;
+    return exists ? { layer: layers[row], head } : null;
   };
-  return { cell, perLine, lines, numLayers, numHeads, height: TOP + numLayers * band + 4, place, at };
+  return { cell, perLine, lines, layers, numHeads, height: TOP + layers.length * band + 4, place, at };
 }
 
 function drawWall(context, layout, thumbnails, colours) {
@@ -186,7 +187,7 @@ function drawWall(context, layout, thumbnails, colours) {
   context.textAlign = "left";
   context.fillText("head →", LEFT, 7);
   context.fillText("layer", 0, TOP - 9);
-  for (let layer = 0; layer < layout.numLayers; layer += 1) {
+  for (const [row, layer] of layout.layers.entries()) {
     const first = layout.place(layer, 0);
     context.textAlign = "right";
     context.fillStyle = colours.muted;
@@ -195,7 +196,7 @@ function drawWall(context, layout, thumbnails, colours) {
       const { x, y, size } = layout.place(layer, head);
       context.fillStyle = colours.sunk;
       context.fillRect(x, y, size, size);
-      const thumbnail = thumbnails[layer]?.[head];
+      const thumbnail = thumbnails[row]?.[head];
       // cells larger than a pixel stay sharp; smaller ones are averaged
       context.imageSmoothingEnabled = thumbnail?.width > size;
       if (thumbnail) context.drawImage(thumbnail, x, y, size, size);
@@ -207,7 +208,7 @@ function drawWall(context, layout, thumbnails, colours) {
   context.textAlign = "center";
   const step = layout.cell < 22 ? 2 : 1;
   for (let head = 0; head < layout.perLine; head += step) {
-    const { x, size } = layout.place(0, head);
+    const { x, size } = layout.place(layout.layers[0], head);
     const written = layout.lines > 1 ? `${head}…` : String(head);
     context.fillText(written, x + size / 2, TOP - 9);
   }

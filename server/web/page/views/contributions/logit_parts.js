@@ -7,7 +7,7 @@ import { SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
 
 const SHOWN = 14;
-const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_mlp_out", "mlp"],
+const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_attn_out", "attn"], ["hook_mlp_out", "mlp"],
   ["hook_per_layer_out", "of tokens"]];
 
 /** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */

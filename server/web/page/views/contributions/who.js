@@ -22,9 +22,9 @@ export function ByHead({ entry, array, isLogit }) {
   const [layers, heads, , keys] = array.shape;
   const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) =>
     total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
-  const names = useMemo(() => [numbers(layers), numbers(heads)], [array]);
+  const names = useMemo(() => [entry.layers.map(String), numbers(heads)], [array]);
   const kind = isLogit ? "diverging" : "sequential";
-  const selected = useMemo(() => ({ row: layer, column: head }), [layer, head]);
+  const selected = useMemo(() => ({ row: entry.layers.indexOf(layer), column: head }), [entry, layer, head]);
   return html`<section class="card"><header><h2>Which head?</h2>
       <${SaveMenu} picture=${picture} name="contributions-by-head"
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
@@ -35,8 +35,8 @@ export function ByHead({ entry, array, isLogit }) {
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
       kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered}
         onHover=${setHovered} handle=${picture}
-      onPick=${({ row, column }) => select({ layer: row, head: column })}
-        describe=${(row, column) => `layer ${row}, head ${column}: ${format(sums[row * heads + column])}`} />
+      onPick=${({ row, column }) => select({ layer: entry.layers[row], head: column })}
+        describe=${(row, column) => `layer ${entry.layers[row]}, head ${column}: ${format(sums[row * heads + column])}`} />
     <${ColourScale} ...${scaleOf(sums, kind)} />
   </section>`;
 }
@@ -45,7 +45,7 @@ export function ByHead({ entry, array, isLogit }) {
 export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
-  const sums = useMemo(() => sumsByKey(array, whose === "one" ? layer * array.shape[1] + head : null),
+  const sums = useMemo(() => sumsByKey(array, whose === "one" ? entry.layers.indexOf(layer) * array.shape[1] + head : null),
     [array, whose, layer, head]);
   const order = bySize(sums).filter((key) => sums[key] !== 0); // what is masked adds nothing
   const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
@@ -78,13 +78,13 @@ function sumsByKey(array, only) {
 }
 
 /** The largest single additions: from one word through one head. */
-export function Largest({ array, isLogit, keys }) {
+export function Largest({ entry, array, isLogit, keys }) {
   const [, heads, , count] = array.shape;
   const rows = useMemo(
     () =>
       bySize(array.data).slice(0, SHOWN).map((place) => {
         const at = Math.floor(place / count);
-        const [layer, head, key] = [Math.floor(at / heads), at % heads, place % count];
+        const [layer, head, key] = [entry.layers[Math.floor(at / heads)], at % heads, place % count];
         return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`,
           value: array.data[place] };
       }),
