@@ -159,10 +159,10 @@ def test_a_folder_without_architectures_is_known_by_its_model_type(tmp_path: Pat
     [
         ("MambaForCausalLM", {"state_size": 16}, "Lfm2ForCausalLM", "Marian"),
         ("FalconH1ForCausalLM", {"mamba_d_state": 16}, "Lfm2ForCausalLM", "Model"),
-        ("MixtralForCausalLM", {"num_local_experts": 8}, "Qwen3MoeForCausalLM", "Lfm2"),
+        ("Qwen4MoeForCausalLM", {"num_local_experts": 8}, "Qwen3MoeForCausalLM", "Lfm2"),
         ("Qwen4ForCausalLM", {}, "Qwen3ForCausalLM", "Moe"),
         ("PegasusForConditionalGeneration", {"is_encoder_decoder": True}, "BartForConditionalGeneration", "Gemma3"),
-        ("LlavaForConditionalGeneration", {"text_config": {}}, "Gemma3ForConditionalGeneration", "Bart"),
+        ("LlavaForConditionalGeneration", {"text_config": {}}, "Gemma4ForConditionalGeneration", "Bart"),
         ("ElectraForMaskedLM", {}, "BertForMaskedLM", "CausalLM"),
     ],
 )
