@@ -11,7 +11,16 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from model.config import ExpertsConfig, Kind, ModelConfig, PositionBiasConfig, RopeConfig
+from model.config import (
+    DeltaNetConfig,
+    ExpertsConfig,
+    Kind,
+    ModelConfig,
+    PositionBiasConfig,
+    Recurrence,
+    RopeConfig,
+    ShortConvConfig,
+)
 from model.loading.loader import build_model
 from tests import reference
 from tests.network import CPU, look_at_everything, worst
@@ -77,6 +86,9 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
             normalized=rng.random() < 0.5,
             dense_layers=dense,
         )
+    if kind == "decoder":
+        options["attention_gate"] = rng.random() < 0.3
+        options["recurrence"] = _draw_recurrence(rng, num_layers)
     is_pre = options["norm_placement"] == "pre"
     options["first_attention_norm"] = not is_pre or rng.random() < 0.7
     options["parallel_blocks"] = is_pre and kind != "encoder-decoder" and rng.random() < 0.3
@@ -97,6 +109,24 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
         norm_eps=1e-5,
         attention_scale=rng.choice([1.0, head_dim**-0.5]),
         **options,
+    )
+
+
+def _draw_recurrence(rng: random.Random, num_layers: int) -> Recurrence | None:
+    """Draw what stands in place of attention in some layers, if in any."""
+    layers = tuple(n for n in range(num_layers - 1) if rng.random() < 0.6)
+    if not layers:
+        return None
+    kernel_size, heads = rng.randint(1, 5), rng.randint(1, 3)
+    if rng.random() < 0.5:
+        return ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=rng.random() < 0.5)
+    return DeltaNetConfig(
+        layers=layers,
+        kernel_size=kernel_size,
+        num_key_heads=heads,
+        num_value_heads=heads * rng.randint(1, 3),
+        key_dim=rng.randint(1, 12),
+        value_dim=rng.randint(1, 12),
     )
 
 
@@ -170,11 +200,15 @@ class _Weights:
             for which in placed[config.norm_placement]:
                 if index or sublayer != "attn" or config.first_attention_norm:
                     self.norm(f"{layer}{sublayer}_{which}", d, config.norm_bias)
-        self.linear(f"{layer}qkv", heads + 2 * kv_heads, d, config.attention_bias)
-        if config.qk_norm is not None:
-            self.norm(f"{layer}q_norm", config.head_dim if config.qk_norm == "head" else heads, False)
-            self.norm(f"{layer}k_norm", config.head_dim if config.qk_norm == "head" else kv_heads, False)
-        self.linear(f"{layer}attn_out", d, heads, config.attention_out_bias)
+        if config.recurrence is not None and not config.has_attention(index):
+            self.recurrence(layer, config.recurrence)
+        else:
+            gated = heads * (1 + config.attention_gate)
+            self.linear(f"{layer}qkv", gated + 2 * kv_heads, d, config.attention_bias)
+            if config.qk_norm is not None:
+                self.norm(f"{layer}q_norm", config.head_dim if config.qk_norm == "head" else heads, False)
+                self.norm(f"{layer}k_norm", config.head_dim if config.qk_norm == "head" else kv_heads, False)
+            self.linear(f"{layer}attn_out", d, heads, config.attention_out_bias)
         if config.cross_attention:
             self.linear(f"{layer}cross_q", heads, d, config.attention_bias)
             self.linear(f"{layer}cross_kv", 2 * kv_heads, d, config.attention_bias)
@@ -189,6 +223,26 @@ class _Weights:
         up = ("gate_up", 2 * hidden) if config.gated_mlp else ("up", hidden)
         self.linear(f"{layer}{up[0]}", up[1], d, config.mlp_bias)
         self.linear(f"{layer}down", d, hidden, config.mlp_bias)
+
+    def recurrence(self, layer: str, net: Recurrence) -> None:
+        d = self.config.hidden_size
+        if isinstance(net, ShortConvConfig):
+            self.linear(f"{layer}conv_in", 3 * d, d, net.bias)
+            self.convolution(f"{layer}conv", d, net.kernel_size, net.bias)
+            self.linear(f"{layer}conv_out", d, d, net.bias)
+            return
+        heads, values = net.num_value_heads, net.values_width
+        self.linear(f"{layer}delta_in", net.convolved_width + values + 2 * heads, d, False)
+        self.convolution(f"{layer}conv", net.convolved_width, net.kernel_size, False)
+        self.table(f"{layer}delta_decay", heads)
+        self.weights[f"{layer}delta_step.bias"] = torch.randn(heads, dtype=torch.float64)
+        self.norm(f"{layer}delta_norm", net.value_dim, False)
+        self.linear(f"{layer}delta_out", d, values, False)
+
+    def convolution(self, name: str, channels: int, kernel_size: int, bias: bool) -> None:
+        self.table(name, channels, 1, kernel_size)
+        if bias:
+            self.weights[f"{name}.bias"] = torch.randn(channels, dtype=torch.float64) / 3
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
