@@ -30,7 +30,10 @@ VOCAB_SIZE, CONTEXT = 50, 60
 
 def _draw_config(rng: random.Random, kind: Kind) -> ModelConfig:
     """Draw a network with options that no family combines."""
-    if kind != "encoder-decoder":
+    if kind == "decoder":
+        config = _draw_stack(rng, kind)
+        return replace(config, attention_gate=rng.random() < 0.3, recurrence=_draw_recurrence(rng, config.num_layers))
+    if kind == "encoder":
         return _draw_stack(rng, kind)
     decoder, encoder = _draw_stack(rng, kind), _draw_stack(rng, "encoder")
     encoder = replace(encoder, hidden_size=decoder.hidden_size, embedding_size=decoder.embedding_size)  # one table
@@ -86,9 +89,6 @@ def _draw_stack(rng: random.Random, kind: Kind) -> ModelConfig:
             normalized=rng.random() < 0.5,
             dense_layers=dense,
         )
-    if kind == "decoder":
-        options["attention_gate"] = rng.random() < 0.3
-        options["recurrence"] = _draw_recurrence(rng, num_layers)
     is_pre = options["norm_placement"] == "pre"
     options["first_attention_norm"] = not is_pre or rng.random() < 0.7
     options["parallel_blocks"] = is_pre and kind != "encoder-decoder" and rng.random() < 0.3
