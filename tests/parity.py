@@ -36,7 +36,8 @@ centred likewise."""
 IN_PROCESS = """Two links, and the larger error of both: the network against the slow reference (tests/reference), and
 that reference, with the roundings to float32 that transformers keeps in its norms, rotary tables and softmaxes, against
 transformers in float64. Without those roundings transformers itself is off by 1e-5. Where its softmax is one of them,
-the log of its pattern has no more than seven digits; scores are then those of the first link alone."""
+the log of its pattern has no more than seven digits; scores are then those of the first link alone. Its delta rules run
+without the cast to float32 that they begin with."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
 BOUNDS = {
     "float32": {"logits": 1e-4, "patterns": 1e-5, "scores": 1e-4, "hidden states": 1e-4, "embeddings": 1e-4},

@@ -11,7 +11,17 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from model.config import ClampedGate, ExpertsConfig, Kind, ModelConfig, PositionBiasConfig, RopeConfig
+from model.config import (
+    ClampedGate,
+    DeltaNetConfig,
+    ExpertsConfig,
+    Kind,
+    ModelConfig,
+    PositionBiasConfig,
+    Recurrence,
+    RopeConfig,
+    ShortConvConfig,
+)
 from model.loading.loader import build_model
 from tests import reference
 from tests.network import CPU, look_at_everything, worst
@@ -21,7 +31,10 @@ VOCAB_SIZE, CONTEXT = 50, 60
 
 def _draw_config(rng: random.Random, kind: Kind) -> ModelConfig:
     """Draw a network with options that no family combines."""
-    if kind != "encoder-decoder":
+    if kind == "decoder":
+        config = _draw_stack(rng, kind)
+        return replace(config, attention_gate=rng.random() < 0.3, recurrence=_draw_recurrence(rng, config.num_layers))
+    if kind == "encoder":
         return _draw_stack(rng, kind)
     decoder, encoder = _draw_stack(rng, kind), _draw_stack(rng, "encoder")
     encoder = replace(encoder, hidden_size=decoder.hidden_size, embedding_size=decoder.embedding_size)  # one table
@@ -109,6 +122,24 @@ def _draw_experts(rng: random.Random, num_layers: int) -> ExpertsConfig:
     )
 
 
+def _draw_recurrence(rng: random.Random, num_layers: int) -> Recurrence | None:
+    """Draw what stands in place of attention in some layers, if in any."""
+    layers = tuple(n for n in range(num_layers - 1) if rng.random() < 0.6)
+    if not layers:
+        return None
+    kernel_size, heads = rng.randint(1, 5), rng.randint(1, 3)
+    if rng.random() < 0.5:
+        return ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=rng.random() < 0.5)
+    return DeltaNetConfig(
+        layers=layers,
+        kernel_size=kernel_size,
+        num_key_heads=heads,
+        num_value_heads=heads * rng.randint(1, 3),
+        key_dim=rng.randint(1, 12),
+        value_dim=rng.randint(1, 12),
+    )
+
+
 def _draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:
     """Draw weights under our names (model/weight_maps), so large that no part of the network is lost in the others."""
     drawn = _Weights(config)
@@ -179,13 +210,17 @@ class _Weights:
             for which in placed[config.norm_placement]:
                 if index or sublayer != "attn" or config.first_attention_norm:
                     self.norm(f"{layer}{sublayer}_{which}", d, config.norm_bias)
-        self.linear(f"{layer}qkv", heads + 2 * kv_heads, d, config.attention_bias)
-        if config.qk_norm is not None:
-            self.norm(f"{layer}q_norm", config.head_dim if config.qk_norm == "head" else heads, False)
-            self.norm(f"{layer}k_norm", config.head_dim if config.qk_norm == "head" else kv_heads, False)
-        if config.attention_sinks:
-            self.weights[f"{layer}sinks.weight"] = torch.randn(config.num_heads, dtype=torch.float64)
-        self.linear(f"{layer}attn_out", d, heads, config.attention_out_bias)
+        if config.recurrence is not None and not config.has_attention(index):
+            self.recurrence(layer, config.recurrence)
+        else:
+            gated = heads * (1 + config.attention_gate)
+            self.linear(f"{layer}qkv", gated + 2 * kv_heads, d, config.attention_bias)
+            if config.qk_norm is not None:
+                self.norm(f"{layer}q_norm", config.head_dim if config.qk_norm == "head" else heads, False)
+                self.norm(f"{layer}k_norm", config.head_dim if config.qk_norm == "head" else kv_heads, False)
+            if config.attention_sinks:
+                self.weights[f"{layer}sinks.weight"] = torch.randn(config.num_heads, dtype=torch.float64)
+            self.linear(f"{layer}attn_out", d, heads, config.attention_out_bias)
         if config.cross_attention:
             self.linear(f"{layer}cross_q", heads, d, config.attention_bias)
             self.linear(f"{layer}cross_kv", 2 * kv_heads, d, config.attention_bias)
@@ -205,6 +240,26 @@ class _Weights:
         up = ("gate_up", 2 * hidden) if config.gated_mlp else ("up", hidden)
         self.linear(f"{layer}{up[0]}", up[1], d, config.mlp_bias)
         self.linear(f"{layer}down", d, hidden, config.mlp_bias)
+
+    def recurrence(self, layer: str, net: Recurrence) -> None:
+        d = self.config.hidden_size
+        if isinstance(net, ShortConvConfig):
+            self.linear(f"{layer}conv_in", 3 * d, d, net.bias)
+            self.convolution(f"{layer}conv", d, net.kernel_size, net.bias)
+            self.linear(f"{layer}conv_out", d, d, net.bias)
+            return
+        heads, values = net.num_value_heads, net.values_width
+        self.linear(f"{layer}delta_in", net.convolved_width + values + 2 * heads, d, False)
+        self.convolution(f"{layer}conv", net.convolved_width, net.kernel_size, False)
+        self.table(f"{layer}delta_decay", heads)
+        self.weights[f"{layer}delta_step.bias"] = torch.randn(heads, dtype=torch.float64)
+        self.norm(f"{layer}delta_norm", net.value_dim, False)
+        self.linear(f"{layer}delta_out", d, values, False)
+
+    def convolution(self, name: str, channels: int, kernel_size: int, bias: bool) -> None:
+        self.table(name, channels, 1, kernel_size)
+        if bias:
+            self.weights[f"{name}.bias"] = torch.randn(channels, dtype=torch.float64) / 3
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))

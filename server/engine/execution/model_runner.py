@@ -32,7 +32,12 @@ class ModelRunner:
     """Runs sequences through one network and one cache."""
 
     def __init__(self, model: Transformer, cache: KVCache, on_device: DeviceRunner | None = None) -> None:
-        """Set up the runner. `on_device` is of this network and this cache, for the steps that it serves."""
+        """Set up the runner. `on_device` is of this network and this cache, for the steps that it serves.
+
+        Raises ValueError for a cache that has no states, if the network keeps some.
+        """
+        if model.config.recurrence is not None and not cache.num_sequences:
+            raise ValueError(f"{model.config.architecture} keeps states of sequences, and the cache has none for any")
         self.model = model
         self.cache = cache
         self._on_device = on_device

@@ -18,6 +18,7 @@ from model.sharding.shares import shares_of
 from server.config.memory_estimate import as_table, sizes
 from server.config.settings import Settings
 from server.engine.config import EngineConfig
+from server.engine.engine import Engine
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 from tests import tiny
@@ -110,3 +111,11 @@ def test_several_ranks_do_not_hold_states_together(name: str, tmp_path: Path) ->
     config = read_config(tiny.make_variant(name, tmp_path))
     with pytest.raises(ModelLoadError, match="layers without attention, whose states are not divided; 1 is accepted"):
         shares_of(config, Group(0, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engine_needs_a_cache_with_states(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    cache = KVCache(model.cache_config, 9, 8, model.dtype, CPU)
+    with pytest.raises(ValueError, match="keeps states of sequences, and the cache has none"):
+        Engine(model, cache, EngineConfig(model=Path("unused")), 64)
