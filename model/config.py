@@ -254,7 +254,7 @@ class ModelConfig:
     per_layer_size: int | None = None
     """Width of what each layer gets of the tokens themselves, which gates what it adds last (Gemma 4), or None."""
     per_layer_vocab_size: int = 0
-    """Rows of the table from which that comes."""
+    """Rows of the table from which that comes; tokens beyond it get row 0."""
     activation: Activation
     gated_mlp: bool = False
     clamped_gate: ClampedGate | None = None

@@ -15,6 +15,7 @@ from model.layers.attention_arithmetic import at_least_float32
 from model.layers.dense_weight import activate, activate_in_any_batch
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
+from model.layers.norm import row_means
 
 
 class Mlp:
@@ -92,8 +93,9 @@ def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
     """
     quantile = torch.tensor(share, dtype=torch.float32)  # its place is rounded so in any dtype, as in transformers
     deviations = float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
-    deviation = x.var(-1, correction=0, keepdim=True).sqrt()
-    return torch.relu(x - (x.mean(-1, keepdim=True) + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
+    mean = row_means(x)
+    deviation = row_means((x - mean) ** 2).sqrt()  # torch's own, in float64, hangs on the number of rows
+    return torch.relu(x - (mean + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
 
 
 def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:

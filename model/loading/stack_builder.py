@@ -111,6 +111,7 @@ class StackBuilder(LayerBuilder):
             return None
         return PerLayerInputs(
             TokenTable(self.weights.pop("per_layer_embed.weight")),
+            self.config.per_layer_vocab_size,
             self._factor(self.config.per_layer_size**0.5),
             self._linear("per_layer_project"),
             self._norm("per_layer_norm"),

@@ -24,7 +24,8 @@ class PerLayerInputs:
     """Computes what all layers get of the tokens: of each token, and of its vector."""
 
     table: TokenTable
-    """[vocab, L P]"""
+    """[entries, L P]. Tokens that it has no entry for get the first."""
+    num_entries: int
     scale: torch.Tensor
     """A number, of the table's dtype: of its rows."""
     project: Linear
@@ -36,7 +37,8 @@ class PerLayerInputs:
         """Return what the layers get [T, L, P] of the batch's tokens and their vectors x [T, d]."""
         width = self.norm.weight.shape[0]
         of_vectors = self.norm((self.project(x) * x.shape[-1] ** -0.5).view(-1, width)).view(len(x), -1, width)
-        of_tokens = (self.table(batch.token_ids) * self.scale).view(of_vectors.shape)
+        ids = batch.token_ids
+        of_tokens = (self.table(ids.where(ids < self.num_entries, 0)) * self.scale).view(of_vectors.shape)
         return (of_vectors + of_tokens) * 2**-0.5
 
 

@@ -20,6 +20,7 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("gpt_neox", "olmo", "olmoe", "mpt", "mamba", "mamba2", "falcon_mamba", "rwkv"), "GPTNeoXTokenizer")
     | dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), "Qwen2Tokenizer")
     | dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma"), "GemmaTokenizer")
+    | dict.fromkeys(("gemma3n", "gemma3n_text"), "GemmaTokenizer")
     | dict.fromkeys(("bert", "distilbert", "electra", "squeezebert", "nomic_bert", "convbert"), "BertTokenizer")
     | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
     | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")

@@ -120,7 +120,8 @@ class Stack:
         of_vectors = (self.linear("per_layer_project", x) / math.sqrt(x.shape[-1])).reshape(len(x), -1, width)
         weight = self.weight("per_layer_norm.weight")
         of_vectors = formulas.rms_norm(of_vectors, weight, self.config.norm_eps, casts=self.casts)
-        of_tokens = torch.stack([self.weight("per_layer_embed.weight")[token] for token in token_ids])
+        table = self.weight("per_layer_embed.weight")
+        of_tokens = torch.stack([table[token if token < len(table) else 0] for token in token_ids])
         return (of_vectors + of_tokens.reshape(of_vectors.shape) * math.sqrt(width)) / math.sqrt(2)
 
     def per_layer(self, layer: int, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:

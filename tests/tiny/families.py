@@ -232,7 +232,7 @@ FAMILIES: dict[str, Family] = {
         {
             **{**_GROUPED, **_ALTERNATING, **_TWO_ROPES, "rms_norm_eps": 1e-6, "final_logit_softcapping": 3.0},
             **{"num_kv_shared_layers": 2, "laurel_rank": 6, "activation_sparsity_pattern": [0.7, 0.0, 0.4, 0.0]},
-            **{"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB_SIZE},
+            **{"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB_SIZE // 2},
         },
     ),
     "embedding_gemma": Family(

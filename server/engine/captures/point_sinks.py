@@ -167,12 +167,14 @@ class EmbeddingSink(Sink):
 class LensSink(Sink):
     """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names.
 
-    Raises ValueError when the model has no head.
+    Raises ValueError when the model has no head, or makes its logits of several streams.
     """
 
     def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
         if model.head is None:
             raise ValueError(f"{model.config.architecture} has no head: it gives no logits")
+        if model.config.altup is not None:
+            raise ValueError(f"{model.config.architecture} makes its logits of several streams, not of one alone")
         self.stage = "encoder" if model.decoder is None else "decoder"
         vocab = model.config.vocab_size
         self._layers = task.layers

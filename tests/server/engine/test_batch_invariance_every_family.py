@@ -154,7 +154,7 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
             generate(9, logprobs=4, prompt_logprobs=2, ignore_eos=True),
             generate(24, temperature=0.9, seed=7, top_p=0.9, ignore_eos=True),
             generate(7, attention=looking, attention_prompt=True, ignore_eos=True),
-            LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=3),
+            *([LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=3)] if config.altup is None else []),
             HeadScoresTask(pairs=pairs, offsets=(1,)),
         ]
     if config.kind == "decoder":
