@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from model.config import DeltaNetConfig, ExpertsConfig, ModelConfig
-from tests.reference import formulas
+from tests.reference import formulas, recurrences
 
 Weights = Mapping[str, torch.Tensor]
 Points = dict[str, torch.Tensor]
@@ -161,52 +161,8 @@ class Stack:
         if recurrence is None or layer not in recurrence.layers:
             return self.attention(layer, x)
         if isinstance(recurrence, DeltaNetConfig):
-            return self.delta_net(layer, x, recurrence)
-        return self.short_convolution(layer, x)
-
-    def delta_net(self, layer: int, x: torch.Tensor, net: DeltaNetConfig) -> torch.Tensor:
-        """Let each head write to its matrix and read it, position by position (Yang et al. 2024, arXiv:2412.06464)."""
-        name, length = f"layers.{layer}", len(x)
-        keys, values, heads = net.num_key_heads * net.key_dim, net.values_width, net.num_value_heads
-        sizes = [2 * keys + values, values, heads, heads]
-        mixed, gate, strength, step = torch.split(self.linear(f"{name}.delta_in", x), sizes, dim=-1)
-        mixed = self.convolved(layer, self.keep("delta.hook_in", mixed, layer))
-        q, k, v = torch.split(formulas.activate(mixed, "silu"), [keys, keys, values], dim=-1)
-        q = self.keep("delta.hook_q", q.reshape(length, -1, net.key_dim), layer)
-        k = self.keep("delta.hook_k", k.reshape(length, -1, net.key_dim), layer)
-        v = self.keep("delta.hook_v", v.reshape(length, -1, net.value_dim), layer)
-        beta = self.keep("delta.hook_beta", torch.sigmoid(strength), layer)
-        rate, step = self.weight(f"{name}.delta_decay.weight"), self.cast(step) + self.weight(f"{name}.delta_step.bias")
-        decay = torch.exp(-self.cast(self.cast(rate, widen=False).exp()) * torch.log1p(torch.exp(step)))
-        self.keep("delta.hook_decay", decay, layer)
-        z = torch.stack([formulas.delta_rule(q, k, v, beta, decay, head) for head in range(heads)], 1)
-        self.keep("delta.hook_z", z, layer)
-        weight = self.weight(f"{name}.delta_norm.weight")
-        normed = formulas.rms_norm(z, weight, self.config.norm_eps, casts="llama" if self.casts else None)
-        opened = self.cast(torch.nn.functional.silu(self.cast(gate, widen=False)))
-        y = self.keep("delta.hook_out", normed * opened.reshape(z.shape), layer)
-        return self.linear(f"{name}.delta_out", y.flatten(1))
-
-    def cast(self, x: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
-        """Return x with the digits of float32, if those of transformers are copied, as float64 if `widen`."""
-        x = x.float() if self.casts else x
-        return x.double() if widen else x
-
-    def short_convolution(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Gate x [S, d], convolve each channel over positions, and gate again (Liquid AI 2025, arXiv:2511.23404)."""
-        before, gate, x = self.linear(f"layers.{layer}.conv_in", x).chunk(3, dim=-1)
-        x = self.keep("conv.hook_in", before * x, layer)
-        y = gate * self.convolved(layer, x)
-        return self.linear(f"layers.{layer}.conv_out", self.keep("conv.hook_out", y, layer))
-
-    def convolved(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Convolve x [S, C] over positions, each channel by itself, with zeros before the first position."""
-        weight, out = self.weight(f"layers.{layer}.conv.weight"), torch.zeros_like(x)
-        taps = weight.shape[-1]
-        for position in range(len(x)):
-            for back in range(min(taps, position + 1)):
-                out[position] += weight[:, 0, taps - 1 - back] * x[position - back]
-        return out + self.weight(f"layers.{layer}.conv.bias") if self.has(f"layers.{layer}.conv.bias") else out
+            return recurrences.delta_net(self, layer, x, recurrence)
+        return recurrences.short_convolution(self, layer, x)
 
     def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         config, length = self.config.at(layer), len(x)

@@ -2,7 +2,8 @@
 
 Weights are large and random, biases and norms random too, sizes odd if possible, head_dim independent of d / heads,
 windows shorter than the prompts of the tests, caps low enough to bite. Making one takes about a tenth of a second:
-cache per session. The families are in `tests.tiny.families` and `mixtures`, their tokenizers in `tokenizers`.
+cache per session. The families are in `tests.tiny.families`, `mixtures` and `recurrences`, their tokenizers in
+`tokenizers`.
 """
 
 import inspect
@@ -17,8 +18,9 @@ import torch
 import transformers
 
 from tests.tiny.families import CONTEXT, ROPE_VARIANTS, Family
-from tests.tiny.families import FAMILIES as WITHOUT_EXPERTS
+from tests.tiny.families import FAMILIES as PLAIN
 from tests.tiny.mixtures import MIXTURES
+from tests.tiny.recurrences import RECURRENCES
 from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
 from tests.tiny.variants import VARIANTS
 
@@ -28,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-FAMILIES = {**WITHOUT_EXPERTS, **MIXTURES}
+FAMILIES = {**PLAIN, **MIXTURES, **RECURRENCES}
 
 
 def _of_kind(kind: str) -> tuple[str, ...]:

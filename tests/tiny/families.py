@@ -138,7 +138,7 @@ _TWO_ROPES = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
     }
 }
-_PARTIAL = _rope("default", partial_rotary_factor=0.25)
+PARTIAL = _rope("default", partial_rotary_factor=0.25)
 PHI_LONG = _rope(
     "longrope",
     short_factor=_SHORT[:6],
@@ -152,25 +152,6 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
     "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
-    "qwen3_5": Family(
-        "decoder",
-        hf.Qwen3_5TextConfig,
-        hf.Qwen3_5ForCausalLM,
-        {
-            **_GROUPED,
-            "num_hidden_layers": 5,
-            "layer_types": [*["linear_attention", "full_attention"] * 2, "linear_attention"],
-            "rms_norm_eps": 1e-3,  # what a head reads may be near 0: divided by less, float32 shows in it
-            "linear_conv_kernel_dim": 3,
-            "linear_key_head_dim": 12,
-            "linear_value_head_dim": 10,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            **_PARTIAL,
-        },
-        norm_centre=0.0,
-        gain=1.2,
-    ),
     "smollm3": Family(
         "decoder",
         hf.SmolLM3Config,
@@ -193,18 +174,6 @@ FAMILIES: dict[str, Family] = {
             "attention_multiplier": 0.2,
             "residual_multiplier": 0.7,
             "logits_scaling": 5.0,
-        },
-    ),
-    "lfm2": Family(
-        "decoder",
-        hf.Lfm2Config,
-        hf.Lfm2ForCausalLM,
-        {
-            **_GROUPED,
-            "num_hidden_layers": 5,
-            "layer_types": ["conv", "full_attention", "conv", "full_attention", "conv"],
-            "conv_bias": True,
-            "block_multiple_of": 8,
         },
     ),
     "gemma2": Family(
@@ -257,7 +226,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt2": Family("decoder", hf.GPT2Config, hf.GPT2LMHeadModel, _GPT2, gain=2.0),
     "gpt_neox": Family(
-        "decoder", hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM, {**_EQUAL, **_PARTIAL, "num_attention_heads": 3}
+        "decoder", hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM, {**_EQUAL, **PARTIAL, "num_attention_heads": 3}
     ),
     "opt": Family(
         "decoder",

@@ -1,0 +1,15 @@
+"""Defines what a network is built from, as plain data. It knows the field's terms, but no files, tensors or servers.
+
+Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
+"""
+
+from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
+from model.config.model_config import Activation, Kind, ModelConfig, NormKind, NormPlacement, QkNorm
+from model.config.positions import PositionBiasConfig, RopeConfig, RopeType
+from model.config.recurrence import DeltaNetConfig, Recurrence, ShortConvConfig, StateSizes
+
+__all__ = [
+    "Activation", "AltUpConfig", "ClampedGate", "DeltaNetConfig", "ExpertsConfig", "Kind", "ModelConfig", "NormKind",
+    "NormPlacement", "PositionBiasConfig", "QkNorm", "Recurrence", "RopeConfig", "RopeType", "ShortConvConfig",
+    "StateSizes",
+]  # fmt: skip
