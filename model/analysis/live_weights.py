@@ -61,7 +61,8 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
     if owner == "position_bias":
-        return None if stack.config.position_bias is None else stack.blocks[0].self_attention.heads.rule.bias
+        has_bias = stack.config.position_bias is not None or stack.config.alibi
+        return stack.blocks[0].self_attention.heads.rule.bias if has_bias else None
     return stack.embedding.positions if owner == "pos_embed" else None
 
 

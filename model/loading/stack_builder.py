@@ -168,7 +168,7 @@ class StackBuilder(LayerBuilder):
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
-        if config.attention_sinks:
+        if config.attention_sinks and config.has_attention(index):
             sinks = self.weights.pop(f"{name}.sinks.weight")
             rule = replace(rule, sinks=sinks.to(at_least_float32(sinks.dtype)))
         mixer = self._self_attention(index, rule) if config.has_attention(index) else self._recurrence(name)
