@@ -210,7 +210,11 @@ class Exchange(asyncio.Protocol):
         for data, end in events_in(answer, len(answer) - len(rest)):
             if data == b"[DONE]":
                 return timeline
-            note_event(json.loads(data), self._times[bisect_left(ends, end)], timeline)
+            try:
+                event = json.loads(data)
+            except ValueError:
+                raise Unanswered(f"an event is no JSON: {data[:2000].decode(errors='replace')!r}") from None
+            note_event(event, self._times[bisect_left(ends, end)], timeline)
         raise Unanswered("the stream ended without [DONE]")
 
 
