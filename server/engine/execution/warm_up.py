@@ -31,8 +31,9 @@ longest.
 def warm_up(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run a prompt through each stack, then one more token, in the cache's first blocks, which hold nothing yet. On
-    a CPU, then run `max_num_batched_tokens` rows through one block, and `max_num_seqs` rows through the head.
+    """Run a prompt through each stack, on a CPU through a decoder's first attention alone, then one more token, in the
+    cache's first blocks, which hold nothing yet. On a CPU, then run `max_num_batched_tokens` rows through one block,
+    and `max_num_seqs` rows through the head.
     """
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     room = (cache.num_blocks - 1) * cache.block_size
@@ -57,10 +58,17 @@ def warm_up(
 def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: int) -> None:
     length = max(1, min(_PROMPT, room - 1))
     table = list(range(1, cache.num_blocks))[: length // cache.block_size + 1]
-    for start, count in ((0, length), (length - 1, 1)):
-        span = Span([0] * count, start, table, model.config.num_layers, range(1, cache.num_blocks), num_cross)
+    # A card's kernels are compiled for each kind of layer; a CPU's are there, and layers take their time.
+    of_prompt = model.config.num_layers if model.device.type == "cuda" else _depth(model.config)
+    for start, count, depth in ((0, length, of_prompt), (length - 1, 1, model.config.num_layers)):
+        span = Span([0] * count, start, table, depth, range(1, cache.num_blocks), num_cross)
         batch = Batch([span], cache.block_size, model.device)
         model.logits(model.forward(batch, cache, _hook(model.config)))
+
+
+def _depth(config: ModelConfig) -> int:
+    """Return how many layers there are up to the first that has attention: those behind it are like these."""
+    return config.attention_layers[0] + 1
 
 
 def _hook(config: ModelConfig) -> Hooks:
@@ -73,10 +81,8 @@ def _hook(config: ModelConfig) -> Hooks:
 def _warm_up_rows(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run rows through one block, or as many as there are up to the first that has attention: the products of all
-    others have the same shapes.
-    """
-    rows, depth = max_num_batched_tokens, model.config.attention_layers[0] + 1
+    """Run rows through `_depth` blocks: the products of all others have the same shapes."""
+    rows, depth = max_num_batched_tokens, _depth(model.config)
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
     counts = [min(piece, rows - start) for start in range(0, rows, piece)]
