@@ -26,7 +26,7 @@ from tests.tiny.variants import VARIANTS
 
 __all__ = [
     "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS", "ROPE_VARIANTS",
-    "VARIANTS", "VOCAB_SIZE", "make", "make_variant", "theirs",
+    "UNLIKE", "VARIANTS", "VOCAB_SIZE", "make", "make_variant", "theirs",
 ]  # fmt: skip
 
 
@@ -41,6 +41,17 @@ DECODERS, ENCODERS, ENCODER_DECODERS = _of_kind("decoder"), _of_kind("encoder"),
 """The names of VARIANTS by their kind."""
 MASKED_LMS = tuple(name for name in ENCODERS if FAMILIES[VARIANTS[name][0]].network.__name__.endswith("ForMaskedLM"))
 """The encoders that have a head."""
+
+
+_ALIKE = (
+    "llama", "llama-biases", "llama-gelu", *(f"llama-{name}" for name in ROPE_VARIANTS), "mistral", "qwen2", "olmoe",
+    "mixtral", "granite4", "granite4-experts", "phi3-long", "olmo2", "gpt2-untied", "gpt2-relu-unscaled", "roberta",
+    "modernbert-biases", "jina_embeddings_v3",
+)  # fmt: skip
+UNLIKE = tuple(name for name in VARIANTS if name not in _ALIKE)
+"""The names of VARIANTS without those whose networks are put together like another's, of other numbers or out of files
+with other names: what the engine does with them is what it does with those.
+"""
 
 
 def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:

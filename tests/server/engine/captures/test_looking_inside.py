@@ -30,7 +30,7 @@ from tests.server.engine.driving import Load, alone, build, everything, generate
 
 CLOSE = 2e-4
 """Largest difference between log-probabilities in float32 and in float64."""
-ALL = (*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS)
+ALL = tiny.UNLIKE
 
 
 def text(length: int) -> list[int]:

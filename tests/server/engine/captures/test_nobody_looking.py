@@ -91,7 +91,7 @@ def usual(network: Transformer) -> tuple[Task, ...]:
     return (generate(6), generate(5, temperature=1.0, top_p=0.9), generate(4, logprobs=2))
 
 
-@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS])
+@pytest.mark.parametrize("name", tiny.UNLIKE)
 def test_a_step_dispatches_the_operations_that_it_would_without_captures(
     model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
