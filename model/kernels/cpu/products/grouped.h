@@ -9,10 +9,9 @@
 // A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
 // one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 scales, then 64 mins
 // if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8 for mins; then
-// the codes, in octets of inputs. An octet of codes of 4 bits is [64] words of 32 bits, whose bits are an output's codes:
-// from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs next to each other are 16 bits apart, as in a
-// pair of bfloat16, and every other code is a byte's. One of 8 bits is [2][64] words, as if those bytes were written out:
-// of inputs 0, 4, 1, 5, and of 2, 6, 3, 7.
+// the codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. One of 4 bits is [64] words of 32 bits,
+// whose bits are an output's codes: from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs next to each
+// other are 16 bits apart, as in a pair of bfloat16, and every other code is a byte's: inputs 0, 4, 1, 5, then 2, 6, 3, 7.
 #pragma once
 
 #include "products/products.h"
@@ -99,19 +98,10 @@ struct Table {
 // An octet of inputs of 16 outputs, vector v of a block's: `value` gives those of input I.
 template <int BITS>
 struct Octet {
-  static constexpr int word_of(int i) { return i / 2 % 2; }
-  static constexpr int byte_of(int i) { return i / 4 + i % 2 * 2; }
-  static long place(int i, long n) { return (word_of(i) * BLOCK + n) * 4 + byte_of(i); }  // of output n, bytes
-  const uint8_t* codes;
-  ALWAYS_INLINE Octet(const uint8_t* octet, int v) : codes(octet + v * LINE) {}
-  ALWAYS_INLINE Octet(const uint8_t* octet, int v, const Table&) : Octet(octet, v) {}
+  const int8_t* codes;
+  Octet(const uint8_t* octet, int v, const Table&) : codes(reinterpret_cast<const int8_t*>(octet) + v * LANES) {}
   template <int I>
-  ALWAYS_INLINE Vector value() const {
-    return each_part([&](int i) {
-      const Ints words = load_register(codes + word_of(I) * 4 * BLOCK + i * sizeof(Ints));
-      return __builtin_convertvector((Ints)((Words)words << (24 - 8 * byte_of(I))) >> 24, Floats);
-    });
-  }
+  ALWAYS_INLINE Vector value() const { return load_whole(codes + I * BLOCK); }
 };
 template <>
 struct Octet<4> {

@@ -60,12 +60,43 @@ struct ByteTable {
   }
 };
 
+// Bytes of four inputs side by side of WIDTH outputs, from codes of 8 bits of each input of an octet: inputs FIRST,
+// FIRST + 4, FIRST + 1 and FIRST + 5.
+template <int FIRST>
+ALWAYS_INLINE Ints side_by_side(const uint8_t* codes) {
+  const uint8_t *a = codes + FIRST * BLOCK, *b = a + 4 * BLOCK, *c = a + BLOCK, *d = a + 5 * BLOCK;
+#if defined(__AVX512F__)
+  const auto line = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  __m512i rows = _mm512_maskz_inserti32x4(0xFFFF, _mm512_zextsi128_si512(line(a)), line(b), 1);
+  rows = _mm512_maskz_inserti32x4(0xFFFF, _mm512_maskz_inserti32x4(0xFFFF, rows, line(c), 2), line(d), 3);
+  // Four outputs of each input to a quarter, and there a byte of each input to an output.
+  const __m512i quarters = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i bytes = _mm512_maskz_broadcast_i32x4(
+      0xFFFF, _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
+  return (Ints)_mm512_maskz_shuffle_epi8(~__mmask64(0), _mm512_maskz_permutexvar_epi32(0xFFFF, quarters, rows), bytes);
+#elif defined(__AVX2__)
+  const auto eight = [](const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
+  const __m128i first = _mm_unpacklo_epi8(eight(a), eight(b)), last = _mm_unpacklo_epi8(eight(c), eight(d));
+  return (Ints)_mm256_set_m128i(_mm_unpackhi_epi16(first, last), _mm_unpacklo_epi16(first, last));
+#else
+  Words rows;
+  const uint8_t* const of_inputs[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) {
+    uint32_t four;
+    memcpy(&four, of_inputs[i], sizeof four);
+    rows[i] = four;
+  }
+  const uint8x16_t bytes = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  return (Ints)vqtbl1q_u8((uint8x16_t)rows, bytes);
+#endif
+}
+
 // Bytes of four inputs of 16 outputs, vector v of a block's: an octet's inputs 0, 4, 1, 5 or, if HALF, 2, 6, 3, 7.
 template <int BITS, int HALF>
 ALWAYS_INLINE IntVector bytes_of(const uint8_t* octet, int v, const ByteTable& table) {
   return each_part<IntVector>([&](int i) {
     if constexpr (BITS == 8) {
-      return (Ints)((Words)load_register(octet + HALF * 4 * BLOCK + v * LINE + i * sizeof(Ints)) ^ 0x80808080);
+      return (Ints)((Words)side_by_side<2 * HALF>(octet + v * LANES + i * WIDTH) ^ 0x80808080);
     } else {
       const Words codes = (Words)load_register(octet + v * LINE + i * sizeof(Ints));
       const Words chosen = (HALF ? codes >> 4 : codes) & 0x0F0F0F0F;

@@ -72,8 +72,8 @@ ALWAYS_INLINE __m512bh pair_of_values(const uint8_t* octet, int v, __m512i table
     memcpy(&codes, octet + v * LINE, sizeof codes);
     return (__m512bh)_mm512_maskz_permutexvar_epi16(0xFFFFFFFF, (__m512i)(codes >> 4 * J), table);
   } else {
-    const Octet<8> codes(octet, v);
-    const Words even = (Words)codes.value<2 * J>().part[0], odd = (Words)codes.value<2 * J + 1>().part[0];
+    const auto* codes = reinterpret_cast<const int8_t*>(octet) + 2 * J * BLOCK + v * LANES;
+    const Words even = (Words)load_whole(codes).part[0], odd = (Words)load_whole(codes + BLOCK).part[0];
     return (__m512bh)(even >> 16 | odd);
   }
 }

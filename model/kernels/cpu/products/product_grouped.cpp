@@ -36,7 +36,7 @@ void pack_block(const Source& from, const grouped::Grouping& all, long count, lo
             const Word word = grouped::Octet<4>::word_of(codes);
             memcpy(at + n * sizeof word, &word, sizeof word);
           } else {
-            for (int i = 0; i < grouped::OCTET; ++i) at[grouped::Octet<8>::place(i, n)] = codes[i];
+            for (int i = 0; i < grouped::OCTET; ++i) at[i * BLOCK + n] = codes[i];
           }
           at += grouped::octet_bytes(all.bits);
         }
@@ -69,7 +69,7 @@ void read_row(const uint8_t* block, long n, long K, float* row) {
       memcpy(&word, at + n * sizeof word, sizeof word);
       for (int i = 0; i < grouped::OCTET; ++i, ++row) {
         const int8_t value = all.bits == 4 ? all.values[word >> 4 * grouped::Octet<4>::place(i) & 15]
-                                           : int8_t(at[grouped::Octet<8>::place(i, n)]);
+                                           : int8_t(at[i * BLOCK + n]);
         *row = fma(scale, float(value), min);
       }
     }
