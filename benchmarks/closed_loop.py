@@ -32,7 +32,13 @@ class Point:
         return {name: turns for name, turns in self.figures.items() if all(turn.timelines for turn in turns)}
 
 
-def measure(subjects: Sequence[Subject], concurrencies: Sequence[int], turns: int, requests: int) -> list[Point]:
+def measure(
+    subjects: Sequence[Subject],
+    concurrencies: Sequence[int],
+    turns: int,
+    requests: int,
+    prompt_tokens: int = PROMPT_TOKENS,
+) -> list[Point]:
     """Measure all points, each with `turns` turns after one to warm up; the order of subjects changes from turn to
     turn.
     """
@@ -43,7 +49,8 @@ def measure(subjects: Sequence[Subject], concurrencies: Sequence[int], turns: in
             for subject in [*subjects[first:], *subjects[:first]]:
                 count = point.concurrency * requests if point.concurrency > 1 else 2 * requests
                 seed = (turn + 1) * 1000 + point.concurrency
-                found = subject.measure(point.concurrency, count if turn >= 0 else point.concurrency, seed)
+                count = count if turn >= 0 else point.concurrency
+                found = subject.measure(point.concurrency, count, seed, prompt_tokens)
                 if turn >= 0:
                     point.figures[subject.name].append(found)
     return points
@@ -54,7 +61,9 @@ def capacity(points: Sequence[Point]) -> float:
     return max(point.rate(name) for point in points for name in point.streamed) / OUTPUT_TOKENS
 
 
-def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int, float]:
+def ceilings(
+    folder: Path, dtype: str, concurrencies: Sequence[int], prompt_tokens: int = PROMPT_TOKENS
+) -> dict[int, float]:
     """Return the tokens a second if nothing but the products took time: prompts in one pass, then a step a token.
     There are none for int8 and for what is stored quantised.
     """
@@ -68,7 +77,7 @@ def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int
     products = Products(read_config(folder), getattr(torch, dtype))
     found = {}
     for concurrency in concurrencies:
-        prompts = products.step_seconds(concurrency * PROMPT_TOKENS, concurrency)
+        prompts = products.step_seconds(concurrency * prompt_tokens, concurrency)
         steps = (OUTPUT_TOKENS - 1) * products.step_seconds(concurrency, concurrency)
         found[concurrency] = concurrency * OUTPUT_TOKENS / (prompts + steps)
     return found

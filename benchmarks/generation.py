@@ -32,7 +32,7 @@ from benchmarks import closed_loop, long_prompt, open_loop, serving_memory, star
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import GGUF_MODELS, MODELS, Model, add_folders
 from benchmarks.peers.engines import ENGINES, Setup
-from benchmarks.subjects import STATIC, Served, all_of
+from benchmarks.subjects import PROMPT_TOKENS, STATIC, Served, all_of
 
 TABLES = ("closed", "open", "long", "start", "memory")
 
@@ -51,11 +51,11 @@ def report(
     title: str, setup: Setup, concurrencies: Sequence[int], limits: open_loop.Limits, options: argparse.Namespace
 ) -> None:
     """Print the tables of one model in one format for which all engines run side by side."""
-    ceiling = closed_loop.ceilings(setup.folder, setup.dtype, concurrencies)
+    ceiling = closed_loop.ceilings(setup.folder, setup.dtype, concurrencies, options.prompt_tokens)
     with all_of(options.engines, setup) as subjects:
         if not subjects:
             return
-        points = closed_loop.measure(subjects, concurrencies, options.turns, options.requests)
+        points = closed_loop.measure(subjects, concurrencies, options.turns, options.requests, options.prompt_tokens)
         print(f"{closed_loop.table_of_rates(title, points, ceiling)}\n", flush=True)
         print(f"{closed_loop.table_of_times(title, points)}\n", flush=True)
         streaming = [subject for subject in subjects if isinstance(subject, Served)]
@@ -87,6 +87,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--requests", type=int, default=2, help="of each client in a turn; twice as many of a single one"
     )
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of a request in the closed loop")
     names = [*ENGINES, STATIC]
     parser.add_argument("--engines", nargs="+", default=names, choices=names)
     parser.add_argument(

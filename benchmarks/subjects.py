@@ -40,7 +40,7 @@ class Figures:
 class Subject(Protocol):
     @property
     def name(self) -> str: ...
-    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
+    def measure(self, concurrency: int, requests: int, seed: int, prompt_tokens: int = PROMPT_TOKENS) -> Figures:
         """Measure `requests` requests, `concurrency` at a time; no two seeds have the same prompts."""
 
 
@@ -55,8 +55,8 @@ class Served:
     def name(self) -> str:
         return self.engine.name
 
-    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
-        load = self.drive(self.bodies(requests, seed), partial(closed_loop, concurrency=concurrency))
+    def measure(self, concurrency: int, requests: int, seed: int, prompt_tokens: int = PROMPT_TOKENS) -> Figures:
+        load = self.drive(self.bodies(requests, seed, prompt_tokens), partial(closed_loop, concurrency=concurrency))
         return Figures(load.tokens_per_second, load.timelines)
 
     def drive(self, bodies: Sequence[dict[str, Any]], traffic: Traffic) -> Load:
@@ -91,8 +91,8 @@ class StaticBatch:
     vocabulary: int
     name: str = STATIC
 
-    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
-        rows = random_prompts(requests, seed, PROMPT_TOKENS, self.vocabulary)
+    def measure(self, concurrency: int, requests: int, seed: int, prompt_tokens: int = PROMPT_TOKENS) -> Figures:
+        rows = random_prompts(requests, seed, prompt_tokens, self.vocabulary)
         batches = [rows[start : start + concurrency] for start in range(0, requests, concurrency)]
         seconds = 0.0
         for batch in batches:

@@ -46,8 +46,8 @@ class Span(NamedTuple):
     adapter: object | None = None
     """The LoRA adapter of its rows (`model.layers.lora.Adapter`), or None."""
     states: tuple[int, int] = (0, 0)
-    """Where layers without attention read the state before its first row, unless that is at position 0, and where they
-    write the state after its last.
+    """The numbers of two states of each layer without attention: the one read before the first row, unless that is at
+    position 0, and the one written after the last.
     """
 
     @property

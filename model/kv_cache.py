@@ -17,7 +17,7 @@ kernel can run: a megabyte and a half of the 124M checkpoint in bfloat16, some m
 
 @dataclass(frozen=True, slots=True)
 class LayerStates:
-    """What one layer without attention keeps of each sequence.
+    """The states that one layer without attention keeps of each sequence.
 
     A state is read by one step and another one written, at the places that the sequence's `Span` names: so a step that
     was cancelled, or that failed, may run again. State 0 belongs to no sequence.

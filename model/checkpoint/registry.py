@@ -92,8 +92,8 @@ _TRAITS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     ),
     (re.compile(r"expert", re.I), qwen3_moe.QWEN3_MOE.architectures),
 )
-"""What sets networks apart more than their spelling, as names of classes and of fields tell it, and who has it: layers
-that keep a state, and experts.
+"""Traits by which a network is nearer to another than by the spelling of its name, as names of classes and fields tell
+them, each with the architectures that have it: layers that keep a state, and experts.
 """
 
 

@@ -19,12 +19,12 @@ class ExpertsConfig:
     shared_intermediate_size: int | None = None
     """The neurons of an mlp that every token goes through besides, or None if there is none."""
     shared_gate: bool = False
-    """Whether what that mlp adds is multiplied by the sigmoid of a number of its own (Qwen2-MoE)."""
+    """Whether the output of that mlp is multiplied by the sigmoid of one number a token (Qwen2-MoE)."""
     dense_layers: tuple[int, ...] = ()
     """The layers that have one mlp, of the network's `intermediate_size`, instead."""
     beside_mlp: bool = False
-    """Whether the other layers have such an mlp too, beside their experts, each with norms of its own (Gemma 4). The
-    router then has a norm, and what an expert adds a factor.
+    """Whether layers with experts have one mlp too, beside them; the mlp and the experts then have norms of their own,
+    the router a norm, and each expert's output a factor (Gemma 4).
     """
 
 
@@ -37,7 +37,9 @@ class AltUpConfig:
     num_streams: int
     laurel_rank: int
     scales_corrected: bool
-    """Whether the stream has a factor for each of its numbers where it is gated by what a layer gets of the tokens."""
+    """Whether the corrected stream is multiplied by a weight, number by number, before a layer's inputs of the tokens
+    gate it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,7 @@ class ModelConfig:
     """The gate in place of activation(gate) * up, if it is a clamped one."""
     experts: ExpertsConfig | None = None
     recurrence: Recurrence | None = None
-    """What some layers have in place of attention, which keeps a state of fixed size for each sequence; None: all have
-    attention.
-    """
+    """The layers that keep a state of fixed size for each sequence in place of attention; None: all have attention."""
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
     attention_gate: bool = False

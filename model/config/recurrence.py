@@ -7,7 +7,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class StateSizes:
-    """What a layer without attention keeps of a sequence, however long that is."""
+    """The sizes of the state that a layer without attention keeps of a sequence, however long that is."""
 
     num_inputs: int
     """The last inputs of a convolution, in the model's dtype."""
@@ -84,4 +84,4 @@ class DeltaNetConfig:
 
 
 Recurrence = ShortConvConfig | DeltaNetConfig
-"""What a layer has in place of attention."""
+"""The configuration of the layers that have no attention."""

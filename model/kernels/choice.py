@@ -23,9 +23,7 @@ ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
 dot products.
 """
 ActivationChoice = Literal["dtype", "int8"]
-"""What rows are rounded to before they are multiplied by weights of 8 or 4 bits: nothing, as they have the network's
-dtype, or 8 bits.
-"""
+"""The precision of rows that are multiplied by weights of 8 or 4 bits: the network's dtype, or 8 bits."""
 
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
 """The names of arithmetics in settings and answers."""

@@ -49,7 +49,7 @@ def _as_long_as(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AltUp:
-    """What predicts and corrects the streams around one block, and its low-rank path."""
+    """Predicts and corrects the streams around one block, and holds its low-rank path."""
 
     norm: Norm
     router: Linear

@@ -22,7 +22,7 @@ from model.network.short_conv import ShortConvolution
 from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
 
 Mixer = SelfAttention | ShortConvolution | DeltaNet
-"""What brings numbers of other positions to a position: attention, or what some layers have in its place."""
+"""A sublayer that brings numbers of other positions to a position: attention, or what some layers have in its place."""
 AnyFeedforward = Feedforward | MixedFeedforward | DenseAndExperts
 Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | AnyFeedforward | PerLayer)
 
@@ -94,7 +94,7 @@ class Block:
     """
     per_layer: Residual[PerLayer] | None = None
     altup: AltUp | None = None
-    """What keeps several streams around it, or None if there is one."""
+    """The several residual streams' part of the block, or None if there is one stream."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""

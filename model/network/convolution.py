@@ -19,7 +19,7 @@ from model.kv_cache import LayerStates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptInputs:
-    """Where the inputs of a convolution stand: those that a span's state keeps come before the span's own, [state of
+    """The places of the inputs of a convolution: those that a span's state keeps come before the span's own, [state of
     span 0, rows of span 0, state of span 1, ...]. All numbers are int64.
     """
 

@@ -44,7 +44,7 @@ class PerLayerInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerLayer:
-    """What a block adds last: of its residual stream as much as what the layer gets of the tokens lets through."""
+    """Computes what a block adds last: its residual stream, as far as the layer's inputs let it through."""
 
     gate: Linear
     """[P, d]"""

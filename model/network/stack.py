@@ -47,9 +47,9 @@ class Stack:
     triton_step: "TritonStep | None" = None
     """All of it by a card's kernels, for batches that it can run, or None."""
     stream_ends: StreamEnds | None = None
-    """What makes several residual streams of the embedding, and one of them again, or None if there is one."""
+    """The matrices that make several residual streams of the embedding, and one of them again; None if there is one."""
     per_layer: PerLayerInputs | None = None
-    """What computes what each layer gets of the tokens themselves, or None if they get nothing."""
+    """The inputs that each layer gets of the tokens themselves, or None if they get nothing."""
 
     @property
     def num_kept_inputs(self) -> int | None:

@@ -52,9 +52,9 @@ class BlockInputs:
     adapted: AdaptedRows | None = None
     """The adapters of the batch's rows, or None if no row has one."""
     kept: KeptInputs | None = None
-    """Where the inputs of convolutions stand, or None in a stack that has none."""
+    """The places of the inputs of convolutions, or None in a stack that has none."""
     of_tokens: torch.Tensor | None = None
-    """What this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
+    """The inputs that this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
     streams: Streams | None = None
     """The residual streams beside the first, or None if there are none."""
     projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -128,9 +128,9 @@ class SelfAttention:
     k_norm: Norm | None = None
     v_norm: Norm | None = None
     kv_layer: int = 0
-    """The layer whose keys and values these are."""
+    """The layer whose keys and values it reads."""
     has_kv: bool = True
-    """Whether that is its own; otherwise `qkv` is [H D, d], and the cache is another layer's."""
+    """Whether that layer is its own; otherwise `qkv` is [H D, d], and the cache is another layer's."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""

@@ -77,7 +77,7 @@ class EngineConfig:
     dot products (bf16-dot).
     """
     activations: Literal["dtype", "int8"] = "dtype"
-    """What rows are rounded to before our kernels multiply them by weights of 8 or 4 bits: nothing, or 8 bits."""
+    """The precision of rows that our kernels multiply by weights of 8 or 4 bits: the network's dtype, or 8 bits."""
     adapters: tuple[AdapterFolder, ...] = ()
     max_lora_rank: int = 64
     """The highest rank of an adapter."""

@@ -98,7 +98,7 @@ class EngineInfo:
     kernel_arithmetic: str | None = None
     """How native kernels multiply by bfloat16 weights: float32 | bf16-dot."""
     activations: str = "dtype"
-    """What rows are rounded to before weights of 8 or 4 bits multiply them: dtype (nothing) | int8."""
+    """The precision of rows that are multiplied by weights of 8 or 4 bits: dtype (the network's) | int8."""
     num_matrices: int = 0
     """Matrices of the network's blocks and head."""
     num_grouped: int = 0

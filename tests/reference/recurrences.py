@@ -1,4 +1,4 @@
-"""What stands in place of attention in some layers, written to be read: one sequence, position by position.
+"""Computes what stands in place of attention in some layers, written to be read: one sequence, position by position.
 
 Axes: S positions, d width, C channels.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.gemma4 import TABLE, check_shared
+from model.checkpoint.families.gemma4 import TABLE, alike_in_gemma_3n_and_4, check_shared
 from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import read_common
 from model.checkpoint.families.rotary import read_local_and_global_rope
@@ -74,7 +74,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     num_shared = hf.optional_int("num_kv_shared_layers")
     num_shared = 15 if num_shared is None else num_shared
     check_shared(hf, windows, num_shared)
-    max_model_len, bias = hf.size("max_position_embeddings", 32_768), hf.flag("attention_bias", False)
+    max_model_len = hf.size("max_position_embeddings", 32_768)
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
         "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
@@ -82,16 +82,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     ropes = read_local_and_global_rope(hf, heads.head_dim, max_model_len, thetas, scale_both=False)
     options: dict[str, Any] = {
         "max_model_len": max_model_len,
-        "norm_placement": "sandwich",
-        "norm_rounds_once": True,
-        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
-        "attention_bias": bias,
-        "attention_out_bias": bias,
-        "attention_scale": 1.0,
-        "qk_norm": "head",
-        "v_norm": True,
-        "embedding_scale": heads.hidden_size**0.5,
-        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+        **alike_in_gemma_3n_and_4(hf, heads),
         "final_logit_softcap": hf.nullable_number("final_logit_softcapping", 30.0),
         "rope": ropes[0],
         "local_rope": ropes[1],

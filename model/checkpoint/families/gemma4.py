@@ -13,7 +13,7 @@ from typing import Any
 from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import grouped_heads
+from model.checkpoint.families.heads import HeadCounts, grouped_heads
 from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_common
 from model.checkpoint.families.rotary import rope_of
 from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, linear, norm, out_bias, qkv_bias
@@ -118,7 +118,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     # transformers leaves the last layer no window, whatever the file says.
     windows = (*hf.windows([(i + 1) % 6 > 0 for i in range(num_layers)], 512)[:-1], None)
     full = _full_heads(hf, windows)
-    max_model_len, bias = hf.size("max_position_embeddings", 131_072), hf.flag("attention_bias", False)
+    max_model_len = hf.size("max_position_embeddings", 131_072)
     ropes = hf.nested("rope_parameters")
     per_layer = hf.values.get("hidden_size_per_layer_input", 256) or None
     num_shared = hf.optional_int("num_kv_shared_layers") or 0
@@ -126,16 +126,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     is_wide = hf.flag("use_double_wide_mlp", False) and num_shared > 0
     options: dict[str, Any] = {
         "max_model_len": max_model_len,
-        "norm_placement": "sandwich",
-        "norm_rounds_once": True,
-        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
-        "attention_bias": bias,
-        "attention_out_bias": bias,
-        "attention_scale": 1.0,
-        "qk_norm": "head",
-        "v_norm": True,
-        "embedding_scale": heads.hidden_size**0.5,
-        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+        **alike_in_gemma_3n_and_4(hf, heads),
         "final_logit_softcap": hf.optional_number("final_logit_softcapping"),
         "rope": _rope(ropes, "full_attention", _GLOBAL, full[0], max_model_len),
         "local_rope": _rope(ropes, "sliding_attention", _LOCAL, heads.head_dim, max_model_len),
@@ -194,6 +185,23 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> tuple[int, int]:
             raise hf.refuse("per_layer_config", accepted)
     sizes = grouped_heads(Fields({**hf.values, **usual, **own}, hf.file))
     return sizes.head_dim, sizes.num_kv_heads
+
+
+def alike_in_gemma_3n_and_4(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
+    """Read the fields of `ModelConfig` that both have alike."""
+    bias = hf.flag("attention_bias", False)
+    return {
+        "norm_placement": "sandwich",
+        "norm_rounds_once": True,
+        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
+        "attention_bias": bias,
+        "attention_out_bias": bias,
+        "attention_scale": 1.0,
+        "qk_norm": "head",
+        "v_norm": True,
+        "embedding_scale": heads.hidden_size**0.5,
+        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+    }
 
 
 def check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:

@@ -15,7 +15,7 @@ from model.config import ClampedGate, ModelConfig
 _BLOCK = "model.layers.{i}"
 _EXPERT = f"{_BLOCK}.mlp.experts.{{e}}"
 _PARTS = {"": "weight", "_bias": "bias", "_blocks": "weight_blocks", "_scales": "weight_scales"}
-"""What follows the names of the experts' matrices in the files, and what each is of one expert."""
+"""The endings of the names of tensors that hold all experts, each with the part of one expert's matrix that it is."""
 _TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,

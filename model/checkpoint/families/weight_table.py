@@ -63,9 +63,9 @@ class StackedTensor:
     """A tensor that holds one of each expert along its first axis."""
 
     ending: str
-    """What its name ends with."""
+    """The ending of its name."""
     one: str
-    """What the name of an expert's own ends with instead; {e} is replaced by the expert."""
+    """The ending, in its place, of the name of one expert's tensor; {e} is replaced by the expert."""
     is_transposed: bool = False
     """Whether an expert's matrix is [in, out], which becomes [out, in]."""
 

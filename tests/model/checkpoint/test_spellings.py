@@ -1,4 +1,4 @@
-"""What a config.json of an earlier transformers means, against the same in today's spelling."""
+"""Old spellings of config.json, against the same configuration in today's."""
 
 from pathlib import Path
 from typing import Any
