@@ -6,6 +6,8 @@ import { bytes, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
 import { Headings } from "../parts/headings.js";
 import { Problem, Progress } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
+import { TERMS } from "../parts/terms.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Spark } from "./server/spark.js";
 
@@ -110,7 +112,7 @@ function Gauges({ readings }) {
     const series = readings.slice(1).map((reading, i) => valueAt(since(i), reading) ?? 0);
     const now = readings.length < 2 ? (valueAt(readings[0], readings[0]) ?? 0) : series.at(-1);
     const most = write(Math.max(0, ...series));
-    return html`<li class="card" key=${title}><h2>${title}</h2>
+    return html`<li class="card" key=${title}><h2>${title in TERMS ? html`<${Term} of=${title} />` : title}</h2>
       <strong>${write(now)}</strong><span class="hint">${about}</span>
       <${Spark} values=${series} most=${KEPT_READINGS - 1}
         label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${most}`} /></li>`;
