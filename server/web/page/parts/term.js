@@ -2,17 +2,10 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { TERMS } from "./terms.js";
 
-let lastId = 0;
-function newId() {
-  lastId += 1;
-  return `term-${lastId}`;
-}
-
 const EDGE = 8; // CSS pixels that stay free beside the explanation
 
 /** of: a name of TERMS; its words stand as `children`, or as the name itself. Of each word, a view marks the first place. */
 export function Term({ of, children = of }) {
-  const [id] = useState(newId);
   const [open, setOpen] = useState(null); // null, "shown" while pointed at or focused, "kept" once it was clicked
   const button = useRef(null);
   const says = useRef(null);
@@ -44,7 +37,7 @@ export function Term({ of, children = of }) {
     type="button" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}
     onClick=${() => setOpen(open === "kept" ? null : "kept")} onBlur=${() => setOpen(null)}
     onFocus=${(event) => event.target.matches(":focus-visible") && setOpen((now) => now ?? "shown")}
-    >${children}</button><span class="term-says" role="tooltip" id=${id} ref=${says} hidden=${!open}>${TERMS[of]}</span></span>`;
+    >${children}</button><span class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</span></span>`;
 }
 
 /** Put the explanation under its word, or above it where there is no room, within the window. */
