@@ -54,8 +54,8 @@ export function View() {
   const body = { input: texts, ...named, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
   return html`<div class="embeddings">
-    <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds alike point the same
-      way: their <${Term} of="cosine" /> is near 1.</p>
+    <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds
+      alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
     <div class="toolbar">
       <label>Layer <select value=${selection.embeddings_layer}
         onChange=${(event) => select({ embeddings_layer: event.target.value })}>

@@ -59,8 +59,8 @@ function Headline({ pair, body }) {
       side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its${" "}
       <${Term} of="attention" />?</h2>
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} name=${name} arrays=${arrays} /></header>
-    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the <${Term} of="weight">weights<//> of all keys; choose another one, and
-      all steps show its numbers.</p>
+    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the <${Term} of="weight">weights<//> of all
+      keys; choose another one, and all steps show its numbers.</p>
     <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
       weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })}
       label="Keys and their weights" />

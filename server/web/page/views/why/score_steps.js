@@ -128,7 +128,8 @@ export function Dot({ pair }) {
   return html`<${Step} title="Multiply number by number, and sum"
     formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + …
       = <b id="why-sum">${format(sums.at(-1))}</b>`}
-    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to <${Term} of="q·k">q · k<//>
+    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum
+      to <${Term} of="q·k">q · k<//>${" "}
       = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
     tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order}
       onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural",
