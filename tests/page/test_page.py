@@ -90,7 +90,7 @@ def test_the_keyboard_goes_past_the_list_of_views(open_view: Open) -> None:
     expect(page.get_by_role("button", name="Go to the view")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("button", name="weights", exact=True)).to_be_focused()
+    expect(page.get_by_role("button", name="head", exact=True)).to_be_focused()
 
 
 def test_arrow_keys_scroll_where_no_head_is_chosen(open_view: Open) -> None:

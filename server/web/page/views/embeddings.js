@@ -107,7 +107,7 @@ function Comparison({ entries, body }) {
           hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
-      <p class="hint">Colours go from ${format(least, 3)}, the least there is, to 1.</p>
+      <p class="hint">The colours go from the smallest cosine, ${format(least, 3)}, to 1.</p>
     </section>
     <section class="card"><header><h2>In a plane</h2><${SaveMenu} picture=${map} name="texts" arrays=${arrays} /></header>
       <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />

@@ -32,7 +32,7 @@ const GAUGES = [
   ["KV cache", "of its memory in use", (_, b) => b.sum("lightwell_kv_cache_usage_ratio"), percent],
   ["Steps", "passes of the network, a second", (a, b) => rate(a, b, "lightwell_engine_steps_total"), perSecond],
   ["Tokens a step", "how full the batch is", tokensPerStep, (value) => format(value, 3)],
-  ["Captured", "of the inside, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
+  ["Captured", "attention and traces, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
   ["Captures in flight", "not yet sent", (_, b) => b.sum("lightwell_inflight_capture_bytes"), bytes],
 ];
 const LATENCIES = [
@@ -45,7 +45,7 @@ const COUNTS = [
   ["Prompt tokens found in the prefix cache", "lightwell_prefix_cache_hits_total"],
   ["Prompt tokens looked up in it", "lightwell_prefix_cache_queries_total"],
   ["Requests put back to waiting (preemptions)", "lightwell_num_preemptions_total"],
-  ["Looks refused for their size or the budget", "lightwell_capture_rejected_total"],
+  ["Captures refused for their size or the budget", "lightwell_capture_rejected_total"],
   ["Workers started again", "lightwell_worker_restarts_total"],
 ];
 
