@@ -32,12 +32,12 @@ export function Term({ of, children = of }) {
     };
   }, [open]);
   const isMouse = (event) => event.pointerType === "mouse";
-  return html`<span class="term-place" onPointerEnter=${(event) => isMouse(event) && setOpen((now) => now ?? "shown")}
+  return html`<dfn class="term-place" onPointerEnter=${(event) => isMouse(event) && setOpen((now) => now ?? "shown")}
       onPointerLeave=${(event) => isMouse(event) && setOpen((now) => (now === "kept" ? now : null))}><button
     type="button" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}
     onClick=${() => setOpen(open === "kept" ? null : "kept")} onBlur=${() => setOpen(null)}
     onFocus=${(event) => event.target.matches(":focus-visible") && setOpen((now) => now ?? "shown")}
-    >${children}</button><span class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</span></span>`;
+    >${children}</button><i class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</i></dfn>`;
 }
 
 /** Put the explanation under its word, or above it where there is no room, within the window. */

@@ -49,8 +49,8 @@ function Question({ lack, guesses, answer, body }) {
       ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
     <p class="hint">Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source
-      word, its weight times its value, through <${Term} of="W_O" />. How long is that, and how does it change the${" "}
-      <${Term} of="logit" /> of the next word?</p>
+      word, its weight times its value, through <${Term} of="W_O" />. How long is
+      that${lack ? "?" : html`, and how does it change the <${Term} of="logit" /> of the next word?`}</p>
     ${lack
       ? html`<p class="lack">${lack}</p>`
       : html`<div class="toolbar">
