@@ -11,7 +11,7 @@ SMALLEST = 24  # CSS pixels, WCAG 2.2, 2.5.8
 
 # A link or a word in a sentence is as high as its line, and a checkbox is pressed by its label: 2.5.8 counts neither.
 SMALL = """(smallest) => [...document.querySelectorAll(
-  "button, a, input, select, textarea, summary, label:has([type=checkbox]), [role=application]")]
+  "button, a, input, select, textarea, summary, label:has([type=checkbox])")]
   .filter((one) => one.checkVisibility() && !one.matches(".skip, [type=checkbox], p > a, .prose button"))
   .map((one) => ({ one, box: one.getBoundingClientRect() }))
   .filter(({ box }) => Math.min(box.width, box.height) < smallest)
