@@ -1,7 +1,7 @@
 """The page on a phone: what is pressed is large enough, the shared bar is one line, a wide table keeps what matters."""
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from tests.page.conftest import Open, settle
 from tests.page.test_page import VIEWS
@@ -24,10 +24,10 @@ def phone(page: Page) -> Page:
     return page
 
 
-def box_of(element: Locator) -> dict[str, float]:
+def box_of(element: Locator) -> FloatRect:
     found = element.bounding_box()
     assert found is not None
-    return dict(found)
+    return found
 
 
 def test_every_control_is_large_enough_for_a_finger(phone: Page, open_view: Open) -> None:
