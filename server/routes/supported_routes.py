@@ -34,7 +34,7 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     if config.kind == "encoder" and route in ROUTES_OF_A_DECODER:
         return _lacking(config, "writes no text")
     if not config.has_head and route in ROUTES_OF_A_HEAD:
-        return _lacking(config, "has no head that fills in masked words, and predicts no token")
+        return _lacking(config, "predicts no token, since its files hold no head that fills in masked words")
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
             f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "

@@ -71,9 +71,20 @@ def lose_the_key(page: Page) -> None:
     expect(page.get_by_label("API key")).to_be_visible()
 
 
+def open_term(page: Page) -> None:
+    page.get_by_role("button", name="residual stream", exact=True).click()
+    expect(page.get_by_role("tooltip")).to_be_visible()
+
+
 @pytest.mark.parametrize(
     ("view", "act"),
-    [("attention", open_menu), ("write", open_token_card), ("attention", be_refused), ("attention", lose_the_key)],
+    [
+        ("lens", open_term),
+        ("attention", open_menu),
+        ("write", open_token_card),
+        ("attention", be_refused),
+        ("attention", lose_the_key),
+    ],
 )
 def test_axe_finds_nothing_serious_in_what_opens(
     browser: Browser, server: Server, view: str, act: Callable[[Page], None]

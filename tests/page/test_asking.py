@@ -150,3 +150,36 @@ def test_a_server_that_began_anew_with_other_weights_is_noticed(browser: Browser
         expect(page.locator(".readout", has_text=now).first).to_be_visible()
         expect(page.locator(".readout", has_text=before)).to_have_count(0)
     page.close()
+
+
+def test_a_view_opened_while_the_server_is_away_comes_when_it_is_back(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    folder = str(tiny.make("llama", tmp_path / "model"))
+    with serve([folder], port=port) as first:
+        page = opened(browser, first.url)
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Next token").click()
+    problem = page.locator(".view .problem")
+    expect(problem).to_contain_text("The server does not answer.")
+    expect(problem).to_contain_text("It is asked again as soon as it answers.")
+    with serve([folder], port=port):
+        expect(page.locator("#view-next .likeliest")).to_be_visible(timeout=30_000)
+        expect(page.locator(".problem")).to_have_count(0)
+    page.close()
+
+
+def test_a_browser_that_keeps_failed_imports_is_asked_under_another_address(page: Page, open_view: Open) -> None:
+    """Fail each request for the view's own address, as a browser does that keeps the first failure."""
+    open_view("attention")
+    page.route(re.compile(r"/views/next\.js$"), lambda route: route.abort())
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Next token").click()
+    expect(page.locator("#view-next .likeliest")).to_be_visible()
+
+
+def test_a_view_of_another_version_of_the_page_asks_for_a_reload(page: Page, open_view: Open) -> None:
+    open_view("attention")
+    page.route("**/views/next.js*", lambda route: route.fulfill(status=404))
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Next token").click()
+    expect(page.locator(".view .problem")).to_contain_text("The page was updated")
+    page.unroute("**/views/next.js*")
+    page.get_by_role("button", name="Reload the page").click()
+    expect(page.locator("#view-next .likeliest")).to_be_visible()

@@ -133,7 +133,6 @@ SHOWN: dict[str, list[Shown]] = {
     ],
     "heads": [Shown(".heads-found .readout", rf"previous token {NUMBER}", *array("scores", LAYER, HEAD, 0))],
     "flow": [Shown(*LENGTH, *length_of_row(0)), Shown(*LENGTH, *length_of_row(QUERY))],
-    "stacks": [Shown(".stacks p.readout", rf"“a” {NUMBER}", *weight(0, 0, QUERY, KEY))],
     "embeddings": [
         Shown(".bars tbody tr", rf"{NUMBER}$",
               lambda answer: cosines_of_first([entry["embedding"] for entry in answer["data"]]),

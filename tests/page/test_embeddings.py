@@ -40,6 +40,20 @@ def test_a_layer_is_chosen_and_kept_in_the_url(open_view: Open, server: Server) 
     expect(page.locator(".bars tbody tr").first).to_contain_text(written(best))
 
 
+def test_the_examples_show_three_kinds_of_texts(open_view: Open, server: Server) -> None:
+    page = open_view("embeddings")
+    texts = page.get_by_label("Texts, one a line").input_value().split("\n")
+    kinds = [("king", "queen", "prince"), ("wolf", "fox", "bear"), ("ship", "boat")]
+    ends = [text.split()[-1] for text in texts]
+    assert ends == [end for kind in kinds for end in kind]
+    data = ask(server, "/v1/embeddings", {"input": texts})["data"]
+    vectors = np.array([entry["embedding"] for entry in data])
+    cosines = vectors @ vectors.T / np.outer(*[np.linalg.norm(vectors, axis=1)] * 2) - 2 * np.eye(len(texts))
+    for text, nearest in enumerate(cosines.argmax(1)):
+        assert any(ends[text] in kind and ends[nearest] in kind for kind in kinds)
+    expect(page.locator(".bars tbody tr").first).to_contain_text(texts[cosines[0].argmax()])
+
+
 def test_texts_are_typed_and_compared(open_view: Open) -> None:
     page = open_view("embeddings")
     page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")

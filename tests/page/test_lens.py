@@ -19,7 +19,7 @@ def test_a_cell_is_opened_by_keyboard_and_its_words_are_the_apis(open_view: Open
         page.keyboard.press(key)
     page.wait_for_url("**lens_state=3**")
     cell = page.locator("section.card", has=page.get_by_role("heading", name="After girl"))
-    expect(cell).to_contain_text("the stream after layer 2")
+    expect(cell).to_contain_text("the residual stream after layer 2")
     words = [word.replace(" ", "·") for word in truth["top_tokens"][0][0]]
     expect(cell.locator("tbody code")).to_have_text(words)
     chances = [percent(chance) for chance in truth["arrays"]["probabilities"]["data"][0][0]]
@@ -66,17 +66,29 @@ def test_a_target_of_several_tokens_is_refused_in_place(open_view: Open) -> None
     expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_a_long_text_comes_in_pages(open_view: Open, server: Server) -> None:
+def test_a_long_text_is_shown_up_to_the_chosen_token(open_view: Open, server: Server) -> None:
     text = " ".join([TEXT] * 5)
     count = ask(server, "/tokenize", {"prompt": text})["count"]
-    assert 32 < count < 64
+    assert 40 < count < 64
     page = open_view("lens", text=text, query=40)
-    expect(page.get_by_text(f"positions 32–{count - 1} of {count}")).to_be_visible()
+    expect(page.get_by_text(f"positions 9–40 of {count}")).to_be_visible()
+    page.get_by_role("button", name="token 20, ").click()  # it is in sight: nothing moves
+    expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("20")
+    expect(page.get_by_text(f"positions 9–40 of {count}")).to_be_visible()
     page.get_by_role("button", name="earlier").click()
     settle(page)
     expect(page.get_by_text(f"positions 0–31 of {count}")).to_be_visible()
-    expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("31")
+    expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("8")
     expect(page.get_by_role("button", name="earlier")).to_be_disabled()
+    page.get_by_role("button", name="later").click()
+    expect(page.get_by_text(f"positions {count - 32}–{count - 1} of {count}")).to_be_visible()
+    expect(page.get_by_role("button", name="later")).to_be_disabled()
+
+
+def test_of_a_text_one_token_too_long_the_last_ones_are_shown(open_view: Open, server: Server) -> None:
+    ids = ask(server, "/tokenize", {"prompt": " ".join([TEXT] * 5)})["tokens"][:33]
+    page = open_view("lens", text=ask(server, "/detokenize", {"tokens": ids})["prompt"])
+    expect(page.get_by_text("positions 1–32 of 33")).to_be_visible()
 
 
 def test_arrays_that_are_saved_together_have_names_of_their_own(open_view: Open, server: Server) -> None:

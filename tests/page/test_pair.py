@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from benchmarks.processes import Server, serve
 from tests import tiny
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 
 WRITTEN = "the girl in the wood"
 
@@ -58,6 +58,35 @@ def test_across_the_decoders_tokens_look_and_the_encoders_are_looked_at(open_vie
     page.wait_for_url(re.compile(r"query=4\b"))
     page.get_by_role("group", name="Tokens of the encoder").get_by_role("button").nth(5).click()
     page.wait_for_url(re.compile(r"query=4&key=5\b"))
+
+
+def test_two_lines_of_text_tell_whom_a_word_looks_at(open_view: Open, server: Server) -> None:
+    page = open_view("stacks", part="encoder", decoder=WRITTEN, layer=1, head=3, query=7)
+    body = {"input": TEXT, "decoder_input": WRITTEN, "part": "encoder", "layers": 1, "heads": 3, "query_positions": 7}
+    entry = ask(server, "/v1/attention", body)["data"][0]
+    weights = entry["attention"][0][0][0]
+    best = max(range(len(weights)), key=weights.__getitem__)
+    words = [token.strip() for token in entry.get("key_tokens", entry["tokens"])]
+    said = page.locator(".stacks p.readout")
+    expect(said).to_contain_text(f"looks at “{words[best]}” {percent(weights[best])}")
+    lines = page.get_by_role("application", name=re.compile("two lines of text"))
+    lines.press("ArrowRight")
+    expect(said).to_contain_text(f"“{words[8]}” looks at")
+    lines.press("Enter")
+    page.wait_for_url(re.compile(r"query=8\b"))
+
+
+def test_a_word_that_is_pointed_at_may_go_with_a_shorter_text(open_view: Open) -> None:
+    page = open_view("stacks", part="encoder", decoder=WRITTEN)
+    box = page.locator(".two-lines .canvases").bounding_box()
+    assert box is not None
+    for share in (0.55, 0.65, 0.75):  # the later words of the upper line, on whichever a word stands
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + 40)
+    page.get_by_label("Text (the encoder reads it)").fill("The king")
+    expect(page.get_by_role("group", name="Tokens of the encoder")).not_to_contain_text("girl")
+    settle(page)
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(page.locator(".two-lines canvas").first).to_be_visible()
 
 
 def test_the_flow_reads_keys_and_values_from_the_encoder(open_view: Open, server: Server) -> None:

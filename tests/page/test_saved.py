@@ -139,8 +139,7 @@ def flow(api: Api) -> Arrays:
 
 
 def stacks(api: Api) -> Arrays:
-    pattern = weights(api, "pattern")
-    return {f"decoder-lines-layer{LAYER}-head{HEAD}": pattern, f"mask-layer{LAYER}": np.tri(len(pattern))}
+    return {f"mask-layer{LAYER}": np.tri(len(weights(api, "pattern")))}
 
 
 def embeddings(api: Api) -> Arrays:
@@ -195,7 +194,7 @@ SAVED = {
     "next": Saved(next_token, 1),
     "heads": Saved(heads, 1, state={"heads_on": "text"}),
     "flow": Saved(flow, 3, state={"flow_open": "hook_resid_pre"}),
-    "stacks": Saved(stacks, 5),
+    "stacks": Saved(stacks, 4),
     "embeddings": Saved(embeddings, 2, state={"embeddings_texts": "\n".join(TEXTS)}),
     "weights": Saved(model_weights, 3),
     "server": Saved(nothing, 0),

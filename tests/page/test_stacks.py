@@ -1,36 +1,22 @@
-"""The view of a model's stacks, of a model that has one: what it is built of, its mask, and which stack attends to
-which.
-"""
+"""The view of a model's stacks, of a model that has one: that it has no second, what it is built of, and its mask."""
 
 import re
 
 from playwright.sync_api import expect
 
-from benchmarks.processes import Server
-from tests.page.conftest import TEXT, Open, ask, percent
+from tests.page.conftest import Open
 
 
-def test_a_decoder_is_told_from_the_other_kinds(open_view: Open) -> None:
+def test_a_decoder_says_that_it_has_no_second_stack(open_view: Open) -> None:
     page = open_view("stacks")
+    expect(page.locator(".view > .lack")).to_contain_text("This model is a decoder alone (LlamaForCausalLM)")
+    expect(page.locator(".view > .lack")).to_contain_text("no attention between two texts")
+    button = page.get_by_role("navigation", name="Views").get_by_role("button", name="Encoder · decoder")
+    expect(button).to_have_class("lacking")
+    expect(page.locator(".two-lines")).to_have_count(0)
     expect(page.locator(".kind.this h3")).to_have_text("Decoder — this model")
     expect(page.locator(".facts")).to_contain_text("6 layers of 8 heads")
     expect(page.locator(".facts")).to_contain_text("rotary")
-    expect(page.locator(".stacks")).to_contain_text("no cross-attention")
-
-
-def test_two_lines_of_text_tell_whom_a_word_looks_at(open_view: Open, server: Server) -> None:
-    page = open_view("stacks", layer=1, head=3, query=7)
-    row = ask(server, "/v1/attention", {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7})
-    entry = row["data"][0]
-    weights = entry["attention"][0][0][0]
-    best = max(range(len(weights)), key=weights.__getitem__)
-    said = page.locator(".stacks p.readout")
-    expect(said).to_contain_text(f"“little” looks at “{entry['tokens'][best].strip()}” {percent(weights[best])}")
-    lines = page.get_by_role("application", name=re.compile("two lines of text"))
-    lines.press("ArrowRight")
-    expect(said).to_contain_text("“girl” looks at")
-    lines.press("Enter")
-    page.wait_for_url(re.compile(r"query=8\b"))
 
 
 def test_the_mask_says_what_a_word_does_not_see(open_view: Open) -> None:

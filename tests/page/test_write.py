@@ -164,3 +164,23 @@ def test_chat_goes_through_the_models_template(open_view: Open, server: Server) 
     body = {"messages": [{"role": "user", "content": TEXT}], "seed": 7, "temperature": 0.8, "max_tokens": 12}
     answer = ask(server, "/v1/chat/completions", body)["choices"][0]["message"]["content"]
     assert "".join(chips(page)).replace("↵", "\n") == answer
+
+
+def test_a_number_of_tokens_that_is_none_is_refused_in_words(open_view: Open) -> None:
+    page = open_view("write", write_max_tokens=12)
+    field = page.get_by_role("spinbutton", name="tokens")
+    for wrong in ("-5", "0", "2.5"):
+        field.fill(wrong)
+        field.press("Enter")
+        expect(field).to_have_value("12")
+        expect(page.get_by_role("alert")).to_contain_text("must be a whole number from 1 on; it stays 12")
+    field.fill("1")
+    field.press("Enter")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.locator("#write").click()
+    expect(page.locator(".ending")).to_contain_text("Stopped after 1 token, as asked. 1 token in all")
+
+
+def test_a_number_of_tokens_in_the_address_that_is_none_is_left_out(open_view: Open) -> None:
+    page = open_view("write", write_max_tokens=-5)
+    expect(page.get_by_role("spinbutton", name="tokens")).to_have_value("60")

@@ -1,8 +1,10 @@
 // The page: header, the shared text and head, the list of views, and the one that is open.
 import { connection, whenReachable } from "./core/api.js";
+import { useCode } from "./core/code.js";
 import { useJson } from "./core/fetching.js";
-import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
+import { html, render, useEffect, useErrorBoundary, useRef } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
+import { counted } from "./core/numbers.js";
 import { restarts } from "./core/served.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
@@ -62,7 +64,7 @@ function Header({ capabilities }) {
 
 function modelSize(capabilities) {
   return Object.entries(capabilities.stacks)
-    .map(([name, stack]) => `${name}: ${stack.num_layers} layers of ${stack.num_heads} heads`)
+    .map(([name, stack]) => `${name}: ${counted(stack.num_layers, "layer")} of ${counted(stack.num_heads, "head")}`)
     .join("; ");
 }
 
@@ -101,28 +103,21 @@ function Rail({ current, capabilities }) {
   })}</ol></nav>`;
 }
 
-const UNLOADED = "This view's code could not be loaded: the server is away, or was updated. Reload the page.";
-
 /** One view, its code fetched when it is first opened; what breaks in it stays in it. */
 function OpenView({ view, capabilities }) {
-  const [module, setModule] = useState(null);
-  const [problem, setProblem] = useState(null);
+  const { module, error: missing, retry } = useCode(view);
   const [broken, mend] = useErrorBoundary();
-  const load = () => {
-    setProblem(null);
-    view.load().then(setModule, () => setProblem(new Error(UNLOADED)));
-  };
-  useEffect(load, [view]);
   const lack = view.lacks?.(capabilities);
-  if (lack) return html`<main class="view"><h1>${view.title}</h1><p class="lack">${lack}</p></main>`;
+  if (lack && !view.opensAnyway) return html`<main class="view"><h1>${view.title}</h1><p class="lack">${lack}</p></main>`;
   if (broken) {
     const error = new Error(`This view broke: ${broken.message}`);
     return html`<main class="view"><h1>${view.title}</h1><${Problem} error=${error} retry=${mend} /></main>`;
   }
   return html`<main class="view" id=${`view-${view.id}`} tabindex="-1">
     <h1>${view.title} <small>${view.about}</small></h1>
-    <${Problem} error=${problem} retry=${load} />
-    ${module ? html`<${module.View} />` : !problem && html`<${Progress} active=${true} label="Opening…" />`}
+    ${lack && html`<p class="lack">${lack}</p>`}
+    <${Problem} error=${missing} retry=${retry} />
+    ${module ? html`<${module.View} />` : !missing && html`<${Progress} active=${true} label="Opening…" />`}
   </main>`;
 }
 

@@ -1,11 +1,23 @@
-// The views: their names, when a model has them, and where their code is. They are loaded when they are opened.
+// The views: their names, when a model has them, and where their code is. They are loaded when they are opened
+// (see core/code.js); the code of a view is in views/ under its id.
 import { lackOf } from "./core/model.js";
 
 const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
+/** Why there is no attention between two stacks to show; null where there is. */
+function lackOfSecondStack({ kind, architecture }) {
+  if (kind === "encoder-decoder") return null;
+  return `This model is ${kind === "decoder" ? "a decoder" : "an encoder"} alone (${architecture}): it has no second stack, so ` +
+    "there is no attention between two texts. The attention inside its stack is shown by the view Attention.";
+}
+
+/**
+ * id, title, about; lacks(capabilities): why the model has nothing to show there, or null; load(): the view's code.
+ * opensAnyway: the view says what it lacks, and shows what is known without it.
+ */
 export const VIEWS = [
   {
-    id: "write", title: "Write", about: "let it continue, word by word",
+    id: "write", title: "Write", about: "the model goes on with a text",
     lacks: lacks("/v1/completions"), load: () => import("./views/write.js"),
   },
   {
@@ -25,11 +37,11 @@ export const VIEWS = [
     lacks: lacks("/v1/lens"), load: () => import("./views/lens.js"),
   },
   {
-    id: "next", title: "Next token", about: "every word's chance",
+    id: "next", title: "Next token", about: "the probability of every token",
     lacks: lacks("/v1/next"), load: () => import("./views/next.js"),
   },
   {
-    id: "heads", title: "Heads", about: "find the heads that do something",
+    id: "heads", title: "Heads", about: "all heads, compared by what they do",
     lacks: lacks("/v1/heads"), load: () => import("./views/heads.js"),
   },
   {
@@ -37,11 +49,11 @@ export const VIEWS = [
     load: () => import("./views/flow.js"),
   },
   {
-    id: "stacks", title: "Encoder · decoder", about: "the parts and the attention between",
-    load: () => import("./views/stacks.js"),
+    id: "stacks", title: "Encoder · decoder", about: "two stacks and the attention between",
+    lacks: lackOfSecondStack, opensAnyway: true, load: () => import("./views/stacks.js"),
   },
   {
-    id: "embeddings", title: "Embeddings", about: "texts as points",
+    id: "embeddings", title: "Embeddings", about: "texts as vectors",
     lacks: lacks("/v1/embeddings"), load: () => import("./views/embeddings.js"),
   },
   {
@@ -53,6 +65,8 @@ export const VIEWS = [
     load: () => import("./views/server.js"),
   },
 ];
+
+for (const view of VIEWS) view.loadAgain = (attempt) => import(`./views/${view.id}.js?attempt=${attempt}`);
 
 /** The view of that name, or the first that everyone has. */
 export const viewNamed = (id) => VIEWS.find((view) => view.id === id) ?? VIEWS[1];

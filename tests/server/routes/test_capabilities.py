@@ -162,7 +162,7 @@ async def test_an_encoder_without_a_head_says_so(route: str, tmp_path: Path) -> 
         error = await at.error(route, {"input": "x"}, 400)
     async with site(tmp_path, config=FILLS_IN) as at:
         assert (await capabilities(at))["routes"][route] == {"works": True, "reason": None}
-    assert "has no head that fills in masked words" in told["reason"]
+    assert "its files hold no head that fills in masked words" in told["reason"]
     assert told["reason"] in error["message"]
 
 

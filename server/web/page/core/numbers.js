@@ -76,6 +76,9 @@ export const percent = (share) => `${format(share * 100, 3)} %`;
 /** Whole numbers with thin spaces between thousands. */
 export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
+/** "1 token", "2 tokens": so many of what a noun names. */
+export const counted = (count, noun, nouns = `${noun}s`) => `${grouped(count)} ${count === 1 ? noun : nouns}`;
+
 /** Bytes with a unit of 1024. */
 export function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

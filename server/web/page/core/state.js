@@ -7,6 +7,11 @@ const integer = (initial) => ({
   read: (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial),
   write: String,
 });
+const positive = (initial) => ({
+  initial,
+  read: (raw) => (/^[1-9]\d{0,8}$/.test(raw) ? Number(raw) : initial),
+  write: String,
+});
 const number = (initial, low, high) => ({
   initial,
   read: (raw) => (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial),
@@ -34,7 +39,7 @@ const FIELDS = {
   write_top_p: number(1, 0, 1),
   write_top_k: integer(0),
   write_seed: text(""),
-  write_max_tokens: integer(60),
+  write_max_tokens: positive(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
   attention_kind: choice("pattern", "norm", "scores", "dots"), // norm: the weight times the length of what it adds

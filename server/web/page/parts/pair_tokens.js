@@ -1,6 +1,7 @@
 // The tokens of an encoder-decoder's two texts: who looks and who is looked at depends on the part.
 import { html } from "../core/html.js";
 import { clamp, useHead } from "../core/model.js";
+import { counted } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { PickRole, roleOf } from "./pick_role.js";
@@ -36,7 +37,7 @@ function OneText({ name, tokens, looks }) {
   const selection = useSelection();
   const at = (role) => (looks.includes(role) ? clamp(selection[role], tokens.length) : null);
   const pick = (position, event) => select({ [looks.length > 1 ? roleOf(event) : looks[0]]: position });
-  return html`<div class="pair-text"><span class="hint">${name}, ${tokens.length} tokens</span>
+  return html`<div class="pair-text"><span class="hint">${name}, ${counted(tokens.length, "token")}</span>
     <${Tokens} tokens=${tokens} query=${at("query")} key_=${at("key")} onPick=${looks.length > 0 ? pick : null}
       label=${`Tokens of the ${name}`} /></div>`;
 }

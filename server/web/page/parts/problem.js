@@ -22,7 +22,8 @@ function adviceOn({ status, code, isPassing }, isAction) {
   return ADVICE_BY_CODE[code] ?? ADVICE[status];
 }
 
-function titleOf(status) {
+function titleOf({ status, title }) {
+  if (title) return title;
   if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
@@ -64,12 +65,12 @@ function OneProblem({ error, retry, isAction = false }) {
   const advice = adviceOn(error, isAction);
   const wait = error.retryAfter && isAction ? ` The server asks to wait ${error.retryAfter} s.` : "";
   return html`<div class="problem" role="alert" ref=${element} hidden=${isRepeated}>
-    <strong>${titleOf(error.status)}</strong>
+    <strong>${titleOf(error)}</strong>
     <p>${message}</p>
     ${error.again
       ? html`<p>The server is busy. It is asked again after ${error.again} s<${Countdown} error=${error} />.</p>`
       : advice && html`<p>${advice}${wait}</p>`}
-    ${retry && !LASTING.has(error.status) && html`<button type="button" onClick=${retryAll}>Try again</button>`}
+    ${retry && !LASTING.has(error.status) && html`<button type="button" onClick=${retryAll}>${error.button ?? "Try again"}</button>`}
   </div>`;
 }
 

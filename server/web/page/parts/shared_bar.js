@@ -1,12 +1,14 @@
 // What all views look at: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
 import { useDraft } from "../core/draft.js";
-import { html, useEffect, useRef } from "../core/html.js";
+import { classes, html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
+import { counted } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
 import { Problem, Progress } from "./problem.js";
+import { Term } from "./term.js";
 import { Tokens } from "./tokens.js";
 
 const EXAMPLES = [
@@ -24,13 +26,24 @@ const WITH_HEAD = new Set(["attention", "why", "contributions", "heads", "flow",
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();
   const hasHead = WITH_HEAD.has(view.id);
+  const [isOpen, setOpen] = useState(false); // on a phone, where the bar is one line until it is opened
   if (WITHOUT_TEXT.has(view.id)) return null;
-  return html`<section class="shared" aria-label="What is looked at">
+  return html`<section class=${classes("shared", isOpen && "open")} aria-label="What is looked at">
+    <${Fold} isOpen=${isOpen} onTurn=${() => setOpen(!isOpen)} hasHead=${hasHead} />
     <${TextFields} isPair=${kind === "encoder-decoder"} />
     ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />`
       : html`<${TextTokens} />`}
     ${hasHead && html`<${HeadPicker} />`}
   </section>`;
+}
+
+/** The bar in one line, on a phone: what is looked at, and a click to change it. */
+function Fold({ isOpen, onTurn, hasHead }) {
+  const { text } = useSelection();
+  const { layer, head } = useHead();
+  return html`<button type="button" class="fold quiet" aria-expanded=${isOpen} onClick=${onTurn}>
+    <span>${text || "No text yet"}</span>${hasHead && html`<b>layer ${layer}, head ${head}</b>`}
+    <i>${isOpen ? "Close" : "Change"}</i></button>`;
 }
 
 const WRITING = "The decoder reads… the model is writing it";
@@ -85,7 +98,8 @@ function TextTokens() {
   return html`<div class="text-tokens">
     <${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)} key_=${clamp(key, tokens.length)} onPick=${pick}
       label="Tokens of the text" />
-    <p class="hint">${tokens.length} tokens. <${PickRole} /></p>
+    <p class="hint">${tokens.length}${" "}
+      <${Term} of="token">${tokens.length === 1 ? "token" : "tokens"}<//>. <${PickRole} /></p>
     <${TooLong} text=${text} offsets=${offsets} />
   </div>`;
 }
@@ -97,8 +111,8 @@ function TooLong({ text, offsets }) {
   if (!most || excess <= 0) return null;
   const own = offsets.filter(([begin, end]) => end > begin); // of the text: special tokens have no place in it
   const end = own.at(-excess - 1)?.[1] ?? 0;
-  return html`<p class="hint"><button type="button" onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
-    Keep the first ${most} tokens</button> The model reads no more.</p>`;
+  return html`<p class="hint too-long"><button type="button" onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
+    Keep the first ${counted(most, "token")}</button> The model reads no more.</p>`;
 }
 
 /** The first characters of a text, as the server counts them. */
@@ -117,7 +131,8 @@ export function HeadPicker() {
       ${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     <label>Layer <select id="layer" value=${layer} onChange=${pick("layer")}>${numbers(numLayers)}</select></label>
     <label>Head <select id="head" value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>
-    <span class="hint wide">arrow keys: ↑ ↓ layers, ← → heads</span>
+    <span class="hint wide">arrow keys: ↑ ↓${" "}
+      <${Term} of="layer">layers<//>, ← → heads</span>
   </div>`;
 }
 

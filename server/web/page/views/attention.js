@@ -1,11 +1,12 @@
 // Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
 import { html, useEffect, useMemo } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
-import { format } from "../core/numbers.js";
+import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
 import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
 import { Wall } from "./attention/wall.js";
@@ -22,8 +23,9 @@ export function View() {
     if (live?.isDone && (isAnswered || answer.error)) watching.drop();
   }, [live, isAnswered, answer.error]);
   const marked = useMarked(grid, live);
-  return html`<p class="hint">One head at a time: how much each token, as <b class="query">query</b>, takes from each
-      other, its <b class="key">keys</b>. Point at a cell or a word; a click keeps it.</p>
+  return html`<p class="hint">One <${Term} of="head" /> at a time: how much each token, as${" "}
+      <b class="query"><${Term} of="query" /></b>, takes from the others, its <b class="key"><${Term} of="key">keys<//></b>.
+      Point at a cell or a word; a click keeps it.</p>
     <${Toolbar} watching=${watching} grid=${answered} />
     <${Problem} error=${watching.error} isAction />
     <div class="attention">
@@ -51,7 +53,7 @@ function useMarked(grid, live) {
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"]];
-const WATCHING = "The model goes on with the text; each new token brings the row that chose it.";
+const WATCHING = "The model goes on with the text; each new token comes with the row of weights that chose it.";
 
 /** How the head is shown. */
 function Toolbar({ watching, grid }) {
@@ -67,7 +69,7 @@ function Toolbar({ watching, grid }) {
       choices=${[["rows", "rows"], ["columns", "columns"]]} />
     <${Choices} label="As" value=${selection.attention_picture} onPick=${pick("attention_picture")}
       choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
-    <label title="Many heads park their weight on the first token; without it the colours show the rest.">
+    <label title="Many heads give most of their weight to the first token; without it the colours show the others.">
       <input type="checkbox" checked=${!selection.attention_sink}
         onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
     ${watching.isRunning
@@ -93,12 +95,12 @@ function Head({ answer, grid, marked, live, request }) {
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
   const { stack, layer } = useHead();
-  const sizes = [`${grid.queries.length} queries`, `${grid.keys.length} keys`];
+  const sizes = [counted(grid.queries.length, "query", "queries"), counted(grid.keys.length, "key")];
   const shape = (orientation === "rows" ? sizes : sizes.reverse()).join(" × ");
   const line = orientation === "rows" ? "row" : "column";
   if (live) {
     return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${
-      grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
+      counted(grid.queries.length - live.firstNew, "new token")}, each with the ${line} of weights that chose it.</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid.kind, line, stack)}</span></p>`;
@@ -117,7 +119,7 @@ function saysOf(kind, line, stack) {
     const sum = stack.attention_sinks ? "sums to 1 with what the head's sink takes" : "sums to 1";
     return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
   }
-  if (kind === "norm") return "How long is what each key adds to the query's vector: a large weight on a short value does little.";
+  if (kind === "norm") return "The length of what each key adds to the query's vector: a large weight on a short value adds little.";
   if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
-  return "How alike query and key are, before any scale.";
+  return "How well query and key fit, before they are scaled.";
 }

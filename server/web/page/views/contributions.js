@@ -7,6 +7,7 @@ import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
 import { TargetField, spaced, targetOf } from "../parts/target_field.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { LogitParts } from "./contributions/logit_parts.js";
 import { ByHead, BySource, Largest } from "./contributions/who.js";
@@ -16,7 +17,7 @@ export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
-  const lack = part === "encoder" ? "An encoder's stream leads to no next token: lengths are counted."
+  const lack = part === "encoder" ? "An encoder predicts no next token, so lengths are shown."
     : lackOf(capabilities, "/v1/next");
   const query = useQueryOf(part);
   const canAsk = selection.text !== "" && query !== null;
@@ -47,8 +48,9 @@ function Question({ lack, guesses, answer, body }) {
     <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?</h2>
       ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
-    <p class="hint">Every head adds something to the word's vector: its weight times the value of each source word, through
-      W_O. How long is it, and does it make the next word likelier?</p>
+    <p class="hint">Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source
+      word, its weight times its value, through <${Term} of="W_O" />. How long is
+      that${lack ? "?" : html`, and how does it change the <${Term} of="logit" /> of the next word?`}</p>
     ${lack
       ? html`<p class="lack">${lack}</p>`
       : html`<div class="toolbar">
@@ -57,7 +59,7 @@ function Question({ lack, guesses, answer, body }) {
           <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
             empty="any" error=${answer.error} />
           <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
-            choices=${[["logit", "push on its logit"], ["length", "length of what is added"]]} />
+            choices=${[["logit", "change of its logit"], ["length", "length of what is added"]]} />
         </div>`}
   </section>`;
 }

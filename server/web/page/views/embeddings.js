@@ -9,18 +9,20 @@ import { Bars } from "../parts/bars.js";
 import { Matrix } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { DelayedText } from "../parts/shared_bar.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
+// Three kinds. A text's vector may be that of its last token alone: each ends with the word that it is about, not with a dot.
 const EXAMPLES = [
-  "The king sat on his golden throne.",
-  "The queen lived in the palace.",
-  "The prince rode out of the castle.",
-  "The wolf ran through the dark forest.",
-  "A fox hid among the trees of the wood.",
-  "The bear slept in its den.",
-  "The ship sailed over the stormy sea.",
-  "The fisherman rowed his boat to the shore.",
+  "He bowed before the old king",
+  "They all loved the young queen",
+  "The people loved the good prince",
+  "The sheep were afraid of the wolf",
+  "The hens ran away from the fox",
+  "The dogs barked at the bear",
+  "The storm sank the little ship",
+  "The fisherman climbed into his boat",
 ];
 const MOST_TEXTS = 200;
 const SHOWN = 12; // neighbours of a text
@@ -52,8 +54,8 @@ export function View() {
   const body = { input: texts, ...named, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
   return html`<div class="embeddings">
-    <p>Each text becomes one vector, ${POOLED[pooling]}. Texts that the model finds alike point the same way: their
-      cosine is near 1.</p>
+    <p>Each text becomes one <${Term} of="vector" /> by <${Term} of="pooling" />: ${POOLED[pooling]}. Texts that the model finds
+      alike point the same way: their <${Term} of="cosine" /> is near 1.</p>
     <div class="toolbar">
       <label>Layer <select value=${selection.embeddings_layer}
         onChange=${(event) => select({ embeddings_layer: event.target.value })}>
@@ -105,12 +107,13 @@ function Comparison({ entries, body }) {
           hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
-      <p class="hint">Colours go from ${format(least, 3)}, the least there is, to 1.</p>
+      <p class="hint">The colours go from the smallest cosine, ${format(least, 3)}, to 1.</p>
     </section>
     <section class="card"><header><h2>In a plane</h2><${SaveMenu} picture=${map} name="texts" arrays=${arrays} /></header>
       <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />
-      <p class="hint">The two directions of most variance (principal components)
-        show ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: what is near here may still differ
+      <p class="hint">The two directions of most variance
+        (<${Term} of="principal component">principal components<//>) show${" "}
+        ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: what is near here may still differ
           in the other ${width - 2} dimensions.</p>
     </section>
     <section class="card"><h2>Nearest to “${names[at]}”</h2>

@@ -6,6 +6,7 @@ import { format, grouped, percent } from "../core/numbers.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Problem, Progress } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
 import { NORMS } from "./flow/bands.js";
@@ -42,7 +43,8 @@ export function View() {
     <p>Block ${layer} (of 0 to ${numLayers - 1}), for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and
       values: of <b class="key">${wordAt(tokens, place.key)}</b>${stack.cross_attention
         ? html`, across of <b class="key">${wordAt(sequences.encoder, place.encoderKey)}</b>` : ""})
-      in head ${head}. Each strip is that word's numbers; click a box to see the tensor of all words.</p>
+      in head ${head}. Each strip is that word's numbers, on the way along the <${Term} of="residual stream" />; click a box to
+      see the tensor of all words.</p>
     <${Problem} error=${sequences.error ?? numbers.error} retry=${numbers.retry} />
     <${Block} graph=${graph} numbers=${numbers} place=${place} isBusy=${sequences.loading || numbers.loading} />
   </div>`;

@@ -2,13 +2,14 @@
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../core/model.js";
-import { descending, format } from "../core/numbers.js";
+import { counted, descending, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { Bars } from "../parts/bars.js";
 import { Choices } from "../parts/choices.js";
 import { Answer } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { MEASURES, headsOf, measureNamed } from "./heads/measures.js";
 import { Scatter, layerColour, markPath } from "./heads/scatter.js";
@@ -25,7 +26,7 @@ export function View() {
   const body = { ...(isOfText ? inputOf(selection, capabilities) : {}), part: ownPart };
   const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
   return html`<div class="heads">
-    <p>Every point is one head. Find those that stand apart, then click one to see its pattern.</p>
+    <p>Every point is one <${Term} of="head" />. Find those that stand apart, then click one to see its pattern.</p>
     <div class="toolbar">
       <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
         choices=${[
@@ -35,8 +36,8 @@ export function View() {
       <${AxisPicker} field="heads_x" label="Right" value=${measureNamed(selection.heads_x, "previous_token")} />
       <${AxisPicker} field="heads_y" label="Up" value=${measureNamed(selection.heads_y, "induction")} />
     </div>
-    ${part === "cross" && html`<p class="hint">Scores are of the decoder's attention to its own words: cross-attention
-      has no token before, and no first one of its own.</p>`}
+    ${part === "cross" && html`<p class="hint">The scores are of the decoder's attention to its own words: cross-attention
+      has no previous and no first token of the same text.</p>`}
     <${Answer} answer=${answer} minHeight="30rem">${() =>
       html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
   </div>`;
@@ -79,9 +80,9 @@ function Found({ entry, body, part }) {
       <p class="hint">${
         entry.repeat_length
           ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
-            "twice: nothing in them can be known but what was just read."
-          : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens)
-            : entry.tokens).length} tokens of the text.`
+            "twice: nothing in them can be predicted but the repetition."
+          : `Means over the ${counted((part === "encoder" ? (entry.encoder_tokens ?? entry.tokens)
+            : entry.tokens).length, "token")} of the text.`
       }
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     </section>

@@ -1,10 +1,11 @@
 // The logit lens: what every layer would say next, at every position, if it were the last one.
 import { useLook } from "../core/fetching.js";
-import { html } from "../core/html.js";
+import { html, useRef } from "../core/html.js";
 import { clamp, inputOf, useCapabilities } from "../core/model.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Cell } from "./lens/cell.js";
 import { Grid } from "./lens/grid.js";
@@ -15,16 +16,26 @@ const PAGE = 32; // positions that are asked for at once: a model may have 50 la
 export function View() {
   const selection = useSelection();
   const { last: tokens, error } = useSequences();
+  const shown = useWindow();
   if (error) return html`<${Problem} error=${error} />`;
   if (!selection.text) return html`<p class="lack">Write something above to see what each layer makes of it.</p>`;
   if (tokens.length === 0) return html`<${Progress} active />`;
-  return html`<${Window} ...${pageOf(selection.query, tokens.length)} />`;
+  return html`<${Window} ...${shown(clamp(selection.query, tokens.length), tokens.length)} />`;
 }
 
-/** The positions of the page that holds the query, and how many there are. */
-function pageOf(query, count) {
-  const first = Math.floor(clamp(query, count) / PAGE) * PAGE;
-  return { first, count, positions: Array.from({ length: Math.min(PAGE, count - first) }, (_, i) => first + i) };
+/**
+ * A function (query, count) that returns the positions that are shown: those of before while they hold the query, so
+ * that a click moves nothing; else those that end at it.
+ */
+function useWindow() {
+  const before = useRef({ first: 0, count: 0 });
+  return (query, count) => {
+    let { first } = before.current;
+    const isHeld = before.current.count === count && query >= first && query < first + PAGE;
+    if (!isHeld) first = Math.max(0, query + 1 - PAGE);
+    before.current = { first, count };
+    return { first, count, positions: Array.from({ length: Math.min(PAGE, count - first) }, (_, i) => first + i) };
+  };
 }
 
 function Window({ first, count, positions }) {
@@ -39,9 +50,10 @@ function Window({ first, count, positions }) {
   return html`<section class="card"><header><h2>Layers × positions</h2>
       ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
       <${CopyMenu} route="v1/lens" body=${body} /></header>
-      <p class="hint">Each cell takes the residual stream there through the final norm and the head at once: the word that this
-        layer would say ${capabilities.kind === "encoder" ? "in its place" : "next"}, the stronger its colour, the surer.
-        The last row is the model's own answer. Click a cell to open it.</p>
+      <p class="hint">The <${Term} of="logit lens" />: each cell reads the <${Term} of="residual stream" /> after that layer with
+        the final norm and the <${Term} of="unembedding" />, as if no layer followed. It shows the likeliest
+        word ${capabilities.kind === "encoder" ? "in that place" : "to come next"}; the stronger the colour, the higher its
+        probability. The last row is the model's own answer. Click a cell to open it.</p>
       <${Answer} answer=${answer}>${() => entry.positions.includes(query) &&
         html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
     </section>
@@ -56,6 +68,7 @@ function Pages({ first, count }) {
   return html`<span class="toolbar lens-pages">
     <button type="button" disabled=${first === 0} onClick=${() => select({ query: first - 1 })}>← earlier</button>
     <span class="hint">positions ${first}–${last} of ${count}</span>
-    <button type="button" disabled=${last === count - 1} onClick=${() => select({ query: last + 1 })}>later →</button>
+    <button type="button" disabled=${last === count - 1}
+      onClick=${() => select({ query: Math.min(last + PAGE, count - 1) })}>later →</button>
   </span>`;
 }

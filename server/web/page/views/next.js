@@ -5,6 +5,7 @@ import { select, useSelection } from "../core/state.js";
 import { textOf } from "../core/texts.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
 import { filtersOf } from "./next/distribution.js";
@@ -30,9 +31,10 @@ export function View() {
       ${kind === "encoder" ? " stand in place of" : " follow"} each of its tokens.</p>`;
   }
   return html`<div class="next">
-    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its
-      logit; softmax makes them
-      probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
+    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
+      <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
+      <${Term} of="temperature" />, to see what a sampler does
+      with them; click a token to write it and go on.</p>
     <${Answer} answer=${answer}>${() => html`<${Row} row=${row} drawn=${drawn} body=${asAsked(body, options)} />`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
   </div>`;

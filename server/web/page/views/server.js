@@ -6,6 +6,8 @@ import { bytes, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
 import { Headings } from "../parts/headings.js";
 import { Problem, Progress } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
+import { TERMS } from "../parts/terms.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Spark } from "./server/spark.js";
 
@@ -30,7 +32,7 @@ const GAUGES = [
   ["KV cache", "of its memory in use", (_, b) => b.sum("lightwell_kv_cache_usage_ratio"), percent],
   ["Steps", "passes of the network, a second", (a, b) => rate(a, b, "lightwell_engine_steps_total"), perSecond],
   ["Tokens a step", "how full the batch is", tokensPerStep, (value) => format(value, 3)],
-  ["Captured", "of the inside, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
+  ["Captured", "attention and traces, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
   ["Captures in flight", "not yet sent", (_, b) => b.sum("lightwell_inflight_capture_bytes"), bytes],
 ];
 const LATENCIES = [
@@ -43,7 +45,7 @@ const COUNTS = [
   ["Prompt tokens found in the prefix cache", "lightwell_prefix_cache_hits_total"],
   ["Prompt tokens looked up in it", "lightwell_prefix_cache_queries_total"],
   ["Requests put back to waiting (preemptions)", "lightwell_num_preemptions_total"],
-  ["Looks refused for their size or the budget", "lightwell_capture_rejected_total"],
+  ["Captures refused for their size or the budget", "lightwell_capture_rejected_total"],
   ["Workers started again", "lightwell_worker_restarts_total"],
 ];
 
@@ -110,7 +112,7 @@ function Gauges({ readings }) {
     const series = readings.slice(1).map((reading, i) => valueAt(since(i), reading) ?? 0);
     const now = readings.length < 2 ? (valueAt(readings[0], readings[0]) ?? 0) : series.at(-1);
     const most = write(Math.max(0, ...series));
-    return html`<li class="card" key=${title}><h2>${title}</h2>
+    return html`<li class="card" key=${title}><h2>${title in TERMS ? html`<${Term} of=${title} />` : title}</h2>
       <strong>${write(now)}</strong><span class="hint">${about}</span>
       <${Spark} values=${series} most=${KEPT_READINGS - 1}
         label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${most}`} /></li>`;

@@ -70,7 +70,7 @@ function Lines({ pattern }) {
     decoder: ["what is written", "what is written"],
     cross: ["the text (encoder)", "what is written (decoder)"],
   };
-  const [keyName, queryName] = useCapabilities().kind === "encoder-decoder" ? names[part] : names.encoder;
+  const [keyName, queryName] = names[part];
   return html`<section class="card">
     <header><h2>${TITLES[part][0]}: layer ${layer}, head ${head}</h2>
       <${CopyMenu} route="v1/attention" body=${body} />
@@ -172,21 +172,14 @@ function Panel({ pattern, isChosen }) {
   </section>`;
 }
 
+/** What is known of a model that is one stack: its mask, and what it is built of. */
 function OneStack() {
-  const capabilities = useCapabilities();
-  const { kind } = capabilities;
-  const stack = capabilities.stacks[kind];
-  const pattern = usePattern(kind);
-  return html`<p>This model is one stack: ${kind === "decoder" ? "a decoder, in which each word sees those before it"
-    : "an encoder, in which each word sees all others"}. Point at a word to see whom it looks at.</p>
-    <${Lines} pattern=${pattern} />
-    <div class="columns">
-      <section class="card"><h2>What it is built of</h2><${Facts} stack=${stack} />
-        <p class="hint">${kind === "decoder"
-          ? "It has no second stack to look at, so no cross-attention: that is in models like T5, BART and Marian."
-          : "It has no decoder, so it writes nothing and has no cross-attention."}</p></section>
-      <${Mask} stack=${stack} layer=${pattern.layer} />
-    </div>`;
+  const { kind, stacks } = useCapabilities();
+  const { layer } = useHead();
+  return html`<div class="columns">
+    <section class="card"><h2>What this model is built of</h2><${Facts} stack=${stacks[kind]} /></section>
+    <${Mask} stack=${stacks[kind]} layer=${layer} />
+  </div>`;
 }
 
 /** Who may see whom in a layer: 1 where a query sees a key, blank where it may not. */

@@ -9,6 +9,7 @@ import { Headings } from "../parts/headings.js";
 import { Lines } from "../parts/lines.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { CosineHistogram, savedCosines } from "./weights/histogram.js";
 import { Treemap } from "./weights/treemap.js";
@@ -26,7 +27,7 @@ function Census() {
       <${CopyMenu} route=${route} />
       ${answer.data && html`<${SaveMenu} picture=${picture} name="parameters" arrays=${savedCensus(answer.data)} />`}</header>
     <${Answer} answer=${answer}>${(census) => html`
-      <p><b>${grouped(census.total)}</b> parameters, each storage counted
+      <p><b>${grouped(census.total)}</b> <${Term} of="parameter">parameters<//>, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
       <details aria-label="Parameters in a table"><summary>As a table</summary>
@@ -107,7 +108,7 @@ function GeometryResult({ entry, handle }) {
       `random directions: about ${format(baseline.largest)}; least possible (Welch bound): ${format(baseline.welch_bound)}`],
     ["furthest from orthonormal, max |WᵀW − 1|", format(entry.max_deviation_from_identity),
       "of the vectors scaled to length 1"],
-    ["effective rank", format(spectrum.effective_rank),
+    [html`<${Term} of="effective rank" />`, format(spectrum.effective_rank),
       `of at most ${Math.min(...entry.shape)}: the exponential of the entropy of the singular values`],
   ];
   return html`<p><b>${grouped(entry.num_vectors)}</b> vectors of ${grouped(entry.dimension)} numbers
@@ -132,10 +133,10 @@ function Circuits() {
       <${CopyMenu} route="v1/circuits" body=${body} />
       ${answer.entry && html`<${SaveMenu} picture=${picture} name="circuits" arrays=${savedSpectra(answer.entry)} />`}</header>
     <${HeadPicker} />
-    <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with
-      W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
-      but passes through ${width} numbers, so its rank is at most ${width}: its singular values say
-      how it uses them.</p>
+    <p>A head has two <${Term} of="circuit">circuits<//>: W<sub>Q</sub>W<sub>K</sub>ᵀ, what it looks for, and
+      W<sub>V</sub>W<sub>O</sub>, what it moves. Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
+      but passes through ${width} numbers, so its rank is at most ${width}: its${" "}
+      <${Term} of="singular value">singular values<//> show how it uses them.</p>
     <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;
 }

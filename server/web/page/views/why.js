@@ -6,6 +6,7 @@ import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Answer } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { Tokens } from "../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { partsOf, Word } from "./why/pair.js";
@@ -55,10 +56,11 @@ function Headline({ pair, body }) {
   ];
   return html`<section class="card why-head">
     <header><h2>Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair}
-      side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its attention?</h2>
+      side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its${" "}
+      <${Term} of="attention" />?</h2>
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} name=${name} arrays=${arrays} /></header>
-    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the weights of all keys; choose another one, and
-      every step below tells of it.</p>
+    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the <${Term} of="weight">weights<//> of all
+      keys; choose another one, and all steps show its numbers.</p>
     <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
       weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })}
       label="Keys and their weights" />
@@ -69,6 +71,6 @@ function Headline({ pair, body }) {
 function Check({ differences }) {
   const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
   const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");
-  return html`<p class="hint">Every step was computed again in float64 from what the network itself had before it. Largest
-    distance from the network's own numbers, which it keeps in its own precision: ${said}.</p>`;
+  return html`<p class="hint">Every step is computed again in float64 from the network's own numbers before it. Largest
+    differences from what the network itself computed, in its own precision: ${said}.</p>`;
 }

@@ -1,10 +1,11 @@
 // Let the model continue a text, token by token; look at each choice it made, and make another one.
 import { html, useEffect, useState } from "../core/html.js";
-import { format } from "../core/numbers.js";
+import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { textOf } from "../core/texts.js";
 import { Problem } from "../parts/problem.js";
+import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Branches } from "./write/branches.js";
 import { Options, useOptions } from "./write/options.js";
@@ -30,9 +31,8 @@ export function View() {
     setPicked(null);
   };
   return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
-    <p>The model gives every token of its vocabulary a probability, one is drawn, and all begins again with the longer
-      text. Click a token to see
-      what else could have come, and let the story go another way.</p>
+    <p>The model gives every <${Term} of="token" /> of its <${Term} of="vocabulary" /> a probability, and one is drawn; then
+      it reads the longer text and goes on. Click a token to see what else could have come, and to go on with that.</p>
     <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning}
       onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} isAction />
@@ -84,10 +84,10 @@ function requestOf(text, { isChat, sampling, seed, maxTokens }) {
 
 const ENDS = {
   stop: () => "The model ended its text.",
-  length: ({ maxTokens }) => `Stopped after ${maxTokens} tokens, as asked.`,
-  context: ({ maxModelLen }) => `The context is full: this model reads ${maxModelLen} tokens at most.`,
+  length: ({ maxTokens }) => `Stopped after ${counted(maxTokens, "token")}, as asked.`,
+  context: ({ maxModelLen }) => `The context is full: this model reads ${counted(maxModelLen, "token")} at most.`,
   stopped: () => "Stopped by you.",
-  error: () => "It broke off here.",
+  error: () => "The answer broke off here.",
 };
 
 /** Make the whole branch the shared text. */
@@ -104,7 +104,7 @@ function Ending({ written, branch, options, onWrite, onTake }) {
   const pace = speed ? `, first token after ${format(speed.firstMs, 3)} ms${rate}` : "";
   return html`<div class="ending">
     ${end?.error && html`<${Problem} error=${end.error} isAction />`}
-    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace},
+    <p class="hint"><span role="status">${said}</span> ${counted(tokens.length, "token")} in all${pace},
       seed ${written.seed}${options.seed !== null ? "" : html`${" "}
       (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep
         it</button>)`}.</p>
@@ -113,7 +113,7 @@ function Ending({ written, branch, options, onWrite, onTake }) {
         onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
       ${!written.prompt.isPair &&
       html`<button type="button" class="quiet" onClick=${onTake}
-        title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
+        title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}
     </div>`}
   </div>`;
 }

@@ -55,15 +55,15 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
 
 const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
 
-/** What the colours stand for, and whether small numbers are deepened. */
+/** What the colours stand for, and whether small numbers are shown more strongly. */
 function Shades({ grid, isRooted }) {
   const gaps = [grid.hasMasked && "masked: cannot be seen", grid.hidesFirst && "first token: hidden"].filter(Boolean);
   const deepen = (event) => select({ attention_shade: event.target.checked ? "root" : "linear" });
   return html`<div class="shades">
     <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gaps.join("; ")} />
     ${grid.scale === "sequential" &&
-    html`<label title="Shades by the square root: small weights are seen next to large ones.">
-      <input type="checkbox" checked=${isRooted} onChange=${deepen} /> deepen small ones</label>`}
+    html`<label title="Colours by the square root, so that small weights can be seen beside large ones.">
+      <input type="checkbox" checked=${isRooted} onChange=${deepen} /> show small weights more strongly</label>`}
   </div>`;
 }
 
@@ -125,7 +125,8 @@ export function TopKeys({ grid, selected, pointed }) {
       largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
     ${grid.kind === "pattern" &&
-    html`<p class="hint">These ${places.length} hold ${held === all ? `all of it, ${all}` : `${held} of ${all}`}${
+    html`<p class="hint">${places.length === 1 ? "This one holds" : `These ${places.length} hold`} ${
+      held === all ? `all of it, ${all}` : `${held} of ${all}`}${
       grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}
   </section>`;
 }

@@ -2,7 +2,7 @@
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities, useHead, useTokens } from "../../core/model.js";
-import { extent } from "../../core/numbers.js";
+import { counted, extent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
@@ -67,7 +67,8 @@ export function Wall() {
     ${selection.text !== "" &&
     html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
       height=${(width) => layout(width).height}
-      label=${`${layers.length} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
+      label=${`${counted(layers.length, "layer")} of ${counted(numHeads, "head")} of the ${
+        part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
       onPoint=${(x, y, width) => setHovered(x === null ? null : layout(width).at(x, y))}
       onPick=${(x, y, width) => {
         const place = layout(width).at(x, y);

@@ -10,6 +10,7 @@ import { theme } from "../../core/theme.js";
 import { Lines } from "../../parts/lines.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
+import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
@@ -52,17 +53,17 @@ function Curves({ entry, tokens, query, other }) {
   };
   const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
   return html`<div class="columns">
-    <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths"
+    <div><header class="line-head"><h3>Length of the vector</h3><${SaveMenu} picture=${lengths} name="lengths"
       arrays=${saved(ofLength)} /></header>
       <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: from
-        length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps only the
-        direction.</p>
+        length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps the
+        direction alone.</p>
       <${Lines} series=${ofLength} points=${points} low=${0} height=${210} label="Length of the vector and of its steps"
         handle=${lengths} /></div>
-    <div><header class="line-head"><h3>Where to</h3><${SaveMenu} picture=${directions} name="directions"
+    <div><header class="line-head"><h3>Direction of the vector</h3><${SaveMenu} picture=${directions} name="directions"
       arrays=${saved(ofDirection)} /></header>
-      <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. In the
-        end ${format(toStart.data.at(-1), 2)} to where it began. Choose a key to compare with another word.</p>
+      <p class="hint">The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the
+        end it is ${format(toStart.data.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.</p>
       <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${1} height=${210}
         label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
   </div>`;
@@ -73,7 +74,7 @@ function Said({ given, part, query }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
   const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder" && capabilities.kind !== "encoder"
-    ? "What an encoder's stream would say next is not known: only the decoder leads to words." : null);
+    ? "The encoder predicts no words: only the decoder does." : null);
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;

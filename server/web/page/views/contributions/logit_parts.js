@@ -1,6 +1,6 @@
 // A logit as the sum of what every part of the network wrote: embedding, heads, mlps, bias.
 import { html, useMemo, useRef } from "../../core/html.js";
-import { descending, format } from "../../core/numbers.js";
+import { counted, descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { SaveMenu } from "../../parts/tools.js";
@@ -40,15 +40,16 @@ export function LogitParts({ entry }) {
       <${Choices} label="Parts" value=${parts} onPick=${(value) => select({ contributions_parts: value })}
         choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
       <${SaveMenu} picture=${picture} name="logit-parts" arrays=${saved} /></header>
-    <p class="hint">The vector is a sum, so the logit is one too (the final norm's scale held as it was).</p>
+    <p class="hint">The last vector is the sum of all that was added to it, so the logit is a sum too, with the scale of the
+      final norm taken as it is.</p>
     <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }}
       label="Parts of the logit and their sum" handle=${picture}
       onPick=${pick} />
     <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus &&
       ", the target's logit less the other's"}.${" "}
       ${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
-      The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
-      most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.</p>
+      The model's own ${entry.versus ? "logits differ" : "logit differs"} from that by at
+      most ${format(entry.difference, 2)}${entry.versus && " each"}, because of the precision it computes in.</p>
   </section>`;
 }
 
@@ -71,6 +72,6 @@ function byComponent(entry) {
     return { name: title, layer, head, value: values[i] };
   });
   const others = order.slice(SHOWN);
-  if (others.length) steps.push({ name: `${others.length} others`, value: others.reduce((sum, i) => sum + values[i], 0) });
+  if (others.length) steps.push({ name: counted(others.length, "other"), value: others.reduce((sum, i) => sum + values[i], 0) });
   return steps;
 }

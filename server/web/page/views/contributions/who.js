@@ -1,7 +1,7 @@
 // Who adds to the word's vector: heads, source words, and single pairs of a word and a head.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
-import { descending, format } from "../../core/numbers.js";
+import { counted, descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
@@ -29,7 +29,7 @@ export function ByHead({ entry, array, isLogit }) {
       <${SaveMenu} picture=${picture} name="contributions-by-head"
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
         columns: names[1] }]} /></header>
-    <p class="hint">${isLogit ? "What each head adds to the logit: blue for it, brown against it."
+    <p class="hint">${isLogit ? "What each head adds to the logit: blue raises it, brown lowers it."
       : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
     <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
@@ -51,7 +51,7 @@ export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
     isOn: key === chosenKey }));
   const others = order.slice(SHOWN);
-  if (others.length) rows.push({ key: "others", name: `${others.length} others`,
+  if (others.length) rows.push({ key: "others", name: counted(others.length, "other"),
     value: total(others.map((key) => sums[key])) });
   const pick = (key) => select({ key });
   return html`<section class="card"><header><h2>Which word?</h2>

@@ -139,7 +139,7 @@ function scoreLines(name, place, strips) {
     [`q·k = ${format(product)}`, `${words}: ${width} products, summed`],
     [
       factor === 1 ? `not scaled` : `${format(product)} × ${format(factor)} = ${format(product * factor)}`,
-      factor === 1 ? "" : "scaled, so that long vectors do not drown the softmax",
+      factor === 1 ? "" : "scaled, so that the softmax does not give all to one key",
     ],
     [`score = ${others}`, "after cap, bias and mask, where the model has them"],
   ];

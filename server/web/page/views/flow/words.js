@@ -5,30 +5,30 @@ const NORMED = {
     "Each vector is divided by its root mean square and weighted, " +
     "so that the sublayer reads directions, not lengths.",
   layernorm:
-    "Each vector loses its mean, is divided by its standard deviation, then weighted and shifted: " +
-    "the sublayer reads directions, not lengths.",
+    "From each vector its mean is taken, it is divided by its standard deviation, then weighted and shifted, " +
+    "so that the sublayer reads directions, not lengths.",
 };
 const TURNED = {
-  rotary: "Turned by angles that grow with the position: q·k then depends on how far apart the two words are.",
+  rotary: "Rotated by angles that grow with the position: q·k then depends on how far apart the two words are.",
   normed: "Brought to a standard length before they are compared.",
 };
-const ADDED = "this is added to the stream.";
+const ADDED = "this is added to the residual stream.";
 
 /** [title, tone, about] by the last part of a point's name, or by all of it. */
 const WORDS = {
   hook_embed: ["embedding", "ink", "The vector of each token, whatever stands around it."],
-  hook_pos_embed: ["+ position", "ink", "What is added for the place in the text."],
+  hook_pos_embed: ["+ position", "ink", "What is added for the position in the text."],
   hook_token_type_embed: ["+ token type", "ink", "What is added for the segment of the text."],
   hook_resid_pre: [
     "x",
     "ink",
-    "The residual stream as this block finds it: all that was written about each word so far.",
+    "The residual stream as this block finds it: the embedding, and all that was added to it so far.",
   ],
   hook_predicted: ["x seen", "ink", "What this block reads: the stream with something of the other streams."],
-  hook_laurel_out: ["around", "ink", `A short way around the attention, through a few numbers: ${ADDED}`],
-  hook_resid_mid: ["x mid", "ink", "The stream with what attention brought."],
+  hook_laurel_out: ["around", "ink", `A path beside the attention, through a few numbers: ${ADDED}`],
+  hook_resid_mid: ["x mid", "ink", "The stream with what attention added."],
   hook_resid_mid_cross: ["x cross", "ink", "The stream with what was read from the encoder."],
-  hook_resid_mid_mlp: ["x mlp", "ink", "The stream with what the neurons wrote."],
+  hook_resid_mid_mlp: ["x mlp", "ink", "The stream with what the neurons added."],
   hook_per_layer_input: ["of token", "ink", "What this layer gets of the token itself, whatever the stream holds."],
   hook_per_layer_out: ["let through", "ink", `What the token lets through of the stream: ${ADDED}`],
   hook_resid_post: ["x out", "ink", "The stream as the next block finds it."],
@@ -45,19 +45,19 @@ const WORDS = {
   hook_result: ["result", "value", "What this head alone writes, back in the width of the stream."],
   hook_attn_out: ["attn out", "ink", `What all heads wrote together: ${ADDED}`],
   hook_cross_attn_out: ["attn out", "ink", `What all heads wrote together: ${ADDED}`],
-  hook_pre: ["up", "ink", "Each neuron asks the word one question; this is how much it says yes."],
-  hook_pre_gate: ["gate", "ink", "The gate: how far each neuron opens."],
-  hook_pre_linear: ["up", "ink", "What each neuron would let through."],
-  hook_post: ["neurons", "ink", "The neurons after the activation: few are far from 0."],
+  hook_pre: ["up", "ink", "What each neuron computes of the word, before the activation: a weighted sum of its numbers."],
+  hook_pre_gate: ["gate", "ink", "The gate of each neuron, before the activation."],
+  hook_pre_linear: ["up", "ink", "What each neuron lets through where its gate is open."],
+  hook_post: ["neurons", "ink", "The neurons after the activation."],
   hook_router_logits: ["router", "ink", "How well each expert suits the word."],
-  hook_expert_weights: ["experts", "ink", "The chance of each expert. The word goes through those with the largest alone."],
+  hook_expert_weights: ["experts", "ink", "The probability of each expert. The word goes through those with the largest alone."],
   hook_dense_out: ["of the mlp", "ink", "What the neurons of the one mlp write, normed."],
   hook_experts_out: ["of experts", "ink", "What the chosen experts write together, normed."],
   hook_mlp_out: ["mlp out", "ink", `What the neurons write: ${ADDED}`],
   logits: [
     "logits",
     "ink",
-    "A number for every token of the vocabulary: softmax makes them the chances of what comes next.",
+    "A number for every token of the vocabulary: softmax makes them the probabilities of what comes next.",
   ],
 };
 

@@ -1,5 +1,6 @@
 // The six numbers of a head: what each means, its formula, and who measured it first.
 import { html } from "../../core/html.js";
+import { Term } from "../../parts/term.js";
 
 const TOO_SHORT = "it is one token long";
 
@@ -26,7 +27,8 @@ export const MEASURES = {
     unit: "weight",
     lack: "no token of it comes twice",
     about:
-      "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
+      html`<${Term} of="induction">Induction<//>: how much a token that was seen before looks at what followed it the last time:
+        “A B … A” finds B, and can copy it.`,
     formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>],
       token <i>p</i> = token <i>q</i>`,
     source: ["Olsson et al. 2022", "https://arxiv.org/abs/2209.11895"],
@@ -44,7 +46,7 @@ export const MEASURES = {
     most: 1,
     unit: "weight",
     lack: TOO_SHORT,
-    about: "How much is parked on the very first token, the attention sink: what a head does when it finds nothing.",
+    about: html`How much goes to the very first token, mostly an <${Term} of="attention sink" />: what a head does when it finds nothing.`,
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">0</b>]`,
     source: ["Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"],
   },
@@ -52,7 +54,7 @@ export const MEASURES = {
     title: "Entropy",
     most: null,
     unit: "nats",
-    about: "How widely a token looks: 0 is one key only, ln n is all n keys alike.",
+    about: html`How widely a token looks, in <${Term} of="nats" />: 0 is one key alone, ln n is all n keys alike.`,
     formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]
       ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
@@ -61,7 +63,7 @@ export const MEASURES = {
     title: "Mean distance",
     most: null,
     unit: "tokens",
-    about: "How far a token looks, on average, in tokens. Near is grammar, far is the story.",
+    about: "How far away each token looks, on average, in tokens.",
     formula: html`mean over <i>q</i> of Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] ·
       |<i>q</i> − <i>k</i>|`,
     source: ["Vig and Belinkov 2019", "https://arxiv.org/abs/1906.04284"],

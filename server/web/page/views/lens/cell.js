@@ -5,6 +5,7 @@ import { format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
 import { spaced } from "../../parts/target_field.js";
+import { Term } from "../../parts/term.js";
 import { cellOf } from "./grid.js";
 import { stateTitle } from "./names.js";
 
@@ -20,7 +21,7 @@ export function Cell({ entry, query, state }) {
     <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent}
       onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
       caption="Click a word to follow it through the layers. The dot · is a space." />
-    <p class="hint">Entropy ${format(entropy)} nats: as unsure as between ${format(Math.exp(entropy), 3)} equally likely
-      words.</p>
+    <p class="hint"><${Term} of="entropy">Entropy<//> ${format(entropy)} <${Term} of="nats" />: as undecided as
+      between ${format(Math.exp(entropy), 3)} equally likely words.</p>
   </section>`;
 }

@@ -1,4 +1,4 @@
-// How the states of the stream are called: 0 is the embedding, i the stream after block i - 1.
+// What the states of the residual stream are called: 0 is the embedding, i the stream after block i - 1.
 
 /** Of state `state` of `count`: short, for axes. */
 export function stateName(state, count) {
@@ -9,5 +9,5 @@ export function stateName(state, count) {
 /** In words. */
 export function stateTitle(state, count) {
   if (state === 0) return "the embedding";
-  return `the stream after layer ${state - 1}${state === count - 1 ? ", the last: the model's own answer" : ""}`;
+  return `the residual stream after layer ${state - 1}${state === count - 1 ? ", the last: the model's own answer" : ""}`;
 }

@@ -2,6 +2,7 @@
 import { html } from "../../core/html.js";
 import { shownToken, useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
+import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
@@ -10,8 +11,10 @@ export function Numbers({ row, drawn }) {
   const { order } = row;
   return html`<div>
     <dl class="facts">
-      <${Fact} name="entropy" note=${`${format(drawn.entropy / Math.LN2)} bits`}>${format(drawn.entropy)} nats<//>
-      <${Fact} name="perplexity" note="as unsure as a fair choice among that many">${format(Math.exp(drawn.entropy))}<//>
+      <${Fact} name=${html`<${Term} of="entropy" />`} note=${`${format(drawn.entropy / Math.LN2)} bits`}
+        >${format(drawn.entropy)} <${Term} of="nats" /><//>
+      <${Fact} name=${html`<${Term} of="perplexity" />`} note="as undecided as a fair choice among that many"
+        >${format(Math.exp(drawn.entropy))}<//>
       <${Fact} name="kept" note=${`they hold ${percent(massOf(drawn))}`}>${grouped(drawn.numKept)} of ${grouped(order.length)}<//>
       <${Fact} name="entropy of the kept" note=${`perplexity ${format(Math.exp(drawn.keptEntropy))}`}>${format(drawn.keptEntropy)} nats<//>
     </dl>
@@ -42,7 +45,7 @@ function Actual({ row, drawn }) {
   const token = row.actual;
   const isEncoder = useCapabilities().kind === "encoder";
   const chance = drawn.probabilities[token];
-  const surprise = chance > 0 ? `${format(-Math.log(chance))} nats of surprise` : "at this temperature it cannot come";
+  const surprise = chance > 0 ? `a surprise of ${format(-Math.log(chance))} nats` : "at this temperature it cannot come";
   return html`<span class="actual">The text ${isEncoder ? "has" : "goes on with"} <${Name} row=${row} token=${token} />:
     rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
 }

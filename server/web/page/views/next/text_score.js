@@ -27,7 +27,8 @@ function Score({ tokens, values, query }) {
   const chances = useMemo(() => values.map((value) => (value === null ? NaN : Math.exp(value))), [values]);
   const perplexity = html`<b class="number">${format(Math.exp(-mean))}</b>`;
   return html`<p>
-      ${scored.length > 0 && html`Perplexity of the text ${perplexity}: ${format(-mean)} nats of surprise a token. `}
+      ${scored.length > 0 && html`Perplexity of the text ${perplexity}: a mean surprise of${" "}
+        ${format(-mean)} nats per token. `}
       <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see what else
         could have stood there.</span></p>
     <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}

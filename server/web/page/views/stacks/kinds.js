@@ -1,22 +1,22 @@
 // The three kinds of transformers as small pictures, and what a stack of this model is built of.
 import { html, useCallback, useRef } from "../../core/html.js";
-import { format, grouped } from "../../core/numbers.js";
+import { counted, format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
+import { Term } from "../../parts/term.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const KINDS = {
   encoder: {
     title: "Encoder",
     about:
-
-        "Every word sees every other, before and after it. It reads; it does not write. Its vectors are for search " +
-        "and for sorting texts.",
+      "Every word sees every other, before and after it. It reads and does not write. Its vectors serve to search and " +
+      "to classify texts.",
     like: "BERT, RoBERTa, MiniLM, ModernBERT",
   },
   decoder: {
     title: "Decoder",
     about:
-      "A word sees only those before it, so that the next can be foretold everywhere at once, and written one by one.",
+      "A word sees only those before it, so that the model can predict the next one at every position, and write word by word.",
     like: "GPT-2, Llama, Gemma, Qwen, Pythia",
   },
   "encoder-decoder": {
@@ -112,23 +112,24 @@ function Kind({ kind, isThis }) {
     <header><h3>${title}${isThis ? " — this model" : ""}</h3><${SaveMenu} picture=${picture} name=${kind} /></header>
     <${Picture} draw=${draw} height=${HEIGHT} handle=${picture} label=${`${title}: ${about}`} />
     <p>${about}</p>
-    <p class="hint">Such are ${like}.</p>
+    <p class="hint">For example ${like}.</p>
   </section>`;
 }
 
 /** All three kinds; `kind` is the model's. */
 export const Kinds = ({ kind }) => html`<section class="card">
   <h2>The three kinds of transformers</h2>
-  <p class="hint">A square is who may see whom: rows look, columns are looked at.</p>
+  <p class="hint">A square shows who may see whom: rows look, columns are looked at. Between two stacks there is <${Term}
+    of="cross-attention" />.</p>
   <div class="kinds">${Object.keys(KINDS).map((each) => html`<${Kind} key=${each} kind=${each} isThis=${each === kind} />`)}</div>
 </section>`;
 
 const POSITIONS = {
   learned: "a learned vector, added to the embedding",
   sinusoidal: "sines, added to the embedding",
-  rotary: "rotary: queries and keys are turned",
+  rotary: "rotary (RoPE): queries and keys are rotated",
   relative: "relative: a bias for the distance, added to the scores",
-  alibi: "ALiBi: scores sink with the distance, by a slope of each head",
+  alibi: "ALiBi: scores fall with the distance, by a slope of each head",
 };
 const PLACES = {
   pre: "before each sublayer",
@@ -173,7 +174,7 @@ export function Facts({ stack }) {
   const facts = [
     [
       "Size",
-      `${stack.num_layers} layers of ${stack.num_heads} heads${keyHeadWords(stack)}`,
+      `${counted(stack.num_layers, "layer")} of ${counted(stack.num_heads, "head")}${keyHeadWords(stack)}`,
     ],
     [
       "Width",
@@ -184,11 +185,11 @@ export function Facts({ stack }) {
     ["Positions", positionWords(stack)],
     [
       "Norms",
-      `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm
-        ? `, and of queries${stack.v_norm ? ", keys and values" : " and keys"}` : ""}`,
+      html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} /> ${PLACES[stack.norm_placement]}${
+        stack.qk_norm && `, and of queries${stack.v_norm ? ", keys and values" : " and keys"}`}`,
     ],
     [
-      "Feed-forward",
+      html`<${Term} of="MLP">Feed-forward<//>`,
       `${stack.experts ? expertWords(stack.experts) : ""}${stack.clamped_gate ? "clamped and " : ""}${stack.gated_mlp
         ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
         ? ", in parallel with the attention" : ""}`,

@@ -7,12 +7,13 @@ import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { Problem, Progress } from "../../parts/problem.js";
 import { SavedStrips } from "../../parts/strips.js";
+import { Term } from "../../parts/term.js";
 import { Shape, Step, Word, lengthOf, rowOf } from "./pair.js";
 
 const POSITIONS = {
   learned: "A vector for the position was added to each word's before the first layer.",
   sinusoidal: "Sines and cosines of the position were added to each word's vector before the first layer.",
-  rotary: "The position comes in later, as a turn of q and k.",
+  rotary: html`The position comes in later: q and k are rotated by it (<${Term} of="RoPE" />).`,
   relative: "The position comes in later, as a number for the distance that is added to the score.",
 };
 
@@ -31,10 +32,11 @@ export function Vectors({ pair, stack, body }) {
   const full = rows && Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30);
   const size = stack.hidden_size;
   return html`<${Step} title="Two words, two vectors"
-    formula=${html`x = ${isNormed ? "norm(stream)" : "stream"} <${Shape} of=${[size]} />`}
-    says=${html`What layer ${entry.layer} is given of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
-      side="key" />: ${size} numbers each, in which the layers before have written what they
-      found. ${stack.positions.map((name) => POSITIONS[name]).join(" ")}`}>
+    formula=${html`x = ${isNormed && html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} />(`}
+      <${Term} of="residual stream" />${isNormed && ")"} <${Shape} of=${[size]} />`}
+    says=${html`What layer ${entry.layer} reads of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
+      side="key" />: ${size} numbers each, to which the layers before have added what they
+      found. ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
     ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />`
       : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
@@ -63,11 +65,11 @@ export function Project({ pair, stack }) {
   const shapes = html`<${Shape} of=${[stack.hidden_size]} /> · <${Shape} of=${[stack.hidden_size,
     stack.head_dim]} /> → <${Shape} of=${[stack.head_dim]} />`;
   const isShared = stack.num_kv_heads < stack.num_heads;
-  return html`<${Step} title="A question and an offer"
+  return html`<${Step} title="Query and key"
     formula=${html`<b class="query">q</b> = x W<sub>Q</sub>${" "} <b class="key">k</b> = x W<sub>K</sub><br />${shapes}`}
-    says=${html`The head's two matrices make a query of the word that looks and a key of the word that is looked
-      at: ${stack.head_dim} numbers each, made to be compared.${isShared &&
-      ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one has key head ${entry.kv_head}.`}`}>
+    says=${html`Two matrices of the head make a <${Term} of="query" /> of the word that looks and a <${Term} of="key" /> of
+      the word that is looked at: ${stack.head_dim} numbers each, which the next steps compare.${isShared &&
+      ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one uses key head ${entry.kv_head}.`}`}>
     <${SavedStrips} name="q-and-k" rows=${rows} label=${`q and k of layer ${entry.layer}, head ${entry.head}`} />
   <//>`;
 }
@@ -87,19 +89,18 @@ export function Rotate({ pair, stack }) {
   }, [pair]);
   const before = pair.qProjected.reduce((sum, value, i) => sum + value * pair.kProjected[i], 0);
   const isNormed = stack.qk_norm !== null;
-  const titles = [isNormed && "Norm", isTurned && "Turn by the position"].filter(Boolean);
+  const titles = [isNormed && "Norm", isTurned && "Rotation by the position"].filter(Boolean);
   return html`<${Step} title=${titles.join(", and ")}
     formula=${html`q · k before <b>${format(before)}</b> → after <b>${format(pair.dot)}</b>`}
-    says=${html`${isNormed && "A norm brings q and k to a like length. "}${isTurned &&
-      html`<${Turned} pair=${pair} />`} The lengths at the right tell whether it was only turned.`}>
-    <${SavedStrips} name="turned-q-and-k" rows=${rows} label="q and k before and after the turn by position" />
+    says=${html`${isNormed && "A norm brings q and k to a standard length. "}${isTurned &&
+      html`<${Turned} pair=${pair} />`} A rotation alone leaves the lengths, at the right, as they are.`}>
+    <${SavedStrips} name="turned-q-and-k" rows=${rows} label="q and k before and after the rotation by position" />
   <//>`;
 }
 
 const Turned = ({ pair }) =>
-  html`Pairs of numbers are turned by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k, so
-    that
-    what is left of both in q · k is the distance, ${format(pair.query - pair.key)}.`;
+  html`Pairs of numbers are rotated by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k, so
+    that of the two positions only their distance, ${format(pair.query - pair.key)}, counts in q · k.`;
 
 /** The products, their running sum, and the dot. */
 export function Dot({ pair }) {
@@ -127,7 +128,8 @@ export function Dot({ pair }) {
   return html`<${Step} title="Multiply number by number, and sum"
     formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + …
       = <b id="why-sum">${format(sums.at(-1))}</b>`}
-    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to q · k
+    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum
+      to <${Term} of="q·k">q · k<//>${" "}
       = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
     tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order}
       onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural",

@@ -1,9 +1,10 @@
 // From the dot to what the head adds to the stream: score, softmax, values, output.
 import { classes, html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { descending, format, percent } from "../../core/numbers.js";
+import { counted, descending, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { SavedStrips } from "../../parts/strips.js";
+import { Term } from "../../parts/term.js";
 import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
 
 const SHOWN_KEYS = 16;
@@ -23,16 +24,17 @@ export function Scale({ pair, stack }) {
   ];
   return html`<${Step} title="From the dot to the score"
     formula=${html`score = <b id="why-score">${pair.isMasked ? "−∞ (masked)" : format(score)}</b>`}
-    says="Order matters: scale, then soft cap, then position bias, then mask. A model without one of them skips it.">
+    says=${html`Order matters: scale, then soft cap, then position bias, then <${Term} of="mask" />. A model without one of
+      them skips it.`}>
     <ol class="chain">${links.filter(Boolean).map(([what, number, note]) =>
       html`<li><code>${what}</code><b class="number">${number}</b><small>${note}</small></li>`)}</ol>
   <//>`;
 }
 
 function scaleSays(scale, size) {
-  if (scale === 1) return "this model scales nothing";
+  if (scale === 1) return "this model does not scale";
   if (Math.abs(scale * Math.sqrt(size) - 1) > 1e-6) return "the model's own scale";
-  return `1 / √${size}: sums of more numbers spread wider; this takes it back`;
+  return `1 / √${size}: a sum of more products varies more; this undoes it`;
 }
 
 function maskSays({ entry, isMasked: masked, key, query }) {
@@ -48,20 +50,20 @@ export function Softmax({ pair }) {
   const { largest_score: largest, sum_of_exponentials: sum, sum_of_weights: ones, sink, sink_exponential: sunk } = entry.softmax;
   const shown = useMemo(() => shownKeys(pair), [pair]);
   const { tail, numHidden } = shown;
-  return html`<${Step} title="Softmax: from scores to shares"
+  return html`<${Step} title="Softmax: from scores to weights"
     formula=${pair.isMasked ? html`weight = 0: exp(−∞) / sum`
       : html`weight = exp(<span>${format(pair.score)} − ${format(largest)}</span>) / sum
         = ${format(exponential)} / ${format(sum)} = <b id="why-weight">${format(weight)}</b>`}
-    says=${html`Each score, less the largest one so that nothing overflows, becomes a positive number; divided by their sum
-      they are shares of 1. Two points more of score are ${format(Math.E ** 2, 2)} times the weight. Click a key to see why
-        it has its share.`}>
+    says=${html`<${Term} of="softmax">Softmax<//>: each score, less the largest one so that nothing overflows, becomes a positive number;
+      divided by their sum these are weights, which sum to 1. A score that is 2 higher gives ${format(Math.E ** 2, 2)} times
+        the weight. Click a key to see where its weight comes from.`}>
     <div class="scroll"><table class="softmax" aria-label="From scores to weights">
       <thead><tr>
         <th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th>
         <th scope="col" colspan="2">weight</th>
       </tr></thead>
       <tbody>${shown.indices.map((key) => html`<${KeyRow} pair=${pair} index=${key} />`)}
-        ${tail && html`<${SumRow} name=${`${tail.count} others`} exponential=${tail.exponentials}
+        ${tail && html`<${SumRow} name=${counted(tail.count, "other")} exponential=${tail.exponentials}
           weight=${percent(tail.weights)} />`}
         ${sink !== null && html`<${SumRow} name="sink" score=${format(sink)} exponential=${sunk}
           weight=${percent(sunk / sum)} />`}
@@ -121,11 +123,11 @@ export function Values({ pair, stack }) {
     [pair],
   );
   const full = Math.max(...pair.v.map(Math.abs), 1e-30);
-  return html`<${Step} title="What is passed on"
+  return html`<${Step} title="The value"
     formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v
       = ${format(pair.weight)} × v`}
-    says=${html`The third matrix makes a value of <${Word} pair=${pair} side="key" />: what it hands over if it is looked
-      at. The weight decides how much of it goes through (both strips at the same scale).`}>
+    says=${html`The third matrix makes a <${Term} of="value" /> of <${Word} pair=${pair} side="key" />: what it hands over to words
+      that look at it. The weight is how much of it they take (both strips have the same scale).`}>
     <${SavedStrips} name="value" rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
   <//>`;
 }
@@ -143,7 +145,7 @@ export function ValueSum({ pair }) {
       height: 24,
     }));
     const rest = order.slice(6);
-    if (rest.length) rows.push({ name: `${rest.length} others`, values: summed(entry, rest), tone: "muted", height: 24 });
+    if (rest.length) rows.push({ name: counted(rest.length, "other"), values: summed(entry, rest), tone: "muted", height: 24 });
     rows.push({ name: "z = sum", values: z, tone: "ink", height: 42, strong: true });
     return { indices, rows, full: Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30) };
   }, [entry]);
@@ -171,16 +173,17 @@ export function Output({ pair, stack }) {
   const order = useMemo(() => descending(output.map(Math.abs)), [pair]);
   const largest = [...order].slice(0, 6).map((i) => `${i}: ${format(output[i], 3)}`).join(", ");
   const bias = entry.arrays.output_bias;
-  return html`<${Step} title="Back into the stream"
+  return html`<${Step} title="Added to the residual stream"
     formula=${html`z W<sub>O</sub>: <${Shape} of=${[stack.head_dim]} /> · <${Shape} of=${[stack.head_dim,
       stack.hidden_size]} />
       ${" "}→ <${Shape} of=${[stack.hidden_size]} />, length <b id="why-output">${format(lengthOf(output))}</b>`}
-    says=${html`The head's part of the output matrix turns z into ${stack.hidden_size} numbers, which are added to the
+    says=${html`The head's part of the output matrix, <${Term} of="W_O" />, turns z into ${stack.hidden_size} numbers, which are added
+      to the
       vector of <${Word} pair=${pair} side="query" />, with those of the
-        other ${stack.num_heads - 1} heads${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
+        other ${counted(stack.num_heads - 1, "head")}${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
           Largest: ${largest}.`}
     tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next
       word →</button></p>`}>
-    <${SavedStrips} name="output" rows=${rows} label="What the head adds to the stream" />
+    <${SavedStrips} name="output" rows=${rows} label="What the head adds to the residual stream" />
   <//>`;
 }

@@ -1,5 +1,5 @@
 // How tokens are chosen: the sampler's options, and whether the prompt goes through the chat template.
-import { html, useMemo } from "../../core/html.js";
+import { html, useMemo, useState } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
@@ -13,7 +13,7 @@ export function useOptions() {
   return useMemo(() => {
     return {
       sampling: samplingOf(selection),
-      maxTokens: Math.max(1, selection.write_max_tokens),
+      maxTokens: selection.write_max_tokens,
       maxModelLen: capabilities.max_model_len,
       seed: seedOf(selection),
       isChat: capabilities.chat && selection.write_chat,
@@ -25,16 +25,28 @@ export function useOptions() {
 export function Options() {
   const selection = useSelection();
   const { chat } = useCapabilities();
+  const [refused, setRefused] = useState("");
+  const takeCount = (text) => {
+    const isCount = /^[1-9]\d{0,8}$/.test(text);
+    setRefused(isCount ? "" : `The number of tokens must be a whole number from 1 on; it stays ${selection.write_max_tokens}.`);
+    if (isCount) select({ write_max_tokens: Number(text) });
+  };
+  const takeSeed = (text) => {
+    const isSeed = text === "" || seedOf({ write_seed: text }) !== null;
+    setRefused(isSeed ? "" : `A seed is a whole number; it stays ${selection.write_seed || "random"}.`);
+    if (isSeed) select({ write_seed: text });
+  };
   return html`<div class="toolbar sliders">
     <${Temperature} value=${selection.write_temperature} high=${2} onPick=${(value) => select({ write_temperature: value })} />
     <${TopP} value=${selection.write_top_p} onPick=${(value) => select({ write_top_p: value })} />
     <${TopK} value=${selection.write_top_k} onPick=${(value) => select({ write_top_k: value })} />
-    <label class="small-field">tokens <${Field} type="number" min="1" value=${selection.write_max_tokens}
-      onTake=${(text) => select({ write_max_tokens: Number(text) || 60 })} /></label>
+    <label class="small-field" title="How many tokens are written at most">tokens <${Field} type="number" min="1"
+      value=${selection.write_max_tokens} onTake=${takeCount} /></label>
     <label class="small-field" title="The same seed writes the same text">seed <${Field} type="number"
-      value=${selection.write_seed} placeholder="random" onTake=${(text) => select({ write_seed: text })} /></label>
+      value=${selection.write_seed} placeholder="random" onTake=${takeSeed} /></label>
     ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input
       type="checkbox" checked=${selection.write_chat}
       onChange=${(event) => select({ write_chat: event.target.checked })} /> chat</label>`}
+    ${refused && html`<p class="refused" role="alert">${refused}</p>`}
   </div>`;
 }

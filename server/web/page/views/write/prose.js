@@ -23,8 +23,8 @@ export function Prose({ prompt, branch, picked, onPick }) {
       picked=${within(picked, begin, end)} focusable=${within(picked ?? 0, begin, end)} onPick=${pick} />`)}
   </div>
   <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span
-    class="written surprising">warmer</span> the less expected;
-${" "}<span class="written forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
+    class="written surprising">warmer</span> its colour, the less likely it was;${" "}
+    <span class="written forced">framed</span> tokens were chosen by you. Arrow keys walk, Enter opens.</p>`;
 }
 
 /**

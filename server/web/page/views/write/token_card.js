@@ -31,8 +31,8 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
     <header><h2>Instead of <code class="token"><${TokenName} token=${token.text} /></code></h2>
       <${CopyMenu} route="v1/next" body=${body} />
       <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
-    ${token.logprob !== null && html`<p>It had <b>${percent(Math.exp(token.logprob))}</b>${token.isForced
-      ? " and was forced." : "."}</p>`}
+    ${token.logprob !== null && html`<p>Its probability was <b>${percent(Math.exp(token.logprob))}</b>${
+      token.isForced ? "; it was chosen by you." : "."}</p>`}
     <${Answer} answer=${answer} minHeight="22rem">${({ data }) =>
       html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
     <${Other} onForce=${onForce} />
@@ -42,7 +42,7 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
 
 const CAPTION =
   "Click one to go on with it. p: the model's own probability, at temperature 1; " +
-  "drawn: after the temperature and the filters above.";
+  "drawn: the probability after the temperature and the filters above.";
 
 function Alternatives({ token, found, temperature, onForce }) {
   const [trained, drawn] = found;
@@ -97,8 +97,8 @@ function LookAt({ prompt, branch, place }) {
       onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">Read again, this text is cut into other tokens than those that were written one by one; the views
-    show the row next to it.</p>`}
+  html`<p class="hint">When it is read again, this text is cut into other tokens than those that were written one by one; the
+    views show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 

@@ -1,0 +1,83 @@
+// What the field's words mean, for those who meet them here first: one or two sentences each, shown by parts/term.js.
+
+/** By the word as a dictionary would have it; `Term` takes these names. */
+export const TERMS = {
+  attention:
+    "The step in which each token takes something from other tokens: how much from each is decided by queries and keys, " +
+    "what is taken are the values.",
+  "attention sink":
+    "A token, mostly the first, to which heads give the weight that they have no other use for. Some models have a learned " +
+    "number for each head in its place.",
+  circuit:
+    "What a head's matrices do together. W_Q W_Kᵀ (QK) decides which token attends to which, W_V W_O (OV) what attending " +
+    "to a token adds.",
+  cosine: "How alike the directions of two vectors are: 1 is the same direction, 0 a right angle, −1 the opposite.",
+  "cross-attention":
+    "Attention from one sequence to another: queries come from the decoder's tokens, keys and values from the encoder's.",
+  "effective rank":
+    "How many directions a matrix really uses: e to the entropy of its singular values, taken as shares of their sum.",
+  embedding: "The vector that a token enters the model with. It is the same wherever the token occurs: the layers add the context.",
+  entropy:
+    "How undecided a distribution is: −Σ p ln p. It is 0 where one token has all the probability, and ln n where n tokens " +
+    "have the same.",
+  head:
+    "One of the parts of an attention layer that work side by side. Each has its own queries, keys and values, and so " +
+    "looks for something of its own.",
+  induction:
+    "A head that finds an earlier copy of the current token and attends to what followed it: after A B … A it looks at B, " +
+    "so that B becomes likelier.",
+  key: "A vector made of each token that says what can be found there. Its product with a query decides the attention.",
+  "KV cache": "The keys and values of all tokens so far, which the server keeps so that a new token need not compute them again.",
+  layer:
+    "One step of the network, also called a block: mostly attention, then an MLP. Each adds its output to the residual " +
+    "stream, and the next layer reads that.",
+  LayerNorm:
+    "Takes the mean from a vector, divides by the standard deviation, then scales and shifts each number. What follows " +
+    "reads the direction, not the length.",
+  logit:
+    "The score that the model gives each token of its vocabulary; softmax makes probabilities of them. A logit that is 1 " +
+    "higher gives e ≈ 2.72 times the probability, compared with a token whose logit stays.",
+  "logit lens":
+    "Reading a layer's vector as if it were the last one's: final norm, then unembedding (nostalgebraist, 2020). It shows " +
+    "what the model is inclined to say so far.",
+  mask: "Which keys a query must not see, mostly those after it. Their score becomes −∞, and so their weight 0.",
+  MLP:
+    "The feed-forward part of a layer: a matrix to many neurons, an activation, and a matrix back. It works on each token " +
+    "by itself.",
+  nats:
+    "The unit of entropy and surprise with natural logarithms. A probability p has a surprise of −ln p nats: 1 nat is a " +
+    "probability of 37 %, 3 nats 5 %. One nat is 1.44 bits.",
+  parameter: "A number that was learned in training. Together they are the model's weights.",
+  perplexity: "e to the entropy or to the mean surprise in nats: as undecided as a fair choice among that many tokens.",
+  pooling: "How the vectors of a text's tokens become one: their mean, the last token's, or that of the first (cls).",
+  "principal component":
+    "The direction in which points spread most; the second is the one at right angles to it in which the rest spreads most.",
+  query: "A vector made of the token that looks. It is compared with every key: where they fit, attention goes.",
+  "q·k":
+    "The dot product of a query and a key: their numbers multiplied pair by pair, and summed. It is large where both point " +
+    "the same way.",
+  "residual stream":
+    "The vector of each token on its way through the network. It begins as the embedding, and each head and MLP adds its " +
+    "output to it.",
+  RMSNorm: "Divides a vector by its root mean square, then scales each number. What follows reads the direction, not the length.",
+  RoPE:
+    "Rotary position embedding: pairs of a query's and a key's numbers are turned by an angle that grows with the position, " +
+    "so that q·k depends on the distance.",
+  "singular value":
+    "How strongly a matrix stretches one of its own directions. The largest ones tell what the matrix mainly does.",
+  softmax:
+    "Turns scores into shares that sum to 1: each share is exp(score), divided by the sum of all exp(score). Large scores " +
+    "take most.",
+  temperature:
+    "What logits are divided by before the softmax. Below 1 the likely tokens become likelier, above 1 all come closer to " +
+    "each other; 0 always takes the likeliest.",
+  token:
+    "A piece of text that the model reads as one: a word, a part of a word or a sign. Each has a number in the vocabulary, " +
+    "its id.",
+  unembedding: "The matrix W_U that turns the last vector into one logit for every token of the vocabulary.",
+  value: "A vector made of each token: what is handed over to those that attend to it.",
+  vector: "A list of numbers. Inside a model, each token is one at every step: a point, or a direction, in a space of as many dimensions.",
+  vocabulary: "All tokens that the model knows.",
+  W_O: "The matrix of a head that turns what it has read from the values into what it adds to the residual stream.",
+  weight: "The share of its attention that a query gives a key: between 0 and 1, and 1 in all.",
+};

@@ -1,0 +1,76 @@
+"""The page on a phone: what is pressed is large enough, the shared bar is one line, a wide table keeps what matters."""
+
+import pytest
+from playwright.sync_api import FloatRect, Locator, Page, expect
+
+from tests.page.conftest import Open, settle
+from tests.page.test_page import VIEWS
+
+WIDTH, HEIGHT = 390, 844
+SMALLEST = 24  # CSS pixels, WCAG 2.2, 2.5.8
+
+# A link or a word in a sentence is as high as its line, and a checkbox is pressed by its label: 2.5.8 counts neither.
+SMALL = """(smallest) => [...document.querySelectorAll(
+  "button, a, input, select, textarea, summary, label:has([type=checkbox])")]
+  .filter((one) => one.checkVisibility() && !one.matches(".skip, [type=checkbox], p > a, .prose button"))
+  .map((one) => ({ one, box: one.getBoundingClientRect() }))
+  .filter(({ box }) => Math.min(box.width, box.height) < smallest)
+  .map(({ one, box }) => `${one.outerHTML.slice(0, 90)}: ${box.width} x ${box.height}`)"""
+
+
+@pytest.fixture
+def phone(page: Page) -> Page:
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    return page
+
+
+def box_of(element: Locator) -> FloatRect:
+    found = element.bounding_box()
+    assert found is not None
+    return found
+
+
+def test_every_control_is_large_enough_for_a_finger(phone: Page, open_view: Open) -> None:
+    open_view("write", write_max_tokens=3)
+    phone.locator("#write").click()
+    phone.locator(".prose button").nth(1).click()
+    settle(phone)
+    for view in VIEWS:
+        phone.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+        expect(phone.locator(f"#view-{view} h1")).to_be_visible()
+        settle(phone)
+        if view == "attention":
+            phone.get_by_role("button", name="Change").click()
+        assert not phone.evaluate(SMALL, SMALLEST), view
+
+
+def test_the_shared_bar_is_one_line_that_opens(phone: Page, open_view: Open) -> None:
+    open_view("attention", layer=2, head=5)
+    bar = phone.get_by_role("region", name="What is looked at")
+    assert box_of(bar)["height"] < 50
+    fold = bar.get_by_role("button", name="Once upon a time there was a little girl layer 2, head 5")
+    expect(fold).to_have_attribute("aria-expanded", "false")
+    fold.press("Enter")
+    phone.locator("#head").select_option("4")
+    phone.get_by_role("button", name="token 3, ").first.click()
+    phone.wait_for_url("**query=3**")
+    bar.get_by_role("button", name="layer 2, head 4 Close").click()
+    expect(phone.locator("#head")).to_be_hidden()
+
+
+def test_what_the_shared_bar_must_say_is_seen_though_it_is_folded(phone: Page, open_view: Open) -> None:
+    open_view("attention", text="word " * 600)
+    expect(phone.get_by_role("button", name="Keep the first 512 tokens")).to_be_visible()
+
+
+def test_the_weights_of_a_wide_table_stay_in_sight(phone: Page, open_view: Open) -> None:
+    open_view("why", layer=1, head=3, query=8)
+    table = phone.get_by_role("table", name="From scores to weights")
+    row = table.get_by_role("row").nth(3)
+    for scrolled in (0, 1000):
+        table.evaluate("(table, left) => { table.parentElement.scrollLeft = left; }", scrolled)
+        frame = box_of(table.locator("xpath=.."))
+        name, weight = box_of(row.get_by_role("rowheader")), box_of(row.get_by_role("cell").last)
+        assert name["x"] >= frame["x"] - 1
+        assert weight["x"] + weight["width"] <= frame["x"] + frame["width"] + 1
+        assert name["x"] + name["width"] <= weight["x"]

@@ -1,0 +1,100 @@
+"""Words of the field that explain themselves: pointed at, focused or tapped, in every view."""
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import Open, settle
+from tests.page.test_page import VIEWS
+from tests.test_page_source import PAGE, page_files
+
+LINES = (PAGE / "parts" / "terms.js").read_text(encoding="utf-8").split("export const TERMS = {")[1].splitlines()
+KNOWN = {found[1] for line in LINES if (found := re.match(r'  "?([^":]+)"?:', line))}
+
+EXPLAINED = {
+    "write": ["token", "vocabulary"],
+    "attention": ["head", "query", "keys"],
+    "why": [
+        "attention",
+        "weights",
+        "RMSNorm",
+        "residual stream",
+        "RoPE",
+        "query",
+        "key",
+        "q · k",
+        "mask",
+        "Softmax",
+        "value",
+        "W_O",
+    ],
+    "contributions": ["head", "residual stream", "W_O", "logit", "cosine", "embedding"],
+    "lens": ["logit lens", "residual stream", "unembedding", "Entropy", "nats"],
+    "next": ["logit", "softmax", "temperature", "entropy", "nats", "perplexity"],
+    "heads": ["head", "Induction", "attention sink", "nats"],
+    "flow": ["residual stream"],
+    "stacks": ["cross-attention", "RMSNorm", "Feed-forward"],
+    "embeddings": ["vector", "pooling", "cosine", "principal components"],
+    "weights": ["parameters", "effective rank", "circuits", "singular values"],
+    "server": ["KV cache"],
+}
+"""The words that a view explains; none of them twice."""
+
+
+def term(page: Page, word: str) -> tuple[str, str]:
+    """Return what the word says to a screen reader, and what is shown."""
+    button = page.locator("main .term", has_text=re.compile(f"^{word}$"))
+    expect(button).to_have_count(1)
+    return button.get_attribute("aria-description") or "", page.locator("main .term-says:visible").inner_text()
+
+
+def test_every_explained_word_has_an_explanation() -> None:
+    used = {word for path in page_files(".js") for word in re.findall(r'<\$\{Term\}\s+of="([^"]+)"', path.read_text())}
+    assert len(used) > 20
+    assert used <= KNOWN
+    assert used | {"LayerNorm", "RMSNorm", "KV cache"} >= KNOWN, "an explanation that no view shows"
+
+
+def test_each_view_explains_its_words_once_where_they_are_focused(open_view: Open) -> None:
+    page = open_view("write")
+    for view in VIEWS:
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).press("Enter")
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+        for word in EXPLAINED[view]:
+            page.locator("main .term", has_text=re.compile(f"^{word}$")).focus()
+            says, shown = term(page, word)
+            assert len(says) > 30
+            assert says == shown
+        page.keyboard.press("Escape")
+        expect(page.locator(".term-says:visible")).to_have_count(0)
+
+
+def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Browser, server: Server) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    page = context.new_page()
+    page.goto(f"{server.url}/#view=lens")
+    settle(page)
+    says = page.locator(".term-says:visible")
+    words = page.locator("main .term")
+    for word in (words.first, words.last):
+        word.tap()
+        box = says.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 844
+        word.tap()
+        expect(says).to_have_count(0)
+    words.first.tap()
+    page.locator("h1").tap()
+    expect(says).to_have_count(0)
+    words.first.hover()
+    expect(says).to_have_count(1)
+    says.hover()  # it can be reached with the pointer, to select its text
+    expect(says).to_have_count(1)
+    page.locator("h1").hover()
+    expect(says).to_have_count(0)
+    context.close()
