@@ -37,7 +37,8 @@ const FIELDS = {
   write_max_tokens: integer(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "norm", "scores", "dots"), // norm: the weight times the length of what it adds
+  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of what it adds
+  attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
   attention_orientation: choice("rows", "columns"), // where the queries stand
   attention_sink: flag(true), // whether the first token is shown as a key
   attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones

@@ -66,7 +66,7 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
  * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
  * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there. numbers: what is written in
- * cells that are large enough (default: the values); gap: what in those that have no number. isStruck(row, column): cells with
+ * cells that are large enough (default: the values); gap(row, column): what in those that have no number. isStruck(row, column): cells with
  * a number that counts for nothing. cells: "cells", coloured squares, or "dots", whose area is the value.
  * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see
  * it. describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys,
@@ -75,7 +75,7 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
   const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
-  const { numbers, gap = "", isStruck, cells = "cells" } = props;
+  const { numbers, gap, isStruck, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
   const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);

@@ -17,13 +17,14 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
   if (bitmap.hasGaps) drawHatching(context, left, top, width, height, inks.line);
-  if (marks.cells === "dots" && seen.rows * seen.columns <= MOST_DOTS) drawDots(context, bitmap, seen, at, marks);
+  const isDotted = marks.cells === "dots" && seen.rows * seen.columns <= MOST_DOTS;
+  if (isDotted) drawDots(context, bitmap, seen, at, marks);
   else {
     context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
     context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
-    if (marks.isStruck) strike(context, seen, at, marks);
-    if (cell >= SMALLEST_WRITTEN && tall >= 16) drawNumbers(context, bitmap, seen, at, marks);
   }
+  if (marks.isStruck) strike(context, seen, at, marks);
+  if (!isDotted && cell >= SMALLEST_WRITTEN && tall >= 16) drawNumbers(context, bitmap, seen, at, marks);
   context.strokeStyle = inks.line;
   context.lineWidth = 1;
   context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
@@ -62,7 +63,7 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
     context.beginPath();
     forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
       const size = values[index] * sign;
-      if (!(size > 0)) return;
+      if (!(size > 0 && size < Infinity)) return;
       const radius = most * Math.sqrt(Math.min(size / full, 1));
       context.moveTo(x + at.cell / 2 + radius, y + at.tall / 2);
       context.arc(x + at.cell / 2, y + at.tall / 2, radius, 0, 2 * Math.PI);
@@ -71,17 +72,11 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
   }
 }
 
-/** A line through each cell whose number counts for nothing. */
+/** Lines through each cell whose number counts for nothing. */
 function strike(context, seen, at, { isStruck, colours }) {
-  context.strokeStyle = colours.muted;
-  context.lineWidth = 1;
-  context.beginPath();
   forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
-    if (!isStruck(row, column)) return;
-    context.moveTo(x, y + at.tall);
-    context.lineTo(x + at.cell, y);
+    if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);
   });
-  context.stroke();
 }
 
 /** Each number in its cell, all with as many decimals as fit; none where none of them fit. */
@@ -92,7 +87,7 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
   const write = writerOf(context, numbers, at.cell - 4);
   if (!write) return;
   forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
-    const text = Number.isFinite(numbers[index]) ? write(numbers[index]) : gap;
+    const text = Number.isFinite(numbers[index]) ? write(numbers[index]) : gap?.(row, column);
     if (!text) return;
     const isBare = !Number.isFinite(values[index]);
     if (isBare || isStruck?.(row, column)) {
@@ -127,7 +122,8 @@ function drawHatching(context, left, top, width, height, colour) {
   context.strokeStyle = colour;
   context.lineWidth = 1;
   context.beginPath();
-  for (let sum = 6; sum < width + height; sum += 6) {
+  const apart = Math.min(6, Math.max(width, height)); // a cell may be small
+  for (let sum = apart; sum < width + height; sum += apart) {
     const [fromX, toX] = [Math.min(sum, width), Math.max(0, sum - height)];
     context.moveTo(left + fromX, top + sum - fromX);
     context.lineTo(left + toX, top + sum - toX);
