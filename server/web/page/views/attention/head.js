@@ -68,7 +68,8 @@ const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
 
 /** What the colours stand for, and whether small numbers are deepened. */
 function Shades({ grid, isRooted, cells }) {
-  const gaps = [grid.hasMasked && (grid.beneath ? "struck out by the mask" : "masked: cannot be seen"), grid.hidesFirst && "first token: hidden"].filter(Boolean);
+  const masked = grid.beneath ? "struck out by the mask" : "masked: cannot be seen";
+  const gaps = [grid.hasMasked && masked, grid.hidesFirst && "first token: hidden"].filter(Boolean);
   const deepen = (event) => select({ attention_shade: event.target.checked ? "root" : "linear" });
   return html`<div class="shades">
     <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gaps.join("; ")} />
