@@ -1,7 +1,7 @@
 // Where the heads of the wall lie, and how the wall is drawn: layers under each other, in several blocks where they fit.
 const LEFT = 30;
 const TOP = 34;
-const GAP = 5; // between pictures, so that those without a mask do not run into each other
+const GAP = 7; // between pictures, so that those without a mask do not run into each other
 const BLOCKS_APART = 14;
 const SMALLEST = 16; // CSS pixels of a thumbnail; more heads than fit so go on in another line
 const LARGEST = 54;
