@@ -163,6 +163,22 @@ def test_a_long_text_scrolls_at_its_own_size(open_view: Open) -> None:
     assert box.evaluate("element => element.scrollTop") > 0  # to the chosen word, the last
 
 
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_no_word_of_a_long_text_is_struck_through(open_view: Open, side: str) -> None:
+    page = open_view("attention", layer=3, head=7, query=50, key=3, text=LONG, attention_picture="text",
+                     attention_side=side, attention_sink=0)  # fmt: skip
+    lines, struck = page.locator(".running-text .canvases").evaluate(
+        """box => {
+            const [words, marks] = [...box.querySelectorAll("canvas")].map((one) =>
+                one.getContext("2d").getImageData(0, 0, one.width, one.height).data);
+            const strong = [...marks.keys()].filter((i) => i % 4 === 3 && marks[i] > 90);
+            return [strong.length, strong.filter((i) => words[i] > 90).length];
+        }"""
+    )
+    assert lines > 500
+    assert struck < 0.005 * lines
+
+
 def test_saved_numbers_stand_beside_their_tokens(open_view: Open, server: Server, tmp_path: Path) -> None:
     page = open_view("attention", layer=1, head=3)
     expected = numbers(server, 1, 3)
