@@ -14,7 +14,7 @@ import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
   const request = useRequest();
-  const { answer, grid: answered } = useGrid(request);
+  const { answer, grid: answered, copied } = useGrid(request);
   const watching = useWatching();
   const { layers, numHeads } = useHead();
   const { live } = watching;
@@ -30,7 +30,7 @@ export function View() {
     <${Problem} error=${watching.error} isAction />
     <div class=${classes("attention", isWide(layers, numHeads) && "has-wide-wall")}>
       <${Wall} />
-      <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${request} />
+      <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${copied} />
       ${grid && html`<${TopKeys} grid=${grid} ...${marked} />`}
     </div>`;
 }

@@ -28,12 +28,12 @@ export function useRequest() {
   return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
-/** The answer (see useAnswer) and its `grid`, null while there is none. */
+/** The answer (see useAnswer), its `grid`, null while there is none, and `copied`, the request that its numbers are of. */
 export function useGrid({ route, body }) {
   const answer = useAnswer(look, route, body);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
   const { part, stack, layer } = useHead();
-  const { answer: hidden, products } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
+  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;
@@ -42,7 +42,7 @@ export function useGrid({ route, body }) {
     const grid = { ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) };
     return gridOf({ ...grid, products: products?.length === values.length ? products : null });
   }, [entry, showsFirst, part, layer, products]);
-  return { answer: hidden.error ? hidden : answer, grid };
+  return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 
 /** A function (query, key) that tells whether that layer's queries cannot see the key. */

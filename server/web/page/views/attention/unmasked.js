@@ -7,21 +7,20 @@ import { useSelection } from "../../core/state.js";
 /** Whether a layer of that part hides any key from any query. */
 export const hasMask = (part, stack, layer) => part !== "cross" && (stack.causal || Boolean(stack.sliding_windows?.[layer]));
 
-/** {points, layers} of the chosen layer's queries and keys as they are multiplied: after norm and rotation. */
-export function pointsOf(capabilities, part, layer) {
-  const stack = capabilities.kind === "encoder-decoder" ? `${part}.` : "";
-  return { points: ["q", "k"].map((name) => `${stack}attn.hook_rot_${name}`), layers: layer };
-}
-
-/** {answer, products}: q·k of every query and key of the chosen head, hidden or not, [query, key]; null until it is asked for. */
+/**
+ * {answer, products, request}: q·k of every query and key of the chosen head, hidden or not, [query, key], null until it is
+ * asked for; and the one request, of all heads, that gives what it is made of.
+ */
 export function useProducts(isWanted) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part, stack, layer, head } = useHead();
   const { num_heads: numHeads, num_kv_heads: numKeyHeads } = stackAt(stack, layer);
-  const { points, layers } = pointsOf(capabilities, part, layer);
+  const prefix = capabilities.kind === "encoder-decoder" ? `${part}.` : "";
+  const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // as they are multiplied: after norm and rotation
   const route = isWanted && selection.text !== "" ? "v1/trace" : null;
-  const bodyOf = (point, heads) => ({ ...inputOf(selection, capabilities), points: [point], layers, heads, dtype: "float32" });
+  const common = { ...inputOf(selection, capabilities), points, layers: layer, dtype: "float32" };
+  const bodyOf = (point, heads) => ({ ...common, points: [point], heads });
   const queries = useLook(route, bodyOf(points[0], head));
   const keys = useLook(route, bodyOf(points[1], Math.floor((head * numKeyHeads) / numHeads)));
   const isReady = queries.entry && keys.entry && !queries.loading && !keys.loading;
@@ -29,7 +28,7 @@ export function useProducts(isWanted) {
     () => (isReady ? productsOf(...[queries, keys].map(({ entry }) => Object.values(entry.arrays)[0])) : null),
     [isReady, queries.entry, keys.entry],
   );
-  return { answer: queries.error ? queries : keys, products };
+  return { answer: queries.error ? queries : keys, products, request: { route: "v1/trace", body: common } };
 }
 
 /** The rows of q times those of k, in float64. */
