@@ -15,18 +15,17 @@ const CELLS_AT_ONCE = 64e6; // weights that one request may make the server comp
 const NONE = [];
 
 /**
- * {thumbnails, kind, isPicked, entries, requests, error, retry, isDone}: thumbnails[row][head], of the layers in their
+ * {thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone}: thumbnails[row][head], of the layers in their
  * order, is {canvas, low, high, kind}; kind: what they show; isPicked: whether they leave out some of the tokens. As many
  * layers as are cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while
  * other answers come.
  */
 export function useThumbnails() {
   const selection = useSelection();
-  const { layers } = useHead();
   const mode = useStore(theme);
   const { attention_sink: showsFirst, attention_orientation: orientation, attention_kind } = selection;
   const kind = requestKind(attention_kind);
-  const { requests, route } = useRequests(kind);
+  const { route, requests, isPicked } = useRequests(kind);
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
   const entries = arrived.requests === requests ? arrived.entries : [];
   const isDone = requests.length > 0 && entries.length === requests.length;
@@ -45,11 +44,10 @@ export function useThumbnails() {
     () => shown.flatMap((one) => thumbnailsOf(one, { showsFirst, orientation, mode })),
     [shown, showsFirst, orientation, mode],
   );
-  const isPicked = Boolean(requests[0]?.query_positions?.length < requests.numQueries);
-  return { thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone, numLayers: layers.length };
+  return { thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone };
 }
 
-/** {requests, route} of all layers' numbers of that kind; no request without a text. */
+/** {route, requests, isPicked} of all layers' numbers of that kind; no request without a text. */
 function useRequests(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -65,9 +63,9 @@ function useRequests(kind) {
     const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * numQueries * numKeys)));
     const starts = Array.from({ length: Math.ceil(layers.length / together) }, (_, i) => i * together);
     const all = starts.map((start) => ({ ...common, layers: layers.slice(start, start + together) }));
-    return Object.assign(starts.length === 1 ? [common] : all, { numQueries });
+    return starts.length === 1 ? [common] : all;
   }, [selection.text, selection.decoder, capabilities, part, kind, numQueries, numKeys, sequences.loading, layers, numHeads]);
-  return { requests, route };
+  return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
 }
 
 /** The fields that keep an answer small: 8 bits, means of cells for weights, every n-th token for what has no mean. */
