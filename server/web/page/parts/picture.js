@@ -119,10 +119,13 @@ function useTooltip(canvas, { tip, keyTip, tipAt }) {
   const show = () => {
     const text = now.current === "keys" ? keyTip : tip;
     if (now.current === null || !text) return hideTooltip(owner);
-    if (now.current !== "keys") return showTooltip(owner, text, ...now.current);
-    const edge = canvas.current.getBoundingClientRect();
-    const { x, y } = tipAt?.(edge.width) ?? { x: edge.width / 2, y: 0 };
-    return showTooltip(owner, text, edge.left + x, edge.top + y);
+    if (now.current !== "keys") return showTooltip(owner, text, now.current);
+    const place = () => {
+      const edge = canvas.current.getBoundingClientRect();
+      const { x, y } = tipAt?.(edge.width) ?? { x: edge.width / 2, y: 0 };
+      return { x: edge.left + x, y: edge.top + y };
+    };
+    return showTooltip(owner, text, place(), place);
   };
   useLayoutEffect(show);
   useEffect(() => () => hideTooltip(owner), []);
@@ -130,7 +133,7 @@ function useTooltip(canvas, { tip, keyTip, tipAt }) {
     now.current = place;
     show();
   };
-  return { point: (x, y) => set([x, y]), walk: () => set("keys"), leave: () => set(null) };
+  return { point: (x, y) => set({ x, y }), walk: () => set("keys"), leave: () => set(null) };
 }
 
 /** Scroll the box to what is newly wanted, once the canvas is painted: before, it has no length to scroll. */

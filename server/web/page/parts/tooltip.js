@@ -5,13 +5,16 @@ import { Store, useStore } from "../core/store.js";
 const AWAY = 14; // CSS pixels from the pointer
 const EDGE = 6; // and from the edges of the window
 
-const tooltip = new Store(null); // {owner, text, x, y}, the place in the window; null: none is seen
+const tooltip = new Store(null); // {owner, text, x, y, follow}, the place in the window; null: none is seen
 
-/** Show a text at a place of the window; `owner` is the picture that it belongs to. */
-export function showTooltip(owner, text, x, y) {
+/**
+ * Show a text at a place of the window, {x, y}; `owner` is the picture that it belongs to. follow: a function that returns the
+ * place anew when something was scrolled; null for the pointer's, under which something else lies then.
+ */
+export function showTooltip(owner, text, { x, y }, follow = null) {
   const now = tooltip.value;
   if (now?.owner === owner && now.text === text && now.x === x && now.y === y) return;
-  tooltip.set({ owner, text, x, y });
+  tooltip.set({ owner, text, x, y, follow });
 }
 
 /** Hide the owner's tooltip; another picture's stays. */
@@ -27,12 +30,16 @@ export function Tooltip() {
     if (shown) place(box.current, shown);
   }, [shown]);
   useEffect(() => {
-    const hide = (event) => (event.type === "scroll" || event.key === "Escape") && tooltip.set(null);
+    const hide = (event) => event.key === "Escape" && tooltip.set(null);
+    const scrolled = () => {
+      const now = tooltip.value;
+      if (now) tooltip.set(now.follow && { ...now, ...now.follow() });
+    };
     addEventListener("keydown", hide);
-    addEventListener("scroll", hide, { capture: true, passive: true });
+    addEventListener("scroll", scrolled, { capture: true, passive: true });
     return () => {
       removeEventListener("keydown", hide);
-      removeEventListener("scroll", hide, { capture: true });
+      removeEventListener("scroll", scrolled, { capture: true });
     };
   }, []);
   return shown && html`<div class="tooltip" aria-hidden="true" ref=${box}>${shown.text}</div>`;
