@@ -214,7 +214,7 @@ def test_the_wall_of_a_long_text_shows_some_of_its_tokens(open_view: Open, serve
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A bidirectional model of 96 heads, whose pictures have no empty corner."""
-    shape = {"num_hidden_layers": 8, "num_attention_heads": 12, "hidden_size": 48}
+    shape: dict[str, Any] = {"num_hidden_layers": 8, "num_attention_heads": 12, "hidden_size": 48}
     with serve(
         [str(tiny.make("bert", tmp_path_factory.mktemp("many") / "bert", **shape)), "--threads", "1"]
     ) as running:
