@@ -61,7 +61,8 @@ export function Wall() {
       ${requests.length > 0 && html`<${CopyMenu} route=${route} body=${requests[0]} />
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>
-    <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}. Each has a
+    <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
+      selection.attention_kind === "unmasked" ? ", without what the mask hides" : ""}. Each has a
       scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root" : ": blue above 0, brown below"}. Click
       one to open it.</p>
     <${Problem} error=${error} retry=${retry} />
