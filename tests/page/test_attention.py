@@ -41,7 +41,7 @@ def test_each_kind_shows_the_apis_number(open_view: Open, server: Server, kind: 
 def test_a_masked_score_is_named_and_no_number(open_view: Open) -> None:
     page = open_view("attention", query=2, key=5, attention_kind="scores")
     expect(readout(page)).to_contain_text("key 5 “was”: masked")
-    expect(page.locator(".colour-scale")).to_contain_text("masked")
+    expect(page.locator(".head-pictures .colour-scale")).to_contain_text("masked")
 
 
 def test_pointing_tells_the_cell_and_a_click_keeps_it(open_view: Open, server: Server) -> None:
@@ -91,10 +91,10 @@ def test_without_the_first_token_the_colours_reach_to_the_largest_of_the_others(
     open_view: Open, server: Server
 ) -> None:
     page = open_view("attention", layer=3, head=1)
-    expect(page.locator(".colour-scale .number").last).to_have_text("1")
+    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text("1")
     page.get_by_label("hide the first token").check()
     largest = numbers(server, 3, 1)[:, 1:].max()
-    expect(page.locator(".colour-scale .number").last).to_have_text(f"{largest:.3g}")
+    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text(f"{largest:.3g}")
     page.wait_for_url(re.compile("attention_sink=0"))
 
 
