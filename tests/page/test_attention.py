@@ -41,7 +41,7 @@ def test_each_kind_shows_the_apis_number(open_view: Open, server: Server, kind: 
 def test_a_masked_score_is_named_and_no_number(open_view: Open) -> None:
     page = open_view("attention", query=2, key=5, attention_kind="scores")
     expect(readout(page)).to_contain_text("key 5 “was”: masked")
-    expect(page.locator(".colour-scale")).to_contain_text("masked")
+    expect(page.locator(".head-pictures .colour-scale")).to_contain_text("masked")
 
 
 def test_pointing_tells_the_cell_and_a_click_keeps_it(open_view: Open, server: Server) -> None:
@@ -91,10 +91,10 @@ def test_without_the_first_token_the_colours_reach_to_the_largest_of_the_others(
     open_view: Open, server: Server
 ) -> None:
     page = open_view("attention", layer=3, head=1)
-    expect(page.locator(".colour-scale .number").last).to_have_text("1")
+    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text("1")
     page.get_by_label("hide the first token").check()
     largest = numbers(server, 3, 1)[:, 1:].max()
-    expect(page.locator(".colour-scale .number").last).to_have_text(f"{largest:.3g}")
+    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text(f"{largest:.3g}")
     page.wait_for_url(re.compile("attention_sink=0"))
 
 
@@ -161,6 +161,22 @@ def test_a_long_text_scrolls_at_its_own_size(open_view: Open) -> None:
     box = page.locator(".running-text .canvases")
     assert box.bounding_box()["height"] < 600  # type: ignore[index]
     assert box.evaluate("element => element.scrollTop") > 0  # to the chosen word, the last
+
+
+@pytest.mark.parametrize("side", ["query", "key"])
+def test_no_word_of_a_long_text_is_struck_through(open_view: Open, side: str) -> None:
+    page = open_view("attention", layer=3, head=7, query=50, key=3, text=LONG, attention_picture="text",
+                     attention_side=side, attention_sink=0)  # fmt: skip
+    lines, struck = page.locator(".running-text .canvases").evaluate(
+        """box => {
+            const [words, marks] = [...box.querySelectorAll("canvas")].map((one) =>
+                one.getContext("2d").getImageData(0, 0, one.width, one.height).data);
+            const strong = [...marks.keys()].filter((i) => i % 4 === 3 && marks[i] > 90);
+            return [strong.length, strong.filter((i) => words[i] > 90).length];
+        }"""
+    )
+    assert lines > 500
+    assert struck < 0.005 * lines
 
 
 def test_saved_numbers_stand_beside_their_tokens(open_view: Open, server: Server, tmp_path: Path) -> None:

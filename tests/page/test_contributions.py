@@ -1,11 +1,12 @@
 """The view Contributions: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, written
@@ -29,6 +30,11 @@ def own_guess(server: Server) -> int:
     return int(answer["data"][0]["temperatures"][0]["tokens"][0]["token_id"])
 
 
+def readout(page: Page, said: str) -> Locator:
+    """Return the line below a picture that says just this; the tooltip says the same."""
+    return page.locator(".readout", has_text=re.compile(f"^{re.escape(said)}$"))
+
+
 def test_the_parts_sum_to_the_logit_of_the_models_own_guess(contributions: Page, server: Server) -> None:
     truth = contributed(server, target=own_guess(server))
     expect(contributions.get_by_role("heading", name="What moves", level=2)).to_contain_text(
@@ -38,14 +44,14 @@ def test_the_parts_sum_to_the_logit_of_the_models_own_guess(contributions: Page,
     steps = contributions.get_by_role("application", name="Parts of the logit and their sum")
     steps.focus()
     contributions.keyboard.press("ArrowLeft")
-    expect(contributions.get_by_text(f"logit: {written(truth['logits'][0])}", exact=True)).to_be_visible()
+    expect(readout(contributions, f"logit: {written(truth['logits'][0])}")).to_be_visible()
 
 
 def test_a_head_is_picked_by_keyboard_and_its_sum_is_the_apis(contributions: Page, server: Server) -> None:
     rows = contributed(server, target=own_guess(server))["arrays"]["attributions"]["data"]
     contributions.get_by_role("application", name="Contribution of each layer and head").focus()
     contributions.keyboard.press("ArrowDown")
-    expect(contributions.get_by_text(f"layer 2, head 3: {written(sum(rows[2][3][0]))}", exact=True)).to_be_visible()
+    expect(readout(contributions, f"layer 2, head 3: {written(sum(rows[2][3][0]))}")).to_be_visible()
     contributions.keyboard.press("Enter")
     expect(contributions.locator("#layer")).to_have_value("2")
 

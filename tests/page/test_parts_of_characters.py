@@ -75,3 +75,17 @@ def test_tokens_that_cannot_be_seen_are_named_by_signs_or_code_points(open_view:
         unseen,
     )
     assert named == ["␣", "↵", "U+000B", "U+00A0", "U+200B", "U+007F⇥", "a", "∅"]
+
+
+def test_the_tokens_of_one_character_are_a_group_and_each_can_be_chosen(open_view: Open) -> None:
+    page = open_view("attention", text=TEXT, query=2, key=1)
+    shown = page.locator(".text-tokens").first
+    group = shown.get_by_role("group", name="😀: one character, 4 tokens")
+    assert group.locator(".token").all_inner_texts() == bytes_of("😀")
+    expect(group.locator("> span")).to_have_text("😀")
+    group.locator(".token").nth(2).click()
+    expect(shown.locator(".is-query")).to_have_text("<98>")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")  # out of the group, to the next one's first
+    page.keyboard.press("Enter")
+    expect(shown.get_by_role("group", name="”: one character, 3 tokens").locator(".is-query")).to_have_text("<E2>")

@@ -63,18 +63,20 @@ def weights(api: Api, kind: str) -> Any:
     return np.array([[-np.inf if value is None else value for value in row] for row in found])
 
 
-def attention(api: Api, kind: str = "pattern") -> Arrays:
+def attention(api: Api) -> Arrays:
     wall = api.post("attention", input=TEXT, dtype="uint8")["attention"]
-    return {"attention-all-heads": wall, f"layer-{LAYER}-head-{HEAD}": weights(api, kind)}
+    return {"attention-all-heads": wall, f"layer-{LAYER}-head-{HEAD}": weights(api, "pattern")}
 
 
 def attention_scores(api: Api) -> Arrays:
-    return attention(api, "scores")
+    found = np.array(api.post("attention", input=TEXT, kind="scores")["attention"], float)
+    wall = np.where(np.isnan(found), -np.inf, found)  # what is masked is null in JSON
+    return {"attention-all-heads": wall, f"layer-{LAYER}-head-{HEAD}": weights(api, "scores")}
 
 
 def attention_norms(api: Api) -> Arrays:
-    norms = api.arrays("contributions", input=TEXT, layers=LAYER, heads=HEAD, query_positions="all")["norms"]
-    return {**attention(api), f"layer-{LAYER}-head-{HEAD}": norms[0, 0]}
+    norms = api.arrays("contributions", input=TEXT, query_positions="all")["norms"]
+    return {"attention-all-heads": norms, f"layer-{LAYER}-head-{HEAD}": norms[LAYER, HEAD]}
 
 
 def why(api: Api) -> Arrays:

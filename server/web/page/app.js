@@ -12,6 +12,7 @@ import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
+import { Tooltip } from "./parts/tooltip.js";
 import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
@@ -28,6 +29,7 @@ function App() {
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
           <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
             retry=${capabilities.retry} /></main>`}
+    <${Tooltip} />
   </${Capabilities.Provider}>`;
 }
 

@@ -3,8 +3,12 @@
 
 const BROKEN = "\ufffd";
 const MOST_BYTES = 64; // of tokens that share characters
+const shared = new WeakMap(); // of lists of names: which tokens are one character together
 const writer = new TextEncoder();
 const reader = new TextDecoder("utf-8", { ignoreBOM: true });
+
+/** Of tokens that `named` gave: [{first, end, text}], those that share a character, from first up to end, and the text. */
+export const charactersOf = (tokens) => shared.get(tokens) ?? [];
 
 /**
  * The tokens of a text, those with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>".
@@ -14,17 +18,21 @@ export function named(tokens, offsets, text) {
   if (typeof text !== "string" || !offsets || !tokens.some((token) => token.includes(BROKEN))) return tokens;
   const characters = Array.from(text);
   const names = [...tokens];
+  const groups = [];
   for (let first = 0, end; first < tokens.length; first = end) {
     end = first + 1;
     while (end < tokens.length && offsets[end][0] < offsets[end - 1][1]) end += 1; // they share a character
     const own = tokens.slice(first, end);
     if (!own.some((token) => token.includes(BROKEN))) continue;
     const [begin, stop] = [offsets[first][0], offsets[end - 1][1]];
-    const written = (from) => namesOf(own, writer.encode(characters.slice(from, stop).join("")));
+    const cut = (from) => characters.slice(from, stop).join("");
+    const written = (from) => namesOf(own, writer.encode(cut(from)));
     // some tokenizers leave the space before a word out of its span
     const found = written(begin) ?? (characters[begin - 1] === " " ? written(begin - 1) : null);
     found?.forEach((name, i) => (names[first + i] = name));
+    if (found && end - first > 1) groups.push({ first, end, text: cut(begin) });
   }
+  shared.set(names, groups);
   return names;
 }
 

@@ -7,7 +7,11 @@ const SEQUENTIAL = {
 };
 const DIVERGING = {
   light: [[150, 66, 8], [224, 148, 84], [250, 249, 245], [110, 160, 214], [20, 66, 140]],
-  dark: [[255, 170, 90], [166, 92, 44], [26, 29, 38], [50, 98, 160], [130, 190, 255]],
+  // its middle is a grey that stands out from the page's dark grounds: a number near 0 is a number, an empty cell is none
+  dark: [
+    [255, 190, 120], [228, 142, 72], [180, 112, 60], [132, 96, 74], [76, 80, 92],
+    [72, 104, 150], [74, 132, 204], [106, 164, 240], [160, 208, 255],
+  ],
 };
 
 function tableOf(stops) {

@@ -33,7 +33,7 @@ const FIELDS = {
   layer: integer(1), // negative numbers count from the end, as on the wire
   head: integer(3),
   query: integer(-1),
-  key: integer(0),
+  key: integer(null), // null: none was chosen; views that need one take the first token, Why the strongest pair
 
   write_temperature: number(0.8, 0, 2),
   write_top_p: number(1, 0, 1),
@@ -42,7 +42,8 @@ const FIELDS = {
   write_max_tokens: positive(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "norm", "scores", "dots"), // norm: the weight times the length of what it adds
+  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of what it adds
+  attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
   attention_orientation: choice("rows", "columns"), // where the queries stand
   attention_sink: flag(true), // whether the first token is shown as a key
   attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones

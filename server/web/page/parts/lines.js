@@ -66,6 +66,7 @@ export function Lines(props) {
   return html`<div class="lines">
     <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary} handle=${handle}
       readout=${hovered === null ? "" : `${points[hovered]}: ${values}`}
+      tipAt=${(width) => ({ x: xOf(hovered ?? 0, width), y: MARGIN.top })}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(nearest(x, width)))}
       onPick=${onPick && (() => hovered !== null && onPick(hovered))}
       onKey=${(key) => {

@@ -5,11 +5,11 @@ import { shownToken } from "../core/model.js";
 import { extent, format, largest } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
-import { fillFitted, Picture } from "./picture.js";
+import { FONT, drawCross, drawMatrix } from "./matrix_drawing.js";
+import { Picture } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
-const FONT = 12;
-const SMALLEST_LABELLED = 11; // CSS pixels of a cell below which names no longer fit
+const MOST_NAMED = 0.25; // of the width, for the rows' names
 const SHORTEST = 480; // CSS pixels that a matrix of many rows may always be high
 const MOST_TOLD = 4; // of the largest cells, in words
 const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices are seen well as they are
@@ -65,7 +65,9 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * values: row-major [rows, columns]; rowNames, columnNames: tokens or other names (their number gives the shape).
  * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
  * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
- * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there.
+ * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there. numbers: what is written in
+ * cells that are large enough (default: the values); gap(row, column): what in those that have no number. isStruck(row, column): cells with
+ * a number that counts for nothing. cells: "cells", coloured squares, or "dots", whose area is the value.
  * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see
  * it. describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys,
  * wheel.
@@ -73,6 +75,7 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
   const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
+  const { numbers, gap, isStruck, cells = "cells" } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
   const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);
@@ -80,20 +83,22 @@ export function Matrix(props) {
   const layout = useRef(null);
 
   const draw = useCallback(
-    (context, { width, colours }) => {
+    (context, { width, colours, mode }) => {
       const inks = { ink: colours.ink, line: colours.line, row: colours[rowColour], column: colours[columnColour] };
-      drawMatrix(context, { bitmap, seen, at: layoutOf(width), rowNames, columnNames, rowTitle, columnTitle, inks });
+      const marks = { numbers: numbers ?? values, gap, isStruck, cells, mode, colours };
+      drawMatrix(context, { bitmap, seen, at: layoutOf(width), rowNames, columnNames, rowTitle, columnTitle, inks, marks });
     },
-    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour],
+    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour, numbers, isStruck, cells],
   );
   const overlay = useCallback(
     (context, { width, colours }) => {
       layout.current = layoutOf(width);
-      const inks = { row: colours[rowColour], column: colours[columnColour] };
-      drawCross(context, selected, seen, layout.current, 2.5, inks);
-      drawCross(context, hovered, seen, layout.current, 1.5, inks);
+      const inks = { row: colours[rowColour], column: colours[columnColour], ground: colours.raised };
+      const names = { rowNames, columnNames };
+      drawCross(context, selected, seen, layout.current, 2.5, inks, names);
+      drawCross(context, hovered, seen, layout.current, 1.5, inks, names);
     },
-    [selected, hovered, layoutOf, seen, rowColour, columnColour],
+    [selected, hovered, layoutOf, seen, rowColour, columnColour, rowNames, columnNames],
   );
 
   const cellAt = (x, y) => cellOf(layout.current, seen, x, y);
@@ -124,6 +129,7 @@ export function Matrix(props) {
   const said = describe ?? plain;
   const largestCells = useMemo(() => largest(kind === "diverging" ? values.map(Math.abs) : values, MOST_TOLD), [values, kind]);
   const told = largestCells.map((place) => said(Math.floor(place / columns), place % columns)).join("; ");
+  const readout = isCell ? said(clamped(shown.row, rows), clamped(shown.column, columns)) : "";
   return html`${canZoom &&
   html`<${ZoomButtons} seen=${seen} rows=${rows} columns=${columns}
     onZoom=${(factor) => zoom(factor, shown)} onSee=${setWindow} />`}
@@ -134,7 +140,7 @@ export function Matrix(props) {
     onKey=${(onHover || onPick) && onKey}
     onWheel=${canZoom && onWheel}
     onDrag=${!isAll && ((dx, dy) => setWindow(layout.current.dragged(dx, dy)))}
-    readout=${isCell ? said(clamped(shown.row, rows), clamped(shown.column, columns)) : ""} />`;
+    readout=${readout} tip=${hovered ? readout : ""} tipAt=${(width) => isCell && middleOf(shown, seen, layoutOf(width))} />`;
 }
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -148,15 +154,20 @@ function cellOf(at, seen, x, y) {
   return { row: row + seen.row, column: column + seen.column };
 }
 
+const middleOf = ({ row, column }, seen, at) => ({
+  x: at.left + (column - seen.column + 0.5) * at.cell,
+  y: at.top + (row - seen.row + 0.5) * at.tall,
+});
+
 const clamped = (place, count) => Math.max(0, Math.min(count - 1, place));
 
-/** {canvas, hasGaps}: the values as pixels, made again only when they or their colours change. */
+/** {canvas, values, range, hasGaps}: the values as pixels, made again only when they or their colours change. */
 function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   const mode = useStore(theme);
   return useMemo(() => {
     const range = { ...scaleOf(values, kind), ...(high === undefined ? {} : { low, high }) };
     const canvas = bitmapOf(values, rows, columns, { ...range, mode });
-    return { canvas, hasGaps: !values.every(Number.isFinite) };
+    return { canvas, values, range, hasGaps: !values.every(Number.isFinite) };
   }, [values, kind, low, high, rows, columns, mode]);
 }
 
@@ -178,7 +189,7 @@ function useWindow(rows, columns, selected) {
   return { seen, zoom, follow, setWindow: set };
 }
 
-/** A function from the width to where the seen cells lie: {left, top, cell, tall, height, isLabelled, dragged(dx, dy)}. */
+/** A function from the width to where the seen cells lie: {left, top, cell, tall, height, dragged(dx, dy)}. */
 function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
   const rest = useRef({ x: 0, y: 0 }); // of a drag: what was less than a cell
   const margins = useMemo(
@@ -187,11 +198,9 @@ function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen)
   );
   return useCallback(
     (width) => {
-      const roomy = width - margins.left - 20;
       const most = square ? Math.min(maxCell, Math.max(width, SHORTEST) / seen.rows) : maxCell; // no higher than wide
-      const isLabelled = Math.min(roomy / seen.columns, most) >= SMALLEST_LABELLED;
-      const left = (isLabelled ? margins.left : 4) + 16;
-      const top = (isLabelled ? margins.top : 4) + 16;
+      const left = Math.min(margins.left, Math.round(MOST_NAMED * width)) + 16;
+      const top = margins.top + 16;
       const cell = Math.min((width - left - 4) / seen.columns, most);
       const tall = square ? cell : Math.max(Math.min(maxCell, 420 / seen.rows), 1);
       const dragged = (dx, dy) => {
@@ -200,99 +209,8 @@ function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen)
         rest.current.y += -dy - down * tall;
         return moved(seen, down, right, rowNames.length, columnNames.length);
       };
-      return { left, top, cell, tall, height: Math.ceil(top + tall * seen.rows + 6), isLabelled, dragged };
+      return { left, top, cell, tall, height: Math.ceil(top + tall * seen.rows + 6), dragged };
     },
     [margins, seen, rowNames.length, columnNames.length, maxCell, square],
   );
-}
-
-/** The pixels of the seen cells alone, so that SVG files hold no more than is seen. */
-function seenPart(canvas, seen) {
-  if (isWhole(seen, canvas.height, canvas.width)) return canvas;
-  const part = document.createElement("canvas");
-  [part.width, part.height] = [seen.columns, seen.rows];
-  part.getContext("2d").drawImage(canvas, -seen.column, -seen.row);
-  return part;
-}
-
-/** Cells, frame, names and titles; `at`: see useLayout, inks: CSS colours. */
-function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks }) {
-  const { left, top, cell, tall } = at;
-  const [width, height] = [cell * seen.columns, tall * seen.rows];
-  if (bitmap.hasGaps) drawHatching(context, left, top, width, height, inks.line);
-  context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
-  context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
-  context.strokeStyle = inks.line;
-  context.lineWidth = 1;
-  context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
-  if (at.isLabelled) drawNames(context, { rowNames, columnNames, seen, ...at, colour: inks.ink });
-  drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
-}
-
-/** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */
-function drawHatching(context, left, top, width, height, colour) {
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.beginPath();
-  for (let sum = 6; sum < width + height; sum += 6) {
-    const [fromX, toX] = [Math.min(sum, width), Math.max(0, sum - height)];
-    context.moveTo(left + fromX, top + sum - fromX);
-    context.lineTo(left + toX, top + sum - toX);
-  }
-  context.stroke();
-}
-
-function drawCross(context, place, seen, at, lineWidth, inks) {
-  if (!place) return;
-  const [row, column] = [place.row - seen.row, place.column - seen.column];
-  const mark = (x, y, width, height, colour) => {
-    // around cells that are smaller than the line itself: else it hides what it marks
-    const out = Math.min(width, height) < 8 ? 1 : 0;
-    context.lineWidth = out ? 1 : lineWidth;
-    context.strokeStyle = colour;
-    context.strokeRect(x - out, y - out, width + 2 * out, height + 2 * out);
-  };
-  if (Number.isInteger(place.row) && row >= 0 && row < seen.rows) {
-    mark(at.left, at.top + row * at.tall, at.cell * seen.columns, at.tall, inks.row);
-  }
-  if (Number.isInteger(place.column) && column >= 0 && column < seen.columns) {
-    mark(at.left + column * at.cell, at.top, at.cell, at.tall * seen.rows, inks.column);
-  }
-}
-
-function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
-  context.font = `${FONT}px ui-monospace, monospace`;
-  context.fillStyle = colour;
-  context.textBaseline = "middle";
-  const rowStep = Math.max(1, Math.ceil((FONT + 1) / tall));
-  context.textAlign = "right";
-  for (let row = 0; row < seen.rows; row += rowStep) {
-    fillFitted(context, shownToken(rowNames[seen.row + row]), left - 24, left - 5, top + (row + 0.5) * tall);
-  }
-  context.textAlign = "left";
-  for (let column = 0; column < seen.columns; column += 1) {
-    context.save();
-    context.translate(left + (column + 0.5) * cell, top - 5);
-    context.rotate(-Math.PI / 2);
-    fillFitted(context, shownToken(columnNames[seen.column + column]), top - 22, 0, 0);
-    context.restore();
-  }
-}
-
-function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk, columnInk }) {
-  context.font = `600 ${FONT}px system-ui, sans-serif`;
-  context.textBaseline = "middle";
-  context.textAlign = "center";
-  if (columnTitle) {
-    context.fillStyle = columnInk;
-    context.fillText(columnTitle, left + width / 2, 8);
-  }
-  if (rowTitle) {
-    context.fillStyle = rowInk;
-    context.save();
-    context.translate(8, top + height / 2);
-    context.rotate(-Math.PI / 2);
-    context.fillText(rowTitle, 0, 0);
-    context.restore();
-  }
 }

@@ -3,6 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
+import { hideTooltip, showTooltip } from "./tooltip.js";
 
 let lastId = 0;
 function newId() {
@@ -20,20 +21,19 @@ function newId() {
  * wheels; onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
  * inView: a function of the width that returns {y, height}, what to scroll the picture to where it is longer than its
  * box, or null.
- * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
+ * readout: text about what is pointed at; shown below and read aloud. tip: what the tooltip says at the pointer, keyTip at
+ * what keys have walked to (default: the readout; "" for none). tipAt: a function of the width that returns {x, y}, where that
+ * lies in the picture (default: its middle). handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
   const { draw, overlay, height, label, summary, readout, handle, inView } = props;
   const [summaryId] = useState(newId);
-  const { onPoint, onPick, onKey, onWheel, onDrag } = props;
   const box = useRef(null);
   const below = useRef(null);
   const above = useRef(null);
   const [width, setWidth] = useState(0);
   const mode = useStore(theme);
   const tall = typeof height === "function" ? height(width) : height;
-  const isActive = Boolean(onPoint || onPick || onKey);
-  const drag = useDrag(onDrag);
 
   useLayoutEffect(() => {
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
@@ -56,40 +56,84 @@ export function Picture(props) {
     if (handle) handle.current = savers(draw, width, tall, mode);
   });
 
+  const events = usePointing(props, above);
+  return html`<figure class="picture">
+    <div class="canvases" ref=${box} style=${{ height: `${tall}px` }}>
+      <canvas ref=${below} aria-hidden="true" />
+      <canvas ref=${above} role=${events ? "application" : "img"} aria-roledescription="picture"
+        aria-label=${label} aria-describedby=${summary ? summaryId : undefined} ...${events ?? {}} />
+    </div>
+    ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
+    ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
+  </figure>`;
+}
+
+/** What the canvas listens to, of a picture that people can point at; null for one that is only seen. */
+function usePointing(props, canvas) {
+  const { onPoint, onPick, onKey, onWheel, onDrag, readout } = props;
+  const { tip = readout, keyTip = readout ?? tip, tipAt } = props;
+  const drag = useDrag(onDrag);
+  const tooltip = useTooltip(canvas, { tip, keyTip, tipAt });
   const point = usePerFrame(onPoint);
   const at = (event) => {
-    const edge = above.current.getBoundingClientRect();
+    const edge = canvas.current.getBoundingClientRect();
     return [event.clientX - edge.left, event.clientY - edge.top, edge.width];
   };
-  const events = isActive && {
+  if (!onPoint && !onPick && !onKey) return null;
+  return {
     tabIndex: 0,
     style: onDrag && { touchAction: "none", cursor: "grab" },
     onPointerDown: drag.begin,
     onPointerMove: (event) => {
       drag.move(event);
+      tooltip.point(event.clientX, event.clientY);
       if (onPoint) point(...at(event));
     },
-    onPointerLeave: onPoint && (() => point(null, null, null)),
+    onPointerLeave: () => {
+      tooltip.leave();
+      if (onPoint) point(null, null, null);
+    },
+    onFocus: (event) => event.target.matches(":focus-visible") && tooltip.walk(),
+    onBlur: tooltip.leave,
     onClick: onPick && ((event) => drag.isDrag() || onPick(...at(event))),
     onWheel: onWheel && ((event) => onWheel(event, ...at(event))),
     onKeyDown:
       onKey &&
       ((event) => {
         if (onKey(event.key)) {
+          tooltip.walk();
           event.preventDefault();
           event.stopPropagation();
         }
       }),
   };
-  return html`<figure class="picture">
-    <div class="canvases" ref=${box} style=${{ height: `${tall}px` }}>
-      <canvas ref=${below} aria-hidden="true" />
-      <canvas ref=${above} role=${isActive ? "application" : "img"} aria-roledescription="picture"
-        aria-label=${label} aria-describedby=${summary ? summaryId : undefined} ...${events || {}} />
-    </div>
-    ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
-    ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
-  </figure>`;
+}
+
+/**
+ * {point(x, y), walk(), leave()} of a picture's tooltip: it stands at the pointer, in the window's places, or after keys where
+ * they have walked to. Its text follows when the picture is drawn with another one.
+ */
+function useTooltip(canvas, { tip, keyTip, tipAt }) {
+  const now = useRef(null); // the pointer's place, or "keys"; null: nothing of this picture is pointed at
+  const owner = canvas;
+  const show = () => {
+    const text = now.current === "keys" ? keyTip : tip;
+    if (now.current === null || !text) return hideTooltip(owner);
+    if (now.current !== "keys") return showTooltip(owner, text, now.current);
+    const place = () => {
+      const edge = canvas.current.getBoundingClientRect();
+      const { x, y } = tipAt?.(edge.width) ?? { x: edge.width / 2, y: 0 };
+      return { x: edge.left + x, y: edge.top + y };
+    };
+    return showTooltip(owner, text, place(), place);
+  };
+  useLayoutEffect(show);
+  useEffect(() => () => hideTooltip(owner), []);
+  const set = (place) => {
+    now.current = place;
+    show();
+  };
+  return { point: (x, y) => set({ x, y }), walk: () => set("keys"), leave: () => set(null) };
 }
 
 /** Scroll the box to what is newly wanted, once the canvas is painted: before, it has no length to scroll. */

@@ -53,7 +53,7 @@ const WRITTEN = "The decoder reads (empty: what the model writes)";
 function TextFields({ isPair }) {
   const { text, decoder } = useSelection();
   const writing = useDecoderText();
-  const take = (value, options) => select({ text: value, query: -1, key: 0 }, options);
+  const take = (value, options) => select({ text: value, query: -1, key: null }, options);
   return html`<div class="text-fields">
     <${DelayedText} label=${isPair ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => take(value)} />
     ${isPair && html`<${DelayedText} label=${writing.loading ? WRITING : WRITTEN} value=${decoder}

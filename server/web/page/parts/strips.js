@@ -65,6 +65,7 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
   const summary = useMemo(() => rows.slice(0, MOST_TOLD).map(inWords).join("; "), [rows]);
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${tops.at(-1)} label=${label} summary=${summary} handle=${handle}
     readout=${at === null ? "" : `number ${index}: ${says(at.row, index, at.column)}`}
+    tipAt=${(width) => at && { x: place(width).left + (at.column + 0.5) * place(width).cell, y: tops[at.row] }}
     onPoint=${point}
     onPick=${onPickRow && (() => at && onPickRow(at.row))}
     onKey=${(key) => {

@@ -1,4 +1,5 @@
 // The text as its tokens, each one a place that can be chosen.
+import { charactersOf } from "../core/bytes.js";
 import { colourOf, inkOn } from "../core/colour.js";
 import { classes, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
 import { format, percent } from "../core/numbers.js";
@@ -19,15 +20,15 @@ export function Tokens(props) {
   latest.current = onPick;
   const pick = useCallback((position, event) => latest.current?.(position, event), []);
   const shown = { tokens, weights, largest, isSigned, write, pick };
+  const box = useRef(null);
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
-    const next = event.target[step < 0 ? "previousElementSibling" : "nextElementSibling"];
-    next?.focus();
+    const all = box.current.getElementsByClassName("token");
+    all[Array.prototype.indexOf.call(all, event.target) + step]?.focus();
     event.preventDefault();
     event.stopPropagation();
   };
-  const box = useRef(null);
   // A long text scrolls in its box, and what is chosen may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
@@ -44,7 +45,7 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
   const mode = useStore(theme);
   return useMemo(() => {
     const scale = isSigned ? [-largest, largest, "diverging", mode] : [0, largest, "sequential", mode];
-    return tokens.slice(begin, begin + RUN).map((token, i) => {
+    const drawn = tokens.slice(begin, begin + RUN).map((token, i) => {
       const position = begin + i;
       const weight = Number.isFinite(weights?.[position]) ? weights[position] : null;
       const ground = weight === null ? {} : { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) };
@@ -61,12 +62,27 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
         onClick=${(event) => pick(position, event)}
       >${token.replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅"}</button>`;
     });
+    return grouped(drawn, begin, tokens);
   }, [begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick, mode]);
+}
+
+/** The buttons from `begin` on, those that are one character together in a frame with the character. */
+function grouped(drawn, begin, tokens) {
+  const end = begin + drawn.length;
+  const groups = charactersOf(tokens).filter((group) => group.first < end && group.end > begin);
+  for (const { first, end: last, text } of groups.reverse()) {
+    const from = Math.max(first - begin, 0);
+    const own = drawn.slice(from, last - begin);
+    const said = `${text.trim()}: one character, ${last - first} tokens`;
+    drawn.splice(from, own.length, html`<span class="character" key=${`character ${first}`} role="group" aria-label=${said}
+      title=${said}><span aria-hidden="true">${text.trim()}</span>${own}</span>`);
+  }
+  return drawn;
 }
 
 /** Scroll the box, and nothing around it, so far that the token is seen. */
 function showToken(box, position) {
-  const token = position === null ? null : box.children[position];
+  const token = position === null ? null : box.getElementsByClassName("token")[position];
   if (!token || box.scrollHeight <= box.clientHeight) return;
   const [seen, own] = [box.getBoundingClientRect(), token.getBoundingClientRect()];
   if (own.top < seen.top) box.scrollTop -= seen.top - own.top + own.height;

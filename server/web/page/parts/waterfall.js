@@ -43,6 +43,7 @@ export function Waterfall({ steps, total, label, height = 270, onPick, handle })
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary}
     handle=${handle} onPick=${onPick && pick}
     readout=${at ? `${at.name}: ${format(at.value)}${at.isTotal ? "" : `, sum so far ${format(at.to)}`}` : ""}
+    tipAt=${(width) => ({ x: MARGIN.left + ((hovered ?? 0) + 0.5) * place(width), y: MARGIN.top })}
     onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(Math.floor((x - MARGIN.left) / place(width))))}
     onKey=${(key) => {
       if (key === "ArrowLeft") move((hovered ?? bars.length) - 1);

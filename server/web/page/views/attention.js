@@ -1,5 +1,5 @@
 // Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
-import { html, useEffect, useMemo } from "../core/html.js";
+import { classes, html, useEffect, useMemo } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
@@ -9,13 +9,15 @@ import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
 import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
-import { Wall } from "./attention/wall.js";
+import { hasMask } from "./attention/unmasked.js";
+import { Wall, isWide } from "./attention/wall.js";
 import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
   const request = useRequest();
-  const { answer, grid: answered } = useGrid(request);
+  const { answer, grid: answered, copied } = useGrid(request);
   const watching = useWatching();
+  const { layers, numHeads } = useHead();
   const { live } = watching;
   const grid = live?.grid ?? answered;
   const isAnswered = live?.isDone && answered && answered.queries !== live.from;
@@ -28,9 +30,9 @@ export function View() {
       Point at a cell or a word; a click keeps it.</p>
     <${Toolbar} watching=${watching} grid=${answered} />
     <${Problem} error=${watching.error} isAction />
-    <div class="attention">
+    <div class=${classes("attention", isWide(layers, numHeads) && "has-wide-wall")}>
       <${Wall} />
-      <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${request} />
+      <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${copied} />
       ${grid && html`<${TopKeys} grid=${grid} ...${marked} />`}
     </div>`;
 }
@@ -52,15 +54,17 @@ function useMarked(grid, live) {
 // What <Answer> shows of rows that are watched: they are here, and no request is awaited.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
-const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"]];
+const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
+  ["unmasked", "q·k before the mask"]];
 const WATCHING = "The model goes on with the text; each new token comes with the row of weights that chose it.";
 
 /** How the head is shown. */
 function Toolbar({ watching, grid }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { part } = useHead();
-  const kinds = lackOfNorms(capabilities) ? KINDS.filter(([kind]) => kind !== "norm") : KINDS;
+  const { part, stack, layer } = useHead();
+  const has = { norm: !lackOfNorms(capabilities), unmasked: hasMask(part, stack, layer) };
+  const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
   const lack = lackOfWatching(capabilities, part);
   const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="toolbar">
@@ -69,6 +73,8 @@ function Toolbar({ watching, grid }) {
       choices=${[["rows", "rows"], ["columns", "columns"]]} />
     <${Choices} label="As" value=${selection.attention_picture} onPick=${pick("attention_picture")}
       choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
+    <${Choices} label="Cells as" value=${selection.attention_cells} onPick=${pick("attention_cells")}
+      choices=${[["cells", "colours"], ["dots", "dots"]]} />
     <label title="Many heads give most of their weight to the first token; without it the colours show the others.">
       <input type="checkbox" checked=${!selection.attention_sink}
         onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
@@ -103,7 +109,7 @@ function Meaning({ grid, live }) {
       counted(grid.queries.length - live.firstNew, "new token")}, each with the ${line} of weights that chose it.</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
-    <span class="hint">${shape}. ${saysOf(grid.kind, line, stack)}</span></p>`;
+    <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;
 }
 
 function formulaOf(kind, stack) {
@@ -114,12 +120,15 @@ function formulaOf(kind, stack) {
   return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
 }
 
-function saysOf(kind, line, stack) {
+function saysOf({ kind, beneath }, line, stack) {
   if (kind === "pattern") {
     const sum = stack.attention_sinks ? "sums to 1 with what the head's sink takes" : "sums to 1";
     return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
   }
   if (kind === "norm") return "The length of what each key adds to the query's vector: a large weight on a short value adds little.";
   if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
+  if (beneath) {
+    return "How well query and key fit. Struck out is what the mask hides: its score becomes −∞, its weight 0.";
+  }
   return "How well query and key fit, before they are scaled.";
 }

@@ -11,6 +11,7 @@ import { Tokens } from "../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { partsOf, Word } from "./why/pair.js";
 import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
+import { useStrongestPair } from "./why/strongest.js";
 import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js";
 
 export function View() {
@@ -19,9 +20,11 @@ export function View() {
   const { part, stack, layer, head } = useHead();
   const query = useQueryOf(part);
   const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
-  const answer = useLook(selection.text && query !== null ? "v1/explain" : null, body);
+  const choosing = useStrongestPair();
+  const explained = useLook(selection.text && query !== null && !choosing ? "v1/explain" : null, body);
+  const answer = choosing ?? explained;
   if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
-  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry}
+  return html`<${Answer} answer=${answer}>${() => !choosing && html`<${Derivation} entry=${answer.entry}
     stack=${stackAt(stack, layer)} body=${body} />`}<//>`;
 }
 

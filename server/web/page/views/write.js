@@ -60,7 +60,7 @@ function PromptCard({ text, options, isRunning, onWrite }) {
   return html`<section class="card" aria-label="Prompt">
     <label class="text-field"><span>${label}</span>
       <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onKeyDown=${onKeyDown}
-        onInput=${(event) => select({ text: event.target.value, query: -1, key: 0 })}></textarea></label>
+        onInput=${(event) => select({ text: event.target.value, query: -1, key: null })}></textarea></label>
     <${Options} />
     <div class="toolbar write-buttons">
       <button type="button" class="primary" id="write" disabled=${text === ""} onClick=${onWrite}>Write</button>
@@ -93,7 +93,7 @@ const ENDS = {
 /** Make the whole branch the shared text. */
 async function takeOver(prompt, branch) {
   const { text } = await textOf(idsBefore(prompt, branch, branch.tokens.length));
-  select({ text, query: -1, key: 0 }, { remember: true });
+  select({ text, query: -1, key: null }, { remember: true });
 }
 
 /** How the branch ended, how quick it was, and the ways on. */

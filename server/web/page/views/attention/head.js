@@ -8,25 +8,26 @@ import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { rowOf, rowSum, transposed } from "./numbers.js";
+import { NOUNS, rowOf, rowSum, transposed } from "./numbers.js";
 import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
-const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** `pointed`: the store of what is pointed at, {query, key} or null, either of them null too. */
 export function HeadMatrix({ grid, selected, pointed, name, request, children }) {
-  const { attention_orientation: orientation, attention_shade: shade } = useSelection();
+  const { attention_orientation: orientation, attention_shade: shade, attention_cells: cells } = useSelection();
   const hovered = useStore(pointed);
   const picture = useRef(null);
   const isTurned = orientation === "columns";
-  const { queries, keys, shown } = grid;
-  const isRooted = shade === "root" && grid.scale === "sequential";
-  const values = useMemo(() => {
+  const { queries, keys } = grid;
+  const shown = grid.beneath ?? grid.shown;
+  const isRooted = shade === "root" && grid.scale === "sequential" && cells !== "dots";
+  const { values, numbers, marks } = useMemo(() => {
+    const turned = (array) => (isTurned ? transposed(array, queries.length, keys.length) : array);
     // 0 and the largest keep their places
     const shaded = isRooted ? shown.map((value) => Math.sqrt(value * grid.high)) : shown;
-    return isTurned ? transposed(shaded, queries.length, keys.length) : shaded;
+    return { values: turned(shaded), numbers: turned(shown), marks: marksOf(grid, isTurned) };
   }, [grid, isTurned, isRooted]);
   const [rowSide, columnSide] = isTurned ? ["key", "query"] : ["query", "key"];
   const placeOf = (pair) => pair && { row: pair[rowSide], column: pair[columnSide] };
@@ -34,7 +35,7 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   const [rowNames, columnNames] = isTurned ? [keys, queries] : [queries, keys];
   const chosen = useMemo(() => placeOf(selected), [selected, isTurned]);
   const over = useMemo(() => placeOf(hovered), [hovered, isTurned]);
-  const array = { data: grid.values, shape: [queries.length, keys.length] };
+  const array = { data: grid.beneath ?? grid.values, shape: [queries.length, keys.length] };
   const saved = { label: NOUNS[grid.kind], array, rows: queries, columns: keys };
   return html`<section class="card">
     <header><h2>${name}</h2>
@@ -42,8 +43,9 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
       <${SaveMenu} picture=${picture} name=${fileOf(name)} arrays=${[saved]} />
     </header>
     ${children}
-    <${Shades} grid=${grid} isRooted=${isRooted} />
-    <${Matrix} values=${values} kind=${grid.scale} low=${grid.low} high=${grid.high} maxCell=${LARGEST_CELL}
+    <${Shades} grid=${grid} isRooted=${isRooted} cells=${cells} />
+    <${Matrix} values=${values} numbers=${numbers} ...${marks} cells=${cells}
+      kind=${grid.scale} low=${grid.low} high=${grid.high} maxCell=${LARGEST_CELL}
       rowNames=${rowNames} rowTitle=${rowSide} rowColour=${rowSide} handle=${picture}
       columnNames=${columnNames} columnTitle=${columnSide} columnColour=${columnSide}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
@@ -53,15 +55,26 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   </section>`;
 }
 
+/** What a hidden key comes to, in numbers: {gap(row, column), isStruck(row, column)}, see Matrix. */
+function marksOf(grid, isTurned) {
+  const isMasked = (row, column) => (isTurned ? grid.isMasked(column, row) : grid.isMasked(row, column));
+  const comesTo = { scores: "−∞", dots: "" }[grid.kind] ?? "0";
+  const isFirst = (row, column) => grid.hidesFirst && (isTurned ? row : column) === 0;
+  const gap = (row, column) => (isFirst(row, column) || !isMasked(row, column) ? "" : comesTo);
+  return { gap, isStruck: grid.beneath && isMasked };
+}
+
 const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
 
 /** What the colours stand for, and whether small numbers are shown more strongly. */
-function Shades({ grid, isRooted }) {
-  const gaps = [grid.hasMasked && "masked: cannot be seen", grid.hidesFirst && "first token: hidden"].filter(Boolean);
+function Shades({ grid, isRooted, cells }) {
+  const masked = grid.beneath ? "struck out by the mask" : "masked: cannot be seen";
+  const gaps = [grid.hasMasked && masked, grid.hidesFirst && "first token: hidden"].filter(Boolean);
   const deepen = (event) => select({ attention_shade: event.target.checked ? "root" : "linear" });
   return html`<div class="shades">
     <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gaps.join("; ")} />
-    ${grid.scale === "sequential" &&
+    ${cells === "dots" && html`<span>A dot's area is its number${grid.scale === "diverging" ? ", its colour the sign" : ""}.</span>`}
+    ${grid.scale === "sequential" && cells !== "dots" &&
     html`<label title="Colours by the square root, so that small weights can be seen beside large ones.">
       <input type="checkbox" checked=${isRooted} onChange=${deepen} /> show small weights more strongly</label>`}
   </div>`;
@@ -74,7 +87,10 @@ function described(grid, { query, key }) {
   const place = query * grid.keys.length + key;
   const names = `${named("query", grid.queries, query)} → ${named("key", grid.keys, key)}`;
   const isHidden = grid.hidesFirst && key === 0;
-  if (!Number.isFinite(grid.shown[place]) && !isHidden) return `${names}: masked`;
+  if (!Number.isFinite(grid.shown[place]) && !isHidden) {
+    const { [place]: product } = grid.beneath ?? {};
+    return `${names}: ${product === undefined ? "masked" : `${format(product)}, masked`}, so its score is −∞ and its weight 0`;
+  }
   const sum = grid.scale === "sequential" ? ` · all of this query: ${format(rowSum(grid, query))}` : "";
   return `${names}: ${format(grid.values[place])}${sum}`;
 }

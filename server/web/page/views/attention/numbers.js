@@ -4,16 +4,23 @@ import { useMemo } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
+import { hasMask, useProducts } from "./unmasked.js";
+
+/** What a number of each kind is called. */
+export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** Why the model cannot answer the value-weighted kind; null where it can. */
 export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
+
+/** The kind that the server is asked for: q·k before the mask is q·k, and what the mask hides besides. */
+export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
 /** {route, body} of the chosen head's numbers; without a text the route is null. */
 export function useRequest() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part, layer, head } = useHead();
-  const kind = selection.attention_kind;
+  const kind = requestKind(selection.attention_kind);
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
   if (kind === "norm") return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
@@ -21,19 +28,21 @@ export function useRequest() {
   return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
-/** The answer (see useAnswer) and its `grid`, null while there is none. */
+/** The answer (see useAnswer), its `grid`, null while there is none, and `copied`, the request that its numbers are of. */
 export function useGrid({ route, body }) {
   const answer = useAnswer(look, route, body);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
   const { part, stack, layer } = useHead();
+  const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;
     const { data: values } = entry.arrays.attention ?? entry.arrays.norms;
     const tokens = { queries: entry.tokens, keys: entry.key_tokens ?? entry.tokens };
-    return gridOf({ ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) });
-  }, [entry, showsFirst, part, layer]);
-  return { answer, grid, kind };
+    const grid = { ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) };
+    return gridOf({ ...grid, products: products?.length === values.length ? products : null });
+  }, [entry, showsFirst, part, layer, products]);
+  return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 
 /** A function (query, key) that tells whether that layer's queries cannot see the key. */
@@ -45,10 +54,11 @@ export function maskOf(part, stack, layer) {
 
 /**
  * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked}.
+ * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath}.
+ * beneath: as shown, with `products` where the mask hides, or null.
  * With the first key hidden the colours reach to the largest of the others.
  */
-export function gridOf({ queries, keys, values, kind, showsFirst, hides }) {
+export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null }) {
   const shown = new Float32Array(values);
   const columns = keys.length;
   const hidesFirst = !showsFirst && columns > 1;
@@ -62,12 +72,15 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides }) {
       hasMasked ||= !Number.isFinite(shown[start + key]) && !(hidesFirst && key === 0);
     }
   }
-  const [low, high] = extent(shown);
+  const isMasked = (query, key) => hides(query, key) && !Number.isFinite(shown[query * columns + key]);
+  const within = (place) => !(hidesFirst && place % columns === 0);
+  const beneath = products && shown.map((value, i) => (Number.isFinite(value) || !within(i) ? value : products[i]));
+  const [low, high] = extent(beneath ?? shown);
   const isSigned = kind === "scores" || kind === "dots";
   const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
   const most = kind === "pattern" && !hidesFirst ? 1 : high || 1;
   const range = isSigned ? { low: -size, high: size, scale: "diverging" } : { low: 0, high: most, scale: "sequential" };
-  return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked };
+  return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath };
 }
 
 /** The sum of a query's finite numbers over all keys, hidden ones too. */

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
-import { gridOf, maskOf } from "./numbers.js";
+import { gridOf, maskOf, requestKind } from "./numbers.js";
 
 /** Why rows cannot be watched here; null where they can. */
 export function lackOfWatching(capabilities, part) {
@@ -88,7 +88,7 @@ export function useWatching() {
 
 function requestOf(selection, capabilities, { part, layer, head }) {
   const { input: prompt, ...others } = inputOf(selection, capabilities);
-  const kind = selection.attention_kind === "norm" ? "pattern" : selection.attention_kind;
+  const kind = selection.attention_kind === "norm" ? "pattern" : requestKind(selection.attention_kind);
   const seed = seedOf(selection);
   const drawn = { ...samplingOf(selection), max_tokens: selection.write_max_tokens, ...(seed === null ? {} : { seed }) };
   const attention = { part, layers: layer, heads: head, kind, encoding_format: "base64" };

@@ -7,7 +7,12 @@ import { columnOf, rowOf } from "./numbers.js";
 
 const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
 const PITCH = 23; // CSS pixels from line to line of the columns
-const LINE = 34; // and of the running text
+const LINE = 40; // and of the running text
+const WORD = 22; // the height of one of its words
+const BAR = 3; // and of the bar below a word
+const LANE = LINE - WORD - BAR - 1; // free between the lines of text
+const MARGIN = 14; // beside the running text, for lines that lead to other lines of it
+const ROUNDING = 5; // CSS pixels, of their corners
 const FONT = '13px ui-monospace, "DejaVu Sans Mono", monospace';
 const FAINTEST = 0.04; // share of the query's largest weight under which nothing is marked
 const FAINTEST_LINE = 0.12; // the same for the lines of all queries together
@@ -42,7 +47,7 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     [grid, layoutOf, inColumns],
   );
   const overlay = useCallback(
-    (context, { width, colours }) => focus && drawFocus(context, layoutOf(width), focus, colours),
+    (context, { width, colours }) => focus && drawFocus(context, layoutOf(width), focus, width, colours),
     [focus, layoutOf],
   );
   const at = (x, y, width) => {
@@ -157,14 +162,14 @@ function runningLayout({ queries, keys }, side) {
   };
   return remembered((width) => {
     const flow = (tokens, ofSide, top) => {
-      let [x, y] = [0, top];
+      let [x, y] = [MARGIN, top];
       return tokens.map((token, position) => {
-        const shown = shortened(token, width);
+        const shown = shortened(token, width - 2 * MARGIN);
         const wide = widthOf(shown) + 8;
-        if (x + wide > width) [x, y] = [0, y + LINE];
-        const box = { side: ofSide, position, shown, x, y, width: wide, height: 22, align: "left" };
+        if (x + wide > width - MARGIN) [x, y] = [MARGIN, y + LINE];
+        const box = { side: ofSide, position, shown, x, y, width: wide, height: WORD, align: "left" };
         x += wide + 1;
-        if (token.includes("\n")) [x, y] = [0, y + LINE];
+        if (token.includes("\n")) [x, y] = [MARGIN, y + LINE];
         return box;
       });
     };
@@ -208,7 +213,7 @@ function drawAllLines(context, grid, layout, colours) {
   context.fillText("key", layout.titles[1] + 4, 9);
 }
 
-function drawFocus(context, layout, focus, colours) {
+function drawFocus(context, layout, focus, width, colours) {
   const own = layout.of(focus.side, focus.position);
   const otherSide = focus.side === "query" ? "key" : "query";
   const [ownColour, otherColour] = [colours[focus.side], colours[otherSide]];
@@ -221,13 +226,14 @@ function drawFocus(context, layout, focus, colours) {
     // how strong is told by the length of the bar, too; it begins where the line ends
     const isFromRight = !layout.isRunning && otherSide === "query";
     const from = isFromRight ? box.x + box.width * (1 - share) : box.x;
-    context.fillRect(from, box.y + box.height, box.width * share, 3);
+    context.fillRect(from, box.y + box.height, box.width * share, BAR);
   }
   context.strokeStyle = ownColour;
-  for (const { position, share } of layout.isRunning ? focus.others.slice(0, MOST_LINES) : focus.others) {
+  for (const [rank, { position, share }] of (layout.isRunning ? focus.others.slice(0, MOST_LINES) : focus.others).entries()) {
     context.globalAlpha = 0.25 + 0.75 * share;
-    context.lineWidth = 0.75 + 3.25 * share;
-    if (layout.isRunning) arch(context, own, layout.of(otherSide, position), focus.side === "query");
+    context.lineWidth = 0.75 + (layout.isRunning ? 2 : 3.25) * share; // lanes are narrow
+    const isOver = focus.side === "query";
+    if (layout.isRunning) arch(context, own, layout.of(otherSide, position), { isOver, rank, width });
     else if (focus.side === "query") curve(context, ...layout.line(focus.position, position));
     else curve(context, ...layout.line(position, focus.position));
   }
@@ -244,13 +250,30 @@ function curve(context, fromX, fromY, toX, toY) {
   context.stroke();
 }
 
-/** From word to word, over them when the first one looks and under them when it is looked at. */
-function arch(context, from, to, isOver) {
+/**
+ * From word to word, over them when the first one looks and under them when it is looked at, in the free lanes between the
+ * lines of text: no word is struck through. Other lines are reached along the nearer margin. rank: tells apart lines that share
+ * a lane.
+ */
+function arch(context, from, to, { isOver, rank, width }) {
   const [fromX, toX] = [from.x + from.width / 2, to.x + to.width / 2];
-  const edge = (box) => (isOver ? box.y : box.y + box.height + 3);
-  const reach = (isOver ? -1 : 1) * Math.min(34, 9 + Math.abs(toX - fromX) / 14);
+  const sign = isOver ? -1 : 1;
+  const edge = (box) => (isOver ? box.y : box.y + box.height + BAR);
   context.beginPath();
   context.moveTo(fromX, edge(from));
-  context.bezierCurveTo(fromX, edge(from) + reach, toX, edge(to) + reach, toX, edge(to));
+  if (from.y === to.y) {
+    const reach = sign * Math.min(LANE, 8 + Math.abs(toX - fromX) / 14) * (4 / 3); // a curve goes three quarters of the way
+    context.bezierCurveTo(fromX, edge(from) + reach, toX, edge(to) + reach, toX, edge(to));
+  } else {
+    const away = 2 + (rank / MOST_LINES) * (LANE - 4);
+    const side = fromX + toX < width ? MARGIN - away : width - MARGIN + away;
+    const corners = [[fromX, edge(from) + sign * away], [side, edge(from) + sign * away], [side, edge(to) + sign * away],
+      [toX, edge(to) + sign * away], [toX, edge(to)]];
+    corners.forEach(([x, y], i) => {
+      const next = corners[i + 1];
+      if (next) context.arcTo(x, y, ...next, ROUNDING);
+      else context.lineTo(x, y);
+    });
+  }
   context.stroke();
 }

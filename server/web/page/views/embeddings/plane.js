@@ -67,6 +67,7 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
   };
   const step = (by) => setHovered(((hovered ?? chosen) + by + points.length) % points.length);
   const shown = hovered ?? chosen;
+  const said = `“${names[shown]}” at ${points[shown].map((value) => format(value, 3)).join(", ")}`;
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle}
     label=${`${points.length} texts as points in the plane of their two largest principal components`}
     onPoint=${(x, y) => setHovered(x === null ? null : nearest(x, y))}
@@ -78,8 +79,10 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
       else return false;
       return true;
     }}
-    readout=${`“${names[shown]}” at ${points[shown].map((value) => format(value, 3)).join(", ")}`} />`;
+    readout=${said} tip=${hovered === null ? "" : said} tipAt=${() => pointAt(place.current(points[shown]))} />`;
 }
+
+const pointAt = ([x, y]) => ({ x, y });
 
 /**
  * [{text, left, middle}]: names right, left, above or below of their points, in the first place that covers no point and

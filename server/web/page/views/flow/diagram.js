@@ -69,15 +69,19 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   const said = node
     ? describe(node, hovered?.cell ?? null)
     : "Point at a box for its numbers; click it to see the whole tensor.";
+  const told = hovered?.block === undefined ? said : `Block ${hovered.block}: click to open it`;
   return html`<div class="flow-scroll">
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
         <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
           label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."
+          tip=${hovered ? told : ""} keyTip=${told} tipAt=${(width) => middleOf(layoutFor(width).boxes[hovered?.index])}
           onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => pick(at(x, y, width))} onKey=${onKey} />
       </div>
     </div>
-    <p class="readout" aria-live="polite">${hovered?.block === undefined ? said : `Block ${hovered.block}: click to open it`}</p>`;
+    <p class="readout" aria-live="polite">${told}</p>`;
 }
+
+const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y };
 
 /** What is open, what is pointed at, and the wires that touch it. */
 function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {

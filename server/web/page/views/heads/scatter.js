@@ -236,7 +236,8 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
       else return false;
       return true;
     }}
-    readout=${shown ? describe(shown) : ""} />`;
+    tipAt=${(width) => placesOf(width)[placed.indexOf(shown)]}
+    readout=${shown ? describe(shown) : ""} tip=${placed[hovered] ? describe(shown) : ""} />`;
 }
 
 /** The index of the head with the next larger (or smaller) score; heads of one score in their order. */

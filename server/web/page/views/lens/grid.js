@@ -79,6 +79,8 @@ export function Grid({ entry, query, state }) {
     <div class="lens-canvas" style=${{ minWidth: `${LEFT + 4 + columns * CELL.width}px` }}>
       <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture}
         label="The word that each layer would say next, at each position" summary=${inWords(entry, selected.column)}
+        tip=${hovered ? said(entry, hovered) : ""} keyTip=${said(entry, hovered ?? selected)}
+        tipAt=${(width) => placeIn(hovered ?? selected, cellWidth(width))}
         onPoint=${(x, y, width) => setHovered(at(x, y, width))}
           onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
@@ -94,6 +96,8 @@ function showColumn(box, column, columns) {
   if (left < box.scrollLeft) box.scrollLeft = left;
   else if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth;
 }
+
+const placeIn = ({ state, column }, cell) => ({ x: LEFT + (column + 0.5) * cell, y: TOP + (state + 0.5) * CELL.height });
 
 const within = (place, count) => Math.max(0, Math.min(count - 1, place));
 

@@ -159,13 +159,21 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     else return false;
     return true;
   };
+  const told = said(focus, { queries, keys, weight });
   return html`<div class="two-lines" ref=${box}><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
       <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
         label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
+        tip=${isThere ? told : ""} keyTip=${told} tipAt=${(width) => chipAt(layoutOf(width), focus)}
         onPoint=${(x, y, width) => setHovered(at(x, y, width))}
           onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))} onKey=${onKey} />
     </div></div>
-    <p class="readout" aria-live="polite">${said(focus, { queries, keys, weight })}</p>`;
+    <p class="readout" aria-live="polite">${told}</p>`;
+}
+
+/** The place of a focus's word. */
+function chipAt({ above, below }, { query, key }) {
+  const { x, width } = (query === undefined ? above[key] : below[query]) ?? above[0];
+  return { x: x + width / 2, y: query === undefined ? TOP : BELOW };
 }
 
 /** "“girl” looks at: “little” 62 %, …" or who looks at a key most. */

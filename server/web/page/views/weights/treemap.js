@@ -92,8 +92,10 @@ export function Treemap({ rows, total, handle, height = 320 }) {
       else return false;
       return true;
     }}
-    readout=${item ? said(item) : ""} />`;
+    readout=${item ? said(item) : ""} tipAt=${() => middleOf(boxes.current[at])} />`;
 }
+
+const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y + box.height / 2 };
 
 function said({ component, weight, stack, count, shape, parameters, share }) {
   return `${component} (${weight}, ${stack}): ${count} of ${shape.join(" × ")} = ${grouped(parameters)}, ${percent(share)}`;

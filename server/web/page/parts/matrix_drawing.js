@@ -1,0 +1,216 @@
+// How a matrix is drawn: its cells as squares or dots, the numbers in them, the names beside them, the crosshair.
+import { colourOf, inkOn } from "../core/colour.js";
+import { shownToken } from "../core/model.js";
+import { fillFitted } from "./picture.js";
+import { isWhole } from "./zoom.js";
+
+export const FONT = 12;
+const NAMES = `${FONT}px ui-monospace, monospace`;
+const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that holds its number
+const NUMBERS = "11px system-ui, sans-serif";
+const MOST_DECIMALS = 2;
+const MOST_DOTS = 20000; // cells; more are drawn as squares
+const LARGEST_DOT = 0.94; // of a cell
+
+/** Cells, frame, names and titles; at: see useLayout, inks: CSS colours, marks: what is drawn in the cells (see Matrix). */
+export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
+  const { left, top, cell, tall } = at;
+  const [width, height] = [cell * seen.columns, tall * seen.rows];
+  if (bitmap.hasGaps) drawHatching(context, left, top, width, height, inks.line);
+  const isDotted = marks.cells === "dots" && seen.rows * seen.columns <= MOST_DOTS;
+  if (isDotted) drawDots(context, bitmap, seen, at, marks);
+  else {
+    context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
+    context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
+  }
+  if (marks.isStruck) strike(context, seen, at, marks);
+  if (!isDotted && cell >= SMALLEST_WRITTEN && tall >= 16) drawNumbers(context, bitmap, seen, at, marks);
+  context.strokeStyle = inks.line;
+  context.lineWidth = 1;
+  context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
+  drawNames(context, { rowNames, columnNames, seen, ...at, colour: inks.ink });
+  drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
+}
+
+/** The pixels of the seen cells alone, so that SVG files hold no more than is seen. */
+function seenPart(canvas, seen) {
+  if (isWhole(seen, canvas.height, canvas.width)) return canvas;
+  const part = document.createElement("canvas");
+  [part.width, part.height] = [seen.columns, seen.rows];
+  part.getContext("2d").drawImage(canvas, -seen.column, -seen.row);
+  return part;
+}
+
+/** Call each(row, column, index, x, y) for every seen cell, x and y the corner of its square. */
+function forSeen({ columns }, seen, at, each) {
+  for (let row = seen.row; row < seen.row + seen.rows; row += 1) {
+    for (let column = seen.column; column < seen.column + seen.columns; column += 1) {
+      each(row, column, row * columns + column, at.left + (column - seen.column) * at.cell, at.top + (row - seen.row) * at.tall);
+    }
+  }
+}
+
+/** A dot for each number, its area the number's size, its colour the sign. */
+function drawDots(context, { values, range, canvas }, seen, at, { mode, colours }) {
+  const full = Math.max(Math.abs(range.low), Math.abs(range.high)) || 1;
+  const most = (Math.min(at.cell, at.tall) * LARGEST_DOT) / 2;
+  context.fillStyle = colours.sunk;
+  forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
+    if (Number.isFinite(values[index])) context.fillRect(x, y, Math.max(at.cell - 0.5, 0.5), Math.max(at.tall - 0.5, 0.5));
+  });
+  for (const sign of [1, -1]) {
+    context.fillStyle = colourOf(0.8 * sign * full, range.kind === "diverging" ? -full : 0, full, range.kind, mode);
+    context.beginPath();
+    forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
+      const size = values[index] * sign;
+      if (!(size > 0 && size < Infinity)) return;
+      const radius = most * Math.sqrt(Math.min(size / full, 1));
+      context.moveTo(x + at.cell / 2 + radius, y + at.tall / 2);
+      context.arc(x + at.cell / 2, y + at.tall / 2, radius, 0, 2 * Math.PI);
+    });
+    context.fill();
+  }
+}
+
+/** Lines through each cell whose number counts for nothing. */
+function strike(context, seen, at, { isStruck, colours }) {
+  forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
+    if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);
+  });
+}
+
+/** Each number in its cell, all with as many decimals as fit; none where none of them fit. */
+function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, gap, isStruck, mode, colours }) {
+  context.font = NUMBERS;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  const write = writerOf(context, numbers, at.cell - 4);
+  if (!write) return;
+  forSeen({ columns: canvas.width }, seen, at, (row, column, index, x, y) => {
+    const text = Number.isFinite(numbers[index]) ? write(numbers[index]) : gap?.(row, column);
+    if (!text) return;
+    const isBare = !Number.isFinite(values[index]);
+    if (isBare || isStruck?.(row, column)) {
+      // what is hatched or struck stays legible
+      const wide = context.measureText(text).width + 4;
+      context.fillStyle = isBare ? colours.raised : colourOf(values[index], range.low, range.high, range.kind, mode);
+      context.fillRect(x + (at.cell - wide) / 2, y + at.tall / 2 - 7, wide, 14);
+    }
+    context.fillStyle = isBare ? colours.muted : inkOn(values[index], range.low, range.high, range.kind, mode);
+    context.fillText(text, x + at.cell / 2, y + at.tall / 2);
+  });
+}
+
+/** A function that writes numbers in that room, with the most decimals that fit all of them; null if none do. */
+function writerOf(context, numbers, room) {
+  let [low, high] = [0, 0];
+  for (const number of numbers) {
+    if (!Number.isFinite(number)) continue;
+    low = Math.min(low, number);
+    high = Math.max(high, number);
+  }
+  for (let decimals = MOST_DECIMALS; decimals >= 0; decimals -= 1) {
+    const write = (number) => (number === 0 ? "0" : number.toFixed(decimals).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
+    const isSeen = Math.max(-low, high) >= 10 ** -decimals; // else all would be written as 0
+    if (isSeen && Math.max(...[low, high].map((end) => context.measureText(write(end)).width)) <= room) return write;
+  }
+  return null;
+}
+
+/** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */
+function drawHatching(context, left, top, width, height, colour) {
+  context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.beginPath();
+  const apart = Math.min(6, Math.max(width, height)); // a cell may be small
+  for (let sum = apart; sum < width + height; sum += apart) {
+    const [fromX, toX] = [Math.min(sum, width), Math.max(0, sum - height)];
+    context.moveTo(left + fromX, top + sum - fromX);
+    context.lineTo(left + toX, top + sum - toX);
+  }
+  context.stroke();
+}
+
+/** The frame of a row and of a column, with their names: those of larger grids are not all written. */
+export function drawCross(context, place, seen, at, lineWidth, inks, names) {
+  if (!place) return;
+  const [row, column] = [place.row - seen.row, place.column - seen.column];
+  const mark = (x, y, width, height, colour) => {
+    // around cells that are smaller than the line itself: else it hides what it marks
+    const out = Math.min(width, height) < 8 ? 1 : 0;
+    context.lineWidth = out ? 1 : lineWidth;
+    context.strokeStyle = colour;
+    context.strokeRect(x - out, y - out, width + 2 * out, height + 2 * out);
+  };
+  context.font = `600 ${NAMES}`;
+  context.textBaseline = "middle";
+  if (Number.isInteger(place.row) && row >= 0 && row < seen.rows) {
+    mark(at.left, at.top + row * at.tall, at.cell * seen.columns, at.tall, inks.row);
+    nameRow(context, names.rowNames[place.row], row, at, inks.row, inks.ground);
+  }
+  if (Number.isInteger(place.column) && column >= 0 && column < seen.columns) {
+    mark(at.left + column * at.cell, at.top, at.cell, at.tall * seen.rows, inks.column);
+    nameColumn(context, names.columnNames[place.column], column, at, inks.column, inks.ground);
+  }
+}
+
+function nameRow(context, name, row, { left, top, tall }, colour, ground) {
+  const y = top + (row + 0.5) * tall;
+  if (ground) {
+    context.fillStyle = ground;
+    context.fillRect(16, y - 8, left - 19, 16);
+  }
+  context.fillStyle = colour;
+  context.textAlign = "right";
+  fillFitted(context, shownToken(name), left - 24, left - 5, y);
+}
+
+function nameColumn(context, name, column, { left, top, cell }, colour, ground) {
+  context.save();
+  context.translate(left + (column + 0.5) * cell, top - 5);
+  context.rotate(-Math.PI / 2);
+  if (ground) {
+    context.fillStyle = ground;
+    context.fillRect(-2, -8, top - 20, 16);
+  }
+  context.fillStyle = colour;
+  context.textAlign = "left";
+  fillFitted(context, shownToken(name), top - 22, 0, 0);
+  context.restore();
+}
+
+const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+/** Every how many rows or columns of that size a name is written, so that none covers another. */
+export const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
+
+function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
+  context.font = NAMES;
+  context.textBaseline = "middle";
+  const [rowStep, columnStep] = [stepOf(tall), stepOf(cell)];
+  const first = (start, step) => Math.ceil(start / step) * step - start; // the same names, whatever is seen
+  for (let row = first(seen.row, rowStep); row < seen.rows; row += rowStep) {
+    nameRow(context, rowNames[seen.row + row], row, { left, top, tall }, colour);
+  }
+  for (let column = first(seen.column, columnStep); column < seen.columns; column += columnStep) {
+    nameColumn(context, columnNames[seen.column + column], column, { left, top, cell }, colour);
+  }
+}
+
+function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk, columnInk }) {
+  context.font = `600 ${FONT}px system-ui, sans-serif`;
+  context.textBaseline = "middle";
+  context.textAlign = "center";
+  if (columnTitle) {
+    context.fillStyle = columnInk;
+    context.fillText(columnTitle, left + width / 2, 8);
+  }
+  if (rowTitle) {
+    context.fillStyle = rowInk;
+    context.save();
+    context.translate(8, top + height / 2);
+    context.rotate(-Math.PI / 2);
+    context.fillText(rowTitle, 0, 0);
+    context.restore();
+  }
+}

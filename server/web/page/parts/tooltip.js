@@ -1,0 +1,56 @@
+// The tooltip: what is pointed at, or walked to by keys, in words beside it. One for all pictures, above everything.
+import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
+import { Store, useStore } from "../core/store.js";
+
+const AWAY = 14; // CSS pixels from the pointer
+const EDGE = 6; // and from the edges of the window
+
+const tooltip = new Store(null); // {owner, text, x, y, follow}, the place in the window; null: none is seen
+
+/**
+ * Show a text at a place of the window, {x, y}; `owner` is the picture that it belongs to. follow: a function that returns the
+ * place anew when something was scrolled; null for the pointer's, under which something else lies then.
+ */
+export function showTooltip(owner, text, { x, y }, follow = null) {
+  const now = tooltip.value;
+  if (now?.owner === owner && now.text === text && now.x === x && now.y === y) return;
+  tooltip.set({ owner, text, x, y, follow });
+}
+
+/** Hide the owner's tooltip; another picture's stays. */
+export function hideTooltip(owner) {
+  if (tooltip.value?.owner === owner) tooltip.set(null);
+}
+
+/** Screen readers are told the same by the line below the picture. */
+export function Tooltip() {
+  const shown = useStore(tooltip);
+  const box = useRef(null);
+  useLayoutEffect(() => {
+    if (shown) place(box.current, shown);
+  }, [shown]);
+  useEffect(() => {
+    const hide = (event) => event.key === "Escape" && tooltip.set(null);
+    const scrolled = () => {
+      const now = tooltip.value;
+      if (now) tooltip.set(now.follow && { ...now, ...now.follow() });
+    };
+    addEventListener("keydown", hide);
+    addEventListener("scroll", scrolled, { capture: true, passive: true });
+    return () => {
+      removeEventListener("keydown", hide);
+      removeEventListener("scroll", scrolled, { capture: true });
+    };
+  }, []);
+  return shown && html`<div class="tooltip" aria-hidden="true" ref=${box}>${shown.text}</div>`;
+}
+
+/** Above the place where there is room, else below it; never beyond the window. */
+function place(element, { x, y }) {
+  const { offsetWidth: width, offsetHeight: height } = element;
+  const { clientWidth, clientHeight } = document.documentElement;
+  const above = y - AWAY - height;
+  const top = above >= EDGE ? above : Math.min(y + AWAY, clientHeight - height - EDGE);
+  element.style.left = `${Math.max(EDGE, Math.min(x + AWAY, clientWidth - width - EDGE))}px`;
+  element.style.top = `${top}px`;
+}

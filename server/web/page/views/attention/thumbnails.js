@@ -1,0 +1,121 @@
+// The small pictures of all heads: what is asked for them, and the picture of each, with its range.
+import { useLook } from "../../core/fetching.js";
+import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { extent } from "../../core/numbers.js";
+import { useSequences } from "../../core/sequences.js";
+import { useSelection } from "../../core/state.js";
+import { useStore } from "../../core/store.js";
+import { theme } from "../../core/theme.js";
+import { bitmapOf } from "../../parts/matrix.js";
+import { requestKind, transposed } from "./numbers.js";
+
+const MOST_CELLS = 40; // queries and keys of a thumbnail; of longer texts it has means of cells, or cells that are picked
+const CELLS_AT_ONCE = 64e6; // weights that one request may make the server compute
+const NONE = [];
+
+/**
+ * {thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone}: thumbnails[row][head], of the layers in their
+ * order, is {canvas, low, high, kind}; kind: what they show; isPicked: whether they leave out some of the tokens. As many
+ * layers as are cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while
+ * other answers come.
+ */
+export function useThumbnails() {
+  const selection = useSelection();
+  const mode = useStore(theme);
+  const { attention_sink: showsFirst, attention_orientation: orientation, attention_kind } = selection;
+  const kind = requestKind(attention_kind);
+  const { route, requests, isPicked } = useRequests(kind);
+  const [arrived, setArrived] = useState({ requests: null, entries: [] });
+  const entries = arrived.requests === requests ? arrived.entries : [];
+  const isDone = requests.length > 0 && entries.length === requests.length;
+  const next = requests[entries.length] ?? null;
+  const { entry, error, retry, isStale, loading } = useLook(next ? route : null, next);
+  useEffect(() => {
+    if (!entry || isStale || loading || !next) return;
+    if (next.layers && entry.layers[0] !== next.layers[0]) return;
+    setArrived({ requests, entries: [...entries, entry] });
+  }, [entry, isStale, loading]);
+  // The last whole wall stays until the first of the new one is there.
+  const last = useRef(NONE);
+  if (entries.length) last.current = entries;
+  const shown = selection.text === "" ? NONE : last.current;
+  const thumbnails = useMemo(
+    () => shown.flatMap((one) => thumbnailsOf(one, { showsFirst, orientation, mode })),
+    [shown, showsFirst, orientation, mode],
+  );
+  return { thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone };
+}
+
+/** {route, requests, isPicked} of all layers' numbers of that kind; no request without a text. */
+function useRequests(kind) {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, layers, numHeads } = useHead();
+  const sequences = useSequences();
+  const stack = capabilities.kind === "encoder-decoder" ? part : capabilities.kind;
+  const numQueries = sequences[stack === "cross" ? "decoder" : stack].length;
+  const numKeys = stack === "cross" ? sequences.encoder.length : numQueries;
+  const route = kind === "norm" ? "v1/contributions" : "v1/attention";
+  const requests = useMemo(() => {
+    if (selection.text === "" || numQueries === 0 || numKeys === 0 || sequences.loading) return [];
+    const common = { ...inputOf(selection, capabilities), part, ...sizeFor(kind, numQueries, numKeys) };
+    const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * numQueries * numKeys)));
+    const starts = Array.from({ length: Math.ceil(layers.length / together) }, (_, i) => i * together);
+    const all = starts.map((start) => ({ ...common, layers: layers.slice(start, start + together) }));
+    return starts.length === 1 ? [common] : all;
+  }, [selection.text, selection.decoder, capabilities, part, kind, numQueries, numKeys, sequences.loading, layers, numHeads]);
+  return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
+}
+
+/** The fields that keep an answer small: 8 bits, means of cells for weights, every n-th token for what has no mean. */
+function sizeFor(kind, numQueries, numKeys) {
+  const isLong = Math.max(numQueries, numKeys) > MOST_CELLS;
+  // a mean of many cells is too small a number for 8 bits
+  if (kind === "pattern") return { kind, ...(isLong ? { resize: MOST_CELLS, dtype: "float16" } : { dtype: "uint8" }) };
+  const positions = { query_positions: evenly(numQueries), key_positions: evenly(numKeys) };
+  return kind === "norm" ? positions : { kind, ...positions };
+}
+
+/** Positions from 0 to the last, all or MOST_CELLS of them. */
+function evenly(count) {
+  const number = Math.min(count, MOST_CELLS);
+  return Array.from({ length: number }, (_, i) => Math.round((i * (count - 1)) / Math.max(number - 1, 1)));
+}
+
+const arrayOf = (entry) => entry.arrays.attention ?? entry.arrays.norms;
+
+/** All answers as one array [layer, head, query, key]. */
+export function joined(entries) {
+  const parts = entries.map((entry) => arrayOf(entry).data);
+  const data = new parts[0].constructor(parts.reduce((sum, part) => sum + part.length, 0));
+  let start = 0;
+  for (const part of parts) {
+    data.set(part, start);
+    start += part.length;
+  }
+  const layers = entries.reduce((sum, entry) => sum + entry.layers.length, 0);
+  return { data, shape: [layers, ...arrayOf(entries[0]).shape.slice(1)] };
+}
+
+/** [layer][head] thumbnails of one answer. */
+function thumbnailsOf(entry, { showsFirst, orientation, mode }) {
+  const { data, shape } = arrayOf(entry);
+  const [layers, heads, rows, columns] = shape;
+  const isSigned = entry.kind === "scores" || entry.kind === "dots";
+  const unit = data instanceof Uint8Array ? 1 / 255 : 1;
+  const one = (index) => {
+    const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
+    if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
+    const most = Math.max(...extent(values).map(Math.abs)) || 1;
+    // weights by the square root: next to one large one the many small ones would not be seen
+    const shaded = values.map((value) => (isSigned ? value / most : Math.sqrt(value / most)));
+    const options = { low: isSigned ? -1 : 0, high: 1, kind: isSigned ? "diverging" : "sequential", mode };
+    const isTurned = orientation === "columns";
+    const turned = isTurned ? transposed(shaded, rows, columns) : shaded;
+    const canvas = isTurned ? bitmapOf(turned, columns, rows, options) : bitmapOf(turned, rows, columns, options);
+    return { canvas, low: isSigned ? -most * unit : 0, high: most * unit, kind: options.kind };
+  };
+  const ofLayer = (layer) => Array.from({ length: heads }, (_, head) => one(layer * heads + head));
+  return Array.from({ length: layers }, (_, layer) => ofLayer(layer));
+}

@@ -1,0 +1,126 @@
+// Where the heads of the wall lie, and how the wall is drawn: layers under each other, in several blocks where they fit.
+const LEFT = 30;
+const TOP = 34;
+const GAP = 7; // between pictures, so that those without a mask do not run into each other
+const BLOCKS_APART = 14;
+const SMALLEST = 16; // CSS pixels of a thumbnail; more heads than fit so go on in another line
+const LARGEST = 54;
+const FONT = "11px system-ui, sans-serif";
+
+/**
+ * Where everything lies: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels; with the
+ * largest thumbnails that are no higher together than `most`, or else the least height.
+ */
+export function layoutOf(width, layers, numHeads, most) {
+  let best = blocksOf(width, layers, numHeads, 1);
+  for (let count = 2; count <= layers.length; count += 1) {
+    const next = blocksOf(width, layers, numHeads, count);
+    if (next.lines > 1) break;
+    const isBetter = best.height > most ? next.height < best.height : next.height <= most && next.cell > best.cell;
+    if (isBetter) best = next;
+  }
+  return best;
+}
+
+function blocksOf(width, layers, numHeads, count) {
+  const rows = Math.ceil(layers.length / count);
+  const blockWidth = Math.floor((width - (count - 1) * BLOCKS_APART) / count);
+  const fitting = Math.max(1, Math.floor((blockWidth - LEFT) / (SMALLEST + GAP)));
+  const lines = Math.ceil(numHeads / fitting);
+  const perLine = Math.ceil(numHeads / lines); // lines of one length: no line of two heads below one of fourteen
+  const cell = Math.max(4, Math.min(LARGEST, Math.floor((blockWidth - LEFT) / perLine) - GAP));
+  const pitch = cell + GAP;
+  const band = lines * pitch + (lines > 1 ? 8 : 0); // of one layer
+  const leftOf = (block) => block * (Math.min(blockWidth, LEFT + perLine * pitch) + BLOCKS_APART);
+  const place = (layer, head) => {
+    const index = layers.indexOf(layer);
+    return {
+      x: leftOf(Math.floor(index / rows)) + LEFT + (head % perLine) * pitch,
+      y: TOP + (index % rows) * band + Math.floor(head / perLine) * pitch,
+      size: cell,
+    };
+  };
+  const at = (x, y) => {
+    const block = Math.floor(x / leftOf(1));
+    const row = Math.floor((y - TOP) / band);
+    const line = Math.floor((y - TOP - row * band) / pitch);
+    const column = Math.floor((x - leftOf(block) - LEFT) / pitch);
+    const head = line * perLine + column;
+    const layer = layers[block * rows + row];
+    const isWithin = (place, count) => place >= 0 && place < count;
+    const exists = isWithin(row, rows) && isWithin(line, lines) && isWithin(column, perLine) && head < numHeads;
+    return exists && layer !== undefined ? { layer, head } : null;
+  };
+  const blocks = Array.from({ length: Math.ceil(layers.length / rows) }, (_, block) => leftOf(block));
+  return { cell, perLine, lines, rows, blocks, layers, numHeads, height: TOP + rows * band + 4, place, at };
+}
+
+export function drawWall(context, layout, thumbnails, colours) {
+  context.font = FONT;
+  context.textBaseline = "middle";
+  context.lineWidth = 1;
+  for (const [index, layer] of layout.layers.entries()) {
+    nameLayer(context, layout, layer, colours.muted);
+    for (let head = 0; head < layout.numHeads; head += 1) {
+      const { x, y, size } = layout.place(layer, head);
+      context.fillStyle = colours.sunk;
+      context.fillRect(x, y, size, size);
+      const canvas = thumbnails[index]?.[head]?.canvas;
+      // cells larger than a pixel stay sharp; smaller ones are averaged
+      context.imageSmoothingEnabled = canvas?.width > size;
+      if (canvas) context.drawImage(canvas, x, y, size, size);
+      context.strokeStyle = colours.line;
+      context.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
+    }
+  }
+  layout.blocks.forEach((left, block) => {
+    const first = layout.layers[block * layout.rows];
+    context.fillStyle = colours.muted;
+    context.textAlign = "left";
+    context.fillText("head →", left + LEFT, 7);
+    context.fillText("layer", left, TOP - 9);
+    const longest = context.measureText(layout.lines > 1 ? `${layout.perLine}…` : String(layout.numHeads - 1)).width;
+    const step = Math.ceil((longest + 4) / (layout.cell + GAP));
+    for (let head = 0; head < layout.perLine; head += step) nameHead(context, layout, first, head, colours.muted);
+  });
+}
+
+function nameLayer(context, layout, layer, colour) {
+  const { x, y, size } = layout.place(layer, 0);
+  context.fillStyle = colour;
+  context.textAlign = "right";
+  context.fillText(String(layer), x - 7, y + size / 2);
+}
+
+function nameHead(context, layout, layer, head, colour, ground) {
+  const { x, size } = layout.place(layer, head);
+  const name = layout.lines > 1 && !ground ? `${head}…` : String(head);
+  context.textAlign = "center";
+  if (ground) {
+    const wide = Math.max(context.measureText(name).width + 4, size + GAP);
+    context.fillStyle = ground;
+    context.fillRect(x + (size - wide) / 2, TOP - 17, wide, 15);
+  }
+  context.fillStyle = colour;
+  context.fillText(name, x + size / 2, TOP - 9);
+}
+
+/** The frame of the chosen head, with the names of its layer and head, which are not all written. */
+export function drawChosen(context, layout, { layer, head }, colours) {
+  frame(context, layout.place(layer, head), 3, colours.accent);
+  context.font = `700 ${FONT}`;
+  context.textBaseline = "middle";
+  const { x, y, size } = layout.place(layer, 0);
+  context.fillStyle = colours.raised;
+  context.fillRect(x - LEFT, y + size / 2 - 8, LEFT - 4, 16);
+  nameLayer(context, layout, layer, colours.ink);
+  const block = Math.floor(layout.layers.indexOf(layer) / layout.rows);
+  nameHead(context, layout, layout.layers[block * layout.rows], head, colours.ink, colours.raised);
+}
+
+export function frame(context, { x, y, size }, lineWidth, colour) {
+  context.strokeStyle = colour;
+  context.lineWidth = lineWidth;
+  const out = lineWidth / 2;
+  context.strokeRect(x - out, y - out, size + 2 * out, size + 2 * out);
+}

@@ -1,0 +1,43 @@
+// The pair that Why opens with where none was chosen: the one with the largest weight that has something to tell.
+import { useLook } from "../../core/fetching.js";
+import { useEffect } from "../../core/html.js";
+import { clamp, inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { select, useSelection } from "../../core/state.js";
+
+/**
+ * Choose a pair of the selected head where the address names no key; of the named query where there is one. Returns the
+ * answer that is awaited for it (see useAnswer), null where there is nothing to wait for.
+ */
+export function useStrongestPair() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, layer, head } = useHead();
+  const isOpen = selection.text !== "" && selection.key === null;
+  const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, kind: "pattern", dtype: "float32" };
+  const answer = useLook(isOpen ? "v1/attention" : null, body);
+  const { entry, loading } = answer;
+  useEffect(() => {
+    if (isOpen && entry && !loading) select(strongest(entry, part, selection.query));
+  }, [isOpen, entry, loading]);
+  return isOpen && !answer.error ? answer : null;
+}
+
+/**
+ * {query, key} of the largest weight that is neither on the first token, where many heads park what they do not need, nor on
+ * the query itself; {key: 0} where no weight is left.
+ */
+function strongest(entry, part, wanted) {
+  const [queries, keys] = entry.shape.slice(-2);
+  const { data } = entry.arrays.attention;
+  const rows = wanted === -1 ? Array.from({ length: queries }, (_, i) => i) : [clamp(wanted, queries)];
+  let best = { key: 0 };
+  let most = 0;
+  for (const query of rows) {
+    for (let key = 1; key < keys; key += 1) {
+      if (data[query * keys + key] <= most || (part !== "cross" && key === query)) continue;
+      most = data[query * keys + key];
+      best = { query, key };
+    }
+  }
+  return best;
+}
