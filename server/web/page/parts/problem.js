@@ -64,7 +64,7 @@ function OneProblem({ error, retry, isAction = false }) {
   const advice = adviceOn(error, isAction);
   const wait = error.retryAfter && isAction ? ` The server asks to wait ${error.retryAfter} s.` : "";
   return html`<div class="problem" role="alert" ref=${element} hidden=${isRepeated}>
-    <strong>${titleOf(error.status)}</strong>
+    <strong>${error.title ?? titleOf(error.status)}</strong>
     <p>${message}</p>
     ${error.again
       ? html`<p>The server is busy. It is asked again after ${error.again} s<${Countdown} error=${error} />.</p>`
