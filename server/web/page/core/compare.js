@@ -23,6 +23,9 @@ export function useDifferenceName() {
   return selection.change_text ? "text B − text A" : "after − before";
 }
 
+/** What the two sides are called, the one that is subtracted first. */
+export const sideNames = ({ change_text: second }) => (second ? ["text A", "text B"] : ["before", "after"]);
+
 /** Why two answers have no difference; `title` stands where a refusal of the server would have its own. */
 class NoDifference extends Error {
   title = "No difference";

@@ -1,6 +1,6 @@
 // What is changed inside the model, under the shared text: the sides that are compared, and the drawer that changes it.
 import { changesOf, sayChange } from "../core/changes.js";
-import { useDifferenceName } from "../core/compare.js";
+import { sideNames, useDifferenceName } from "../core/compare.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { UNCHANGED_VIEWS, canSubtract, isCompared } from "../core/seen.js";
 import { select, useSelection } from "../core/state.js";
@@ -28,16 +28,15 @@ export function ChangeBar({ view }) {
 
 /** Which side the views show. */
 function Sides({ selection, view }) {
-  const isOfTexts = selection.change_text !== "";
-  const [before, after, both] = isOfTexts ? ["text A", "text B", "B − A"] : ["before", "after", "difference"];
-  const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", both]] : [])];
+  const [before, after] = sideNames(selection);
+  const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];
   return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
     onPick=${(change_show) => select({ change_show })} />`;
 }
 
 function DifferenceNote() {
   const name = useDifferenceName();
-  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="query">above 0</b> it became more,
+  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="query">above 0</b> it became more,${" "}
     <b class="key">below 0</b> less.</span>`;
 }
 

@@ -8,6 +8,7 @@ import { select, useSelection } from "../core/state.js";
 import { Answer } from "../parts/problem.js";
 import { Tokens } from "../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Difference } from "./why/difference.js";
 import { partsOf, Word } from "./why/pair.js";
 import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
 import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js";
@@ -20,8 +21,9 @@ export function View() {
   const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
   const answer = useLook(selection.text && query !== null ? "v1/explain" : null, body);
   if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
-  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry}
-    stack=${stackAt(stack, layer)} body=${body} />`}<//>`;
+  return html`<${Answer} answer=${answer}>${() => answer.entry.isDifference
+    ? html`<${Difference} entry=${answer.entry} body=${body} />`
+    : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`}<//>`;
 }
 
 /** All steps, for the chosen key. */

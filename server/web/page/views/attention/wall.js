@@ -1,4 +1,5 @@
 // The wall: every head of every layer as a thumbnail on one canvas; one is chosen.
+import { OTHER, useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities, useHead, useTokens } from "../../core/model.js";
@@ -55,9 +56,10 @@ export function Wall() {
     return true;
   };
   const seen = hovered ?? { layer, head };
+  const difference = useDifferenceName();
   const arrays = isDone ? [{ label: "thumbnails", array: joined(entries) }] : [];
   return html`<section class="card wall">
-    <header><h2>All heads</h2>
+    <header><h2>All heads${difference && `: ${difference}`}</h2>
       ${requests.length > 0 && html`<${CopyMenu} route="v1/attention" body=${requests[0]} />
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>
@@ -95,13 +97,14 @@ function useThumbnails() {
     if (selection.text === "" || tokens.length === 0 || isCounting) return [];
     const common = { ...inputOf(selection, capabilities), part };
     // A mean of many cells is too small a number for 8 bits.
-    const size = tokens.length > THUMBNAIL ? { resize: THUMBNAIL, dtype: "float16" } : { dtype: "uint8" };
+    const isSmall = tokens.length <= THUMBNAIL && !(OTHER in common); // a difference of bytes has steps that would be seen
+    const size = isSmall ? { dtype: "uint8" } : { ...(tokens.length > THUMBNAIL ? { resize: THUMBNAIL } : {}), dtype: "float16" };
     const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * tokens.length ** 2)));
     const count = Math.ceil(layers.length / together);
     const starts = Array.from({ length: count }, (_, i) => i * together);
     if (starts.length === 1) return [{ ...common, ...size }];
     return starts.map((start) => ({ ...common, layers: layers.slice(start, start + together), ...size }));
-  }, [selection.text, selection.decoder, capabilities, part, tokens.length, isCounting, layers, numHeads]);
+  }, [JSON.stringify(inputOf(selection, capabilities)), selection.change_show, selection.change_text, capabilities, part, tokens.length, isCounting, layers, numHeads]);
 
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
   const entries = arrived.requests === requests ? arrived.entries : [];
@@ -145,8 +148,9 @@ function canvasesOf(entry, { showsFirst, orientation, mode }) {
     const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
     if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
     // by the square root: next to one large weight the many small ones would not be seen
-    for (let i = 0; i < values.length; i += 1) values[i] = Math.sqrt(values[i]);
-    const options = { low: 0, high: extent(values)[1] || 1, kind: "sequential", mode };
+    for (let i = 0; i < values.length; i += 1) values[i] = Math.sign(values[i]) * Math.sqrt(Math.abs(values[i]));
+    const high = Math.max(...extent(values).map(Math.abs)) || 1;
+    const options = entry.isDifference ? { low: -high, high, kind: "diverging", mode } : { low: 0, high, kind: "sequential", mode };
     if (orientation === "columns") return bitmapOf(transposed(values, rows, columns), columns, rows, options);
     return bitmapOf(values, rows, columns, options);
   };
