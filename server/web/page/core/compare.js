@@ -62,4 +62,4 @@ function subtracted(array, other) {
   return Float32Array.from(array.data, (value, i) => value - other.data[i]);
 }
 
-const bothNames = (after, before) => after?.map((token, i) => (token === before[i] ? token : `${before[i]}|${token}`));
+const bothNames = (after, before) => after?.map((token, i) => (token === before[i] ? token : `${before[i]}|${token.trim()}`));

@@ -53,7 +53,7 @@ export function Form({ changes, isFull }) {
     ${value !== null && html`<label>${op === "steer" ? "times" : "by"} <${Field} inputmode="decimal" size="6" value=${value}
       onTake=${(text) => Number.isFinite(Number(text)) && text.trim() !== "" &&
         setValues({ ...values, [op]: op === "temperature" ? Math.max(0, Number(text)) : Number(text) })} /></label>`}
-    ${needsSource && html`<${Source} selection=${selection} op=${op} />`}
+    <${Source} selection=${selection} ops=${[op, ...changes.map((change) => change.op)]} />
     <p class="hint">${ABOUT[place]}</p>
     <button type="submit" disabled=${isFull || lacksSource}>Add this change</button>
     ${lacksSource && html`<span class="hint">Write the second text first.</span>`}
@@ -79,16 +79,17 @@ function Position({ part, value, onPick }) {
     onPick=${(picked) => onPick(picked === "" ? null : Number(picked))} />`;
 }
 
-/** The texts that numbers are taken from. */
-function Source({ selection, op }) {
+/** The texts that numbers are taken from, where one of these operations takes them. */
+function Source({ selection, ops }) {
+  if (!ops.some((op) => OPS[op].needsSource)) return null;
   return html`<div class="change-source">
-    <${DelayedText} label=${op === "steer" ? "Towards" : "Second text"} value=${selection.change_source} rows=${1}
+    <${DelayedText} label="Second text" value=${selection.change_source} rows=${1}
       onText=${(change_source) => select({ change_source })} />
-    ${op === "steer"
-      ? html`<${DelayedText} label="Away from (empty: the text above)" value=${selection.change_away} rows=${1}
-            onText=${(change_away) => select({ change_away })} />
-          <p class="hint">The direction from one to the other, of their last tokens' vectors after that layer, is added times
-            the strength.</p>`
-      : html`<p class="hint">Its numbers at the same positions. For all positions both texts need as many tokens.</p>`}
+    ${ops.includes("patch") && html`<p class="hint">A patch takes its numbers at the same positions. For all positions both
+      texts need as many tokens.</p>`}
+    ${ops.includes("steer") && html`<${DelayedText} label="Steer away from (empty: the text above)" value=${selection.change_away}
+        rows=${1} onText=${(change_away) => select({ change_away })} />
+      <p class="hint">The direction from this text to the second one, of their last tokens' vectors after that layer, is added
+        times the strength.</p>`}
   </div>`;
 }
