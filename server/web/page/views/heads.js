@@ -81,7 +81,8 @@ function Found({ entry, body, part }) {
           ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
             write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
               : "another text"}.</p>`
-          : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference} chosen=${chosen} numLayers=${entry.layers.length}
+          : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference}
+            chosen=${chosen} numLayers=${entry.layers.length}
             onPick=${open} handle=${picture} />
             <${LayerLegend} layers=${entry.layers} />`
       }
@@ -135,7 +136,8 @@ function Measure({ name, heads, isDifference, chosen, onOpen }) {
     ${
       strongest.length === 0
         ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
-        : html`<${Bars} columns=${["head", unit]} largest=${isDifference ? undefined : (most ?? undefined)} write=${(value) => format(value)}
+        : html`<${Bars} columns=${["head", unit]} write=${(value) => format(value)}
+          largest=${isDifference ? undefined : (most ?? undefined)}
           onPick=${(i) => onOpen(strongest[i])}
           rows=${strongest.map((each) => ({
             key: `${each.layer}.${each.head}`,

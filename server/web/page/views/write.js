@@ -94,7 +94,8 @@ function PromptCard({ text, options, isRunning, onWrite }) {
 
 /** {route, body} of the same in one request. */
 function requestOf(text, { isChat, sampling, seed, maxTokens, interventions }) {
-  const rest = { ...(interventions.length ? { interventions } : {}), ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
+  const changes = interventions.length ? { interventions } : {};
+  const rest = { ...changes, ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
   if (isChat) {
     const messages = [{ role: "user", content: text }];
     return { route: "v1/chat/completions", body: { messages, ...rest, logprobs: true, top_logprobs: 5 } };

@@ -86,7 +86,8 @@ export function HeadWords({ grid, selected, pointed, name }) {
   const inColumns = isInColumns(grid);
   const keep = ({ query, key }) => select(query === null ? { key } : { query });
   return html`<section class="card">
-    <header><h2>In the text${grid.isDifference && ": where it changed"}</h2><${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
+    <header><h2>In the text${grid.isDifference && ": where it changed"}</h2>
+      <${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
     ${!inColumns &&
     html`<div class="toolbar"><${Choices} label="A word I point at" value=${side}
       onPick=${(value) => select({ attention_side: value })}
@@ -105,7 +106,8 @@ function saidOf(grid, { query, key }, wanted) {
   const row = rowOf(grid.shown, grid, query);
   const [best] = largest(sized(row, grid), 1);
   const start = named("query", grid.queries, query);
-  return best === undefined ? `${start}: nothing yet` : `${start} → ${grid.isDifference ? "changed most" : "most"}: ${named("key", grid.keys, best)} ${format(row[best])}`;
+  const most = grid.isDifference ? "changed most" : "most";
+  return best === undefined ? `${start}: nothing yet` : `${start} → ${most}: ${named("key", grid.keys, best)} ${format(row[best])}`;
 }
 
 /** The largest numbers of one query as bars; follows what is pointed at. */

@@ -93,6 +93,7 @@ function useThumbnails() {
   const { tokens, loading: isCounting } = useTokens(selection.text);
   const mode = useStore(theme);
   const { attention_sink: showsFirst, attention_orientation: orientation } = selection;
+  const asked = JSON.stringify(inputOf(selection, capabilities));
   const requests = useMemo(() => {
     if (selection.text === "" || tokens.length === 0 || isCounting) return [];
     const common = { ...inputOf(selection, capabilities), part };
@@ -104,7 +105,7 @@ function useThumbnails() {
     const starts = Array.from({ length: count }, (_, i) => i * together);
     if (starts.length === 1) return [{ ...common, ...size }];
     return starts.map((start) => ({ ...common, layers: layers.slice(start, start + together), ...size }));
-  }, [JSON.stringify(inputOf(selection, capabilities)), selection.change_show, selection.change_text, capabilities, part, tokens.length, isCounting, layers, numHeads]);
+  }, [asked, selection.change_show, selection.change_text, capabilities, part, tokens.length, isCounting, layers, numHeads]);
 
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
   const entries = arrived.requests === requests ? arrived.entries : [];

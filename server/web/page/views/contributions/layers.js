@@ -55,6 +55,7 @@ function Curves({ entry, tokens, query, other }) {
     return [{ label: "lines", array: { data, shape: [series.length, points.length] },
       rows: series.map((line) => line.name), columns: points }];
   };
+  const highest = entry.isDifference ? Math.max(0.01, ...ofDirection.map((line) => extent(line.values)[1])) : 1;
   const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
   return html`<div class="columns">
     <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths"
@@ -70,7 +71,7 @@ function Curves({ entry, tokens, query, other }) {
       arrays=${saved(ofDirection)} /></header>
       <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. In the
         end ${format(toStart.data.at(-1), 2)} to where it began. Choose a key to compare with another word.</p>
-      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${entry.isDifference ? Math.max(0.01, ...ofDirection.map((line) => extent(line.values)[1])) : 1} height=${210}
+      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${highest} height=${210}
         label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
   </div>`;
 }
@@ -84,7 +85,8 @@ function Said({ given, part, query, side }) {
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
-  return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here" : "next word"} would be:</p>
+  return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here"
+    : "next word"} would be:</p>
     <${Answer} answer=${answer}>${() => {
       const { top_tokens: tops, arrays } = answer.entry;
       const chances = arrays.probabilities;

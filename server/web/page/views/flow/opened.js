@@ -58,7 +58,8 @@ export function Opened({ node, place, strips, scale }) {
     <${Answer} answer=${answer} minHeight="16rem">${() =>
       array &&
       array.data.length === rows.length * width &&
-      html`<${Tensor} node=${node} data=${array.data} isDifference=${answer.entry.isDifference} rows=${rows} width=${width} keys=${isMap ? keys : null}
+      html`<${Tensor} node=${node} data=${array.data} isDifference=${answer.entry.isDifference}
+        rows=${rows} width=${width} keys=${isMap ? keys : null}
         position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey
           : place.key} head=${headAxis ? head : null} />`}<//>
   </section>`;

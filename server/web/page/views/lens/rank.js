@@ -48,7 +48,8 @@ function Curves({ found, word, state }) {
   const saved = (label, data) => [{ label, array: { data, shape: [data.length] }, rows: [label], columns: points }];
   const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best,
     ranks.length)}`;
-  return html`<p class="hint">${found.isDifference && `${sideNames(selection)[1]}: `}After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
+  return html`<p class="hint">${found.isDifference && `${sideNames(selection)[1]}: `}After <code>${word}</code>,
+    rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
     embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
     <div class="columns lens-lines">
       <div><${Lines} ...${common} series=${ranked} low=${1}

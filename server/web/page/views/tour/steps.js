@@ -30,7 +30,8 @@ const headOf = ({ layer, head }) => `head ${head} of layer ${layer}`;
 
 /**
  * view: where it happens; title; targets: selectors of what is outlined, the first that is there; look(facts): the
- * selection; say(facts): the words; isOfHead: whether the chosen head can be changed from here. All steps but the first wait for the facts (see facts.js).
+ * selection; say(facts): the words; isOfHead: whether the chosen head can be changed from here. All steps but
+ * the first wait for the facts (see facts.js).
  */
 export const STEPS = [
   {
