@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
@@ -62,6 +62,11 @@ def number_in(page: Page, where: str, pattern: str = NUMBER) -> float:
 def show(page: Page, side: str) -> None:
     page.get_by_role("region", name="Changes").get_by_role("button", name=side, exact=True).click()
     settle(page)
+
+
+def field(page: Page, label: str) -> Locator:
+    """Return the drawer's list to choose from that has this label."""
+    return page.locator(".change-form label", has_text=re.compile(f"^{label} ")).locator("select")
 
 
 def test_a_head_shows_before_after_and_difference_and_copies_them(
@@ -194,13 +199,13 @@ def test_the_address_restores_the_changes_and_what_it_cannot_say_is_left_out(
 ) -> None:
     page = open_view("attention", **PLACE, change_open=1)
     drawer = page.get_by_role("complementary", name="Change it")
-    drawer.get_by_label("in layer").select_option("1")
-    drawer.get_by_label("head", exact=True).select_option("5")
+    field(page, "in layer").select_option("1")
+    field(page, "head").select_option("5")
     drawer.get_by_role("button", name="Zero this head").click()
-    drawer.get_by_label("Change", exact=True).select_option("an MLP")
-    drawer.get_by_label("in layer").select_option("0")
-    drawer.get_by_label("at", exact=True).select_option("4")
-    drawer.get_by_label("how").select_option("multiply by")
+    field(page, "Change").select_option("an MLP")
+    field(page, "in layer").select_option("0")
+    field(page, "at").select_option("4")
+    field(page, "how").select_option("multiply by")
     drawer.get_by_role("button", name="Add this change").click()
     page.wait_for_url("**change=zero_head_l1_h5+scale_mlp_l0_p4_x0.5**")
     address = page.url.replace("layer=0", f"layer={LAYER}").replace("head=5", f"head={HEAD}")

@@ -75,9 +75,9 @@ function pythonCall(route, body) {
 const SUBTRACTED = {
   "v1/attention": "after.attention - before.attention",
   "v1/completions": `[
-    None if old is None else new - old
-    for new, old in zip(after.choices[0].logprobs.token_logprobs, before.choices[0].logprobs.token_logprobs)
-]`,
+        None if old is None else new - old
+        for new, old in zip(after.choices[0].logprobs.token_logprobs, before.choices[0].logprobs.token_logprobs)
+    ]`,
 };
 const EACH_SUBTRACTED = "{name: after[name] - before[name] for name in after if name != \"ids\"}";
 
@@ -91,5 +91,7 @@ export function asPython(route, body) {
   const start = `${imports}${made}\n`;
   if (!other) return `${start}answer = ${pythonCall(route, own)}\nprint(answer)\n`;
   const asked = `before = ${pythonCall(route, other)}\nafter = ${pythonCall(route, own)}`;
-  return `${start}${asked}\nanswer = ${SUBTRACTED[route] ?? EACH_SUBTRACTED}\nprint(answer)\n`;
+  // What is masked in both is minus infinity less itself, of which numpy would warn.
+  const quiet = `import numpy as np\n\nwith np.errstate(invalid="ignore"):\n    answer = ${SUBTRACTED[route] ?? EACH_SUBTRACTED}`;
+  return `${start}${asked}\n\n${quiet}\nprint(answer)\n`;
 }

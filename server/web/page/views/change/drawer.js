@@ -38,12 +38,12 @@ export function Drawer() {
   </aside>`;
 }
 
-/** Put changes into the selection; what is shown becomes the changed side, unless the difference is. */
+/** Put changes into the selection. */
 export function setChanges(changes, more = {}) {
   select({ ...more, change: writeChanges(changes) });
 }
 
-/** Add a change, in place of one of the same kind at the same place. */
+/** Add a change, in place of one of the same kind at the same place; where the unchanged side is shown, show the other. */
 export function addChange(changes, change, show) {
   const kind = ({ value, ...rest }) => writeChange({ ...rest, value: null });
   const others = changes.filter((one) => kind(one) !== kind(change));
@@ -57,16 +57,15 @@ function ThisHead({ changes, isFull }) {
   const own = { place: "head", part: chosen === "" ? "" : part, layer, head, position: null, value: null };
   const isOf = (change) => change.place === "head" && change.layer === layer && change.head === head &&
     change.position === null && (change.part || part) === part;
-  const present = changes.filter(isOf);
+  const isChanged = changes.some(isOf);
+  const restore = () => setChanges(changes.filter((change) => !isOf(change)));
+  const make = (op) => () => addChange(changes, { ...own, op }, show);
   return html`<div class="toolbar change-head" role="group" aria-label=${`Layer ${layer}, head ${head}`}>
     <b>Layer ${layer}, head ${head}</b>
-    ${present.length > 0
-      ? html`<button type="button" onClick=${() => setChanges(changes.filter((change) => !isOf(change)))}>
-          Restore this head</button>`
-      : html`<button type="button" class="primary" disabled=${isFull}
-            onClick=${() => addChange(changes, { ...own, op: "zero" }, show)}>Zero this head</button>
-          <button type="button" disabled=${isFull} title="What it passes on at every position becomes the mean over the text"
-            onClick=${() => addChange(changes, { ...own, op: "mean" }, show)}>Use its mean</button>`}
+    <button type="button" class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
+      onClick=${isChanged ? restore : make("zero")}>${isChanged ? "Restore this head" : "Zero this head"}</button>
+    ${!isChanged && html`<button type="button" disabled=${isFull} onClick=${make("mean")}
+      title="What it passes on at every position becomes the mean over the text">Use its mean</button>`}
   </div>`;
 }
 

@@ -15,13 +15,19 @@ export function List({ changes }) {
     <ol class="change-list">${changes.map((change, index) => html`<li key=${writeChange({ ...change, value: null })}>
       <span>${sayChange(change)}</span>
       <button type="button" class="quiet" aria-label=${`Remove: ${sayChange(change)}`}
-        onClick=${() => setChanges(changes.filter((_, i) => i !== index))}>✕</button>
+        onClick=${() => remove(changes.filter((_, i) => i !== index))}>✕</button>
       ${change.value !== null && html`<${Strength} change=${change} onPick=${(value) => set(index, value)} />`}
       ${Number(at) === index && html`<p class="problem" role="alert">${why}</p>`}
     </li>`)}</ol>
     ${refused && at === undefined && html`<p class="problem" role="alert">${refused.message}</p>`}
-    ${changes.length > 1 && html`<button type="button" onClick=${() => setChanges([])}>Remove all</button>`}
+    ${changes.length > 1 && html`<button type="button" onClick=${() => remove([])}>Remove all</button>`}
   </section>`;
+}
+
+/** Keep these changes alone. The button that was pressed is gone: the drawer keeps the keyboard. */
+function remove(changes) {
+  setChanges(changes);
+  document.querySelector(".change")?.focus({ preventScroll: true });
 }
 
 /** The number of a change, to move while the views follow. */
