@@ -174,7 +174,7 @@ def test_two_texts_compare_like_two_models(open_view: Open, server: Server) -> N
     expect(page.locator(READOUT).first).to_contain_text(f": {written(weights(server, input=second)[8, KEY])}")
     page.get_by_label("Text", exact=True).fill(second + " and a boy")
     show(page, "difference")
-    expect(page.locator(".problem").first).to_contain_text("texts of 9 and of 12 tokens have no difference")
+    expect(page.locator(".problem").first).to_contain_text("texts of 9 and of 12 tokens have no difference here")
     show(page, "text A")
     expect(page.get_by_label("Text", exact=True)).to_have_value(TEXT)
 

@@ -7,12 +7,10 @@ export const MOST_CHANGES = 64; // as the server accepts
  * that make sense there.
  */
 export const PLACES = {
-  head: { title: "what a head passes on", point: "attn.hook_z", hasHead: true, hasPosition: true,
-    ops: ["zero", "mean", "scale", "patch"] },
-  mlp: { title: "what an MLP adds", point: "hook_mlp_out", hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
-  stream: { title: "the residual stream after a layer", point: "hook_resid_post", hasPosition: true,
-    ops: ["steer", "patch", "zero", "mean", "scale"] },
-  softmax: { title: "the attention's temperature", point: "attn.hook_attn_scores", hasHead: true, ops: ["temperature"] },
+  head: { point: "attn.hook_z", hasHead: true, hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
+  mlp: { point: "hook_mlp_out", hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
+  stream: { point: "hook_resid_post", hasPosition: true, ops: ["steer", "patch", "zero", "mean", "scale"] },
+  softmax: { point: "attn.hook_attn_scores", hasHead: true, ops: ["temperature"] },
 };
 
 export const OPS = {

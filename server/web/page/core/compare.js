@@ -32,34 +32,30 @@ class NoDifference extends Error {
   status = 422;
 }
 
-const sizes = (entry) => [entry.tokens, entry.encoder_tokens].map((tokens) => tokens?.length);
-
 /**
  * The entries of `after`, their arrays less those of `before`, with both answers beside them: {..., arrays, before, after,
- * isDifference}. Tokens that differ are named with both. Ids stay those of `after`: they are names, not numbers.
+ * isDifference}. Tokens that differ are named with both, where there are as many. Ids stay those of `after`: they are names, not numbers.
  */
 export function difference(after, before) {
   return after.map((entry, i) => {
     const other = before[i];
-    const [own, others] = [sizes(entry), sizes(other)];
-    if (own.some((size, side) => size !== others[side])) {
-      throw new NoDifference(`Number by number, texts of ${others[0]} and of ${own[0]} tokens have no difference. Make them
-        equally long, or look at one after the other.`);
-    }
     const arrays = {};
     for (const [name, array] of Object.entries(entry.arrays)) {
       const taken = other.arrays[name];
-      arrays[name] = name === "ids" ? array : { ...array, data: subtracted(array, taken) };
+      if (String(array.shape) !== String(taken?.shape)) throw new NoDifference(whyNone(entry.tokens, other.tokens));
+      const minus = (value, place) => value - taken.data[place];
+      arrays[name] = name === "ids" ? array : { ...array, data: Float32Array.from(array.data, minus) };
     }
     return { ...entry, arrays, tokens: bothNames(entry.tokens, other.tokens), before: other, after: entry, isDifference: true };
   });
 }
 
-function subtracted(array, other) {
-  if (!other || String(array.shape) !== String(other.shape)) {
-    throw new NoDifference("The two answers are of different shapes: number by number they have no difference.");
-  }
-  return Float32Array.from(array.data, (value, i) => value - other.data[i]);
-}
+const whyNone = (after, before) => after?.length === before?.length
+  ? "The two answers are of different shapes: number by number they have no difference."
+  : `Number by number, texts of ${before.length} and of ${after.length} tokens have no difference here. Make them equally long,
+    or look at one after the other.`;
 
-const bothNames = (after, before) => after?.map((token, i) => (token === before[i] ? token : `${before[i]}|${token.trim()}`));
+function bothNames(after, before) {
+  if (after?.length !== before?.length) return after;
+  return after?.map((token, i) => (token === before[i] ? token : `${before[i]}|${token.trim()}`));
+}

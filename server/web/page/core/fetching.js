@@ -4,7 +4,6 @@ import { named } from "./bytes.js";
 import { difference, sidesOfRequest } from "./compare.js";
 import { useEffect, useRef, useState } from "./html.js";
 import { checkServer, restarts } from "./served.js";
-import { Store } from "./store.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
 
@@ -120,14 +119,6 @@ function start(key, fetchIt) {
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
 const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait is asked again
 
-/** What the server refused of the changes last, null once it took them: told where they are made. */
-export const refusal = new Store(null);
-
-function noteRefusal(body, error) {
-  if (error?.param?.startsWith("interventions")) refusal.set(error);
-  else if (!error && body?.interventions) refusal.set(null);
-}
-
 /** A request as a string: the same for the same, and another one with another side to it. */
 const keyOf = (route, body) => {
   const { own, other } = sidesOfRequest(body);
@@ -157,7 +148,6 @@ export function useAnswer(fetcher, route, body) {
     let timer = null;
     const finish = (data, error) => {
       if (abort.signal.aborted) return;
-      noteRefusal(body, error);
       if (error?.status === 429) {
         error.again = error.retryAfter ?? BUSY_WAIT;
         timer = setTimeout(retry, error.again * 1000);

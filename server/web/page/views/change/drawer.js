@@ -1,7 +1,8 @@
 // The drawer: what can be changed inside the model, what is changed now, and a second text to compare with.
+import { refusal } from "../../core/api.js";
 import { MOST_CHANGES, changesOf, writeChange, writeChanges } from "../../core/changes.js";
 import { html, useEffect, useRef } from "../../core/html.js";
-import { useHead } from "../../core/model.js";
+import { useCapabilities, useHead } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
 import { DelayedText } from "../../parts/shared_bar.js";
 import { Form } from "./form.js";
@@ -40,6 +41,7 @@ export function Drawer() {
 
 /** Put changes into the selection. */
 export function setChanges(changes, more = {}) {
+  refusal.set(null); // it was about the changes before
   select({ ...more, change: writeChanges(changes) });
 }
 
@@ -54,9 +56,10 @@ export function addChange(changes, change, show) {
 function ThisHead({ changes, isFull }) {
   const { part, layer, head } = useHead();
   const { change_show: show, part: chosen } = useSelection();
+  const [firstPart] = useCapabilities().attention.parts;
   const own = { place: "head", part: chosen === "" ? "" : part, layer, head, position: null, value: null };
   const isOf = (change) => change.place === "head" && change.layer === layer && change.head === head &&
-    change.position === null && (change.part || part) === part;
+    change.position === null && (change.part || firstPart) === part;
   const isChanged = changes.some(isOf);
   const restore = () => setChanges(changes.filter((change) => !isOf(change)));
   const make = (op) => () => addChange(changes, { ...own, op }, show);

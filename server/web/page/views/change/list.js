@@ -1,6 +1,6 @@
 // The changes that are made now: each in words, with its number to move, and what the server refused of it.
+import { refusal } from "../../core/api.js";
 import { OPS, sayChange, writeChange } from "../../core/changes.js";
-import { refusal } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { useStore } from "../../core/store.js";
 import { Slider } from "../../parts/slider.js";
