@@ -56,15 +56,16 @@ export function addChange(changes, change, show) {
 function ThisHead({ changes, isFull }) {
   const { part, layer, head } = useHead();
   const { change_show: show, part: chosen } = useSelection();
-  const [firstPart] = useCapabilities().attention.parts;
+  const { parts } = useCapabilities().attention;
   const own = { place: "head", part: chosen === "" ? "" : part, layer, head, position: null, value: null };
   const isOf = (change) => change.place === "head" && change.layer === layer && change.head === head &&
-    change.position === null && (change.part || firstPart) === part;
+    change.position === null && (change.part || parts[0]) === part;
   const isChanged = changes.some(isOf);
   const restore = () => setChanges(changes.filter((change) => !isOf(change)));
   const make = (op) => () => addChange(changes, { ...own, op }, show);
-  return html`<div class="toolbar change-head" role="group" aria-label=${`Layer ${layer}, head ${head}`}>
-    <b>Layer ${layer}, head ${head}</b>
+  const name = `Layer ${layer}, head ${head}${parts.length > 1 ? ` (${part})` : ""}`;
+  return html`<div class="toolbar change-head" role="group" aria-label=${name}>
+    <b>${name}</b>
     <button type="button" class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
       onClick=${isChanged ? restore : make("zero")}>${isChanged ? "Restore this head" : "Zero this head"}</button>
     ${!isChanged && html`<button type="button" disabled=${isFull} onClick=${make("mean")}
