@@ -176,9 +176,7 @@ def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, brow
 
 @pytest.mark.slow
 def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
-    """Check the difference in one head of the next layer, and that no view breaks over it; tests/page/test_change.py has
-    a decoder.
-    """
+    """Check the difference in one head of the next layer, and that no view breaks over it."""
     if family.name in tiny.DECODERS:
         pytest.skip("tests/page/test_change.py has a decoder")
     kind = ask(family.server, "/v1/capabilities")["kind"]
