@@ -163,6 +163,17 @@ def test_numbers_are_patched_from_a_second_text(open_view: Open, server: Server)
     expect(page.locator(READOUT).first).to_contain_text(f": {written(truth[8, KEY])}")
 
 
+def test_attention_has_a_temperature_of_its_own(open_view: Open, server: Server) -> None:
+    """Compute the softmax of the scores over the temperature; at 0 the largest takes all."""
+    row = entry(server, "attention", kind="scores", layers=LAYER, heads=HEAD)["attention"][0][0][QUERY]
+    scores = np.array(row[: QUERY + 1], float)
+    for temperature, truth in ((3, softmax(scores / 3)), (0, (scores == scores.max()).astype(float))):
+        best = int(truth.argmax())
+        place = {**PLACE, "key": best}
+        page = open_view("attention", **place, change=f"temperature_softmax_l{LAYER}_h{HEAD}_x{temperature}")
+        expect(page.locator(READOUT).first).to_contain_text(f": {written(truth[best])} ·")
+
+
 def test_two_texts_compare_like_two_models(open_view: Open, server: Server) -> None:
     second = TEXT.replace("girl", "boy")
     page = open_view("attention", **{**PLACE, "query": 8}, change_text=second, change_show="difference")
