@@ -119,6 +119,14 @@ class InterventionField(RequestModel):
     source: InterventionSource | None = Field(
         None, alias="from", description="Take the numbers from another input instead, by a clean pass over it."
     )
+    minus: InterventionSource | None = Field(
+        None,
+        description="Only for op add with from: the numbers of this input are subtracted from those of from, which "
+        "gives the direction from one text to the other.",
+    )
+    times: float = Field(
+        1.0, description="Only for op add with from: what those numbers, less those of minus, are multiplied by."
+    )
 
     @model_validator(mode="after")
     def _the_operation_has_what_it_needs(self) -> "InterventionField":
@@ -126,6 +134,9 @@ class InterventionField(RequestModel):
             raise wrong("value", "value and from exclude each other: give one of them")
         if isinstance(self.value, list) and _count_numbers(self.value) > MAX_LIST_NUMBERS:
             raise wrong("value", _TOO_MANY_NUMBERS)
+        if (self.minus is not None or self.times != 1.0) and (self.op != "add" or self.source is None):
+            field = "times" if self.minus is None else "minus"
+            raise wrong(field, f"{field} is accepted with op 'add' and from only; leave it out")
         if self.op == "zero" and (self.value is not None or self.source is not None):
             raise wrong("op", "op 'zero' takes neither value nor from; leave them out")
         if self.op == "mean" and self.value is not None:

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from benchmarks.page import open_view
 from benchmarks.processes import Server, serve
 from tests import tiny
-from tests.page.conftest import Watched, ask, settle
+from tests.page.conftest import Watched, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_attention import cell_in
 from tests.page.test_page import VIEWS
@@ -172,3 +172,39 @@ def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, brow
             page.emulate_media(color_scheme="dark")
             expect(page.locator("html")).to_have_attribute("data-theme", "dark")
             assert not serious(page, runOnly=["color-contrast"]), view
+
+
+@pytest.mark.slow
+def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
+    """Check the difference in one head of the next layer, and that no view breaks over it."""
+    if family.name in tiny.DECODERS:
+        pytest.skip("tests/page/test_change.py has a decoder")
+    kind = ask(family.server, "/v1/capabilities")["kind"]
+    is_pair = kind == "encoder-decoder"
+    part, point = ("cross", "decoder.cross_attn.hook_z") if is_pair else (kind, "attn.hook_z")
+    body = {
+        "input": TEXT,
+        "layers": LAYER,
+        "heads": HEAD,
+        "part": part,
+        **({"decoder_input": DECODED} if is_pair else {}),
+    }
+    silenced = {"point": point, "layer": 0, "head": 1, "op": "scale", "value": 0}
+    before, after = (
+        ask(family.server, "/v1/attention", {**body, **more})["data"][0]["attention"][0][0][QUERY][KEY]
+        for more in ({}, {"interventions": [silenced]})
+    )
+    change = f"zero_head{'_cross' if is_pair else ''}_l0_h1"
+    state = {"text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY, "part": part,
+             "change": change, "change_show": "difference", "change_open": 1}  # fmt: skip
+    with page_of(family.server, browser) as page:
+        page.goto(f"{family.server.url}/#{urlencode({'view': 'attention', **state})}")
+        settle(page)
+        expect(page.get_by_role("button", name="Remove: ")).to_have_count(1)
+        shown_here = page.locator(".head-pictures .readout").first
+        expect(shown_here).to_contain_text(f": {written(after - before)}")
+        for number, view in enumerate(VIEWS):
+            open_view(page, number)
+            expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
+            settle(page)
+            expect(page.locator(".problem"), view).to_have_count(0)

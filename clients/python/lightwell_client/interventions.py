@@ -15,7 +15,7 @@ from lightwell_client._arrays import encoded
 from lightwell_client._options import Prompt, Selection
 
 Intervention = dict[str, Any]
-"""{"point", "layer", "head", "positions", "op", "value" or "from"}."""
+"""{"point", "layer", "head", "positions", "op", "value" or "from", "minus", "times"}."""
 
 
 def zero(
@@ -58,9 +58,16 @@ def add(
     head: Selection | None = None,
     positions: Selection | None = None,
     source: Prompt | Mapping[str, Any] | None = None,
+    minus: Prompt | Mapping[str, Any] | None = None,
+    times: float | None = None,
 ) -> Intervention:
-    """Add to a point: a steering vector [d_model] at "hook_resid_post", say."""
-    return _intervention("add", point, layer, head, positions, value, source)
+    """Add to a point: a steering vector [d_model] at "hook_resid_post", say, or the numbers of `source`, less those of
+    `minus`, `times` a number: `add("hook_resid_post", layer=2, times=4, source={"input": "love", "positions": -1},
+    minus={"input": "hate", "positions": -1})` steers from one word to the other.
+    """
+    more = {"minus": _source(minus), "times": times}
+    made = _intervention("add", point, layer, head, positions, value, source)
+    return made | {name: part for name, part in more.items() if part is not None}
 
 
 def patch(
@@ -106,6 +113,10 @@ def _intervention(
         "head": head,
         "positions": positions,
         "value": encoded(value),
-        "from": source if source is None or isinstance(source, Mapping) else {"input": source},
+        "from": _source(source),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _source(source: Prompt | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return source if source is None or isinstance(source, Mapping) else {"input": source}

@@ -55,6 +55,8 @@ class _Source:
     prompt: Prompt
     place: InterventionTarget
     is_mean: bool
+    times: float = 1.0
+    """What the numbers are multiplied by before those of one intervention are added up."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -158,7 +160,8 @@ def _check_value_bytes(
         if (number, None) in given:
             shape = np.shape(given[number, None][0])
         else:
-            shape = (sources.get((number, None)) or sources[number, index])[0].shape
+            each = sources.get((number, None)) or sources[number, index]
+            shape = max((source.shape for source in each), key=math.prod)
         num_bytes += 4 * math.prod(shape) * len(place.layers)
     if num_bytes > MAX_VALUE_BYTES:
         raise PayloadTooLarge(
@@ -186,7 +189,13 @@ async def _all_sources(
         field = f"interventions[{number}]"
         if item.source is not None:
             targets = [places[number] for places in placed]
-            sources[number, None] = await _sources(context, item, item.source, targets, f"{field}.from")
+            found = await _sources(context, item, item.source, targets, f"{field}.from")
+            if item.minus is not None:
+                found += await _sources(context, item, item.minus, targets, f"{field}.minus")
+            sources[number, None] = [
+                replace(source, times=item.times if i == 0 else -item.times) if item.op == "add" else source
+                for i, source in enumerate(found)
+            ]
         elif item.op == "mean":
             for index, prompt in enumerate(prompts):
                 place = target_of(context.config, item.point, item.layer, item.head, "all", _lengths(prompt), field)
@@ -250,7 +259,8 @@ def _ids(prompt: Prompt) -> tuple[tuple[int, ...], tuple[int, ...]]:
 async def _capture(context: AppContext, sources: Mapping[_Key, Sequence[_Source]]) -> dict[_Key, list[NumpyArray]]:
     """Return the numbers of each key, one array for each layer, by one pass over each distinct prompt.
 
-    A mean is over all positions of all of a key's sources; every position weighs the same.
+    A mean is over all positions of all of a key's sources; every position weighs the same. Other numbers are added up,
+    each source's times its factor.
     """
     passes: dict[tuple[tuple[int, ...], ...], list[tuple[_Key, _Source]]] = {}
     for key, each in sources.items():
@@ -260,11 +270,8 @@ async def _capture(context: AppContext, sources: Mapping[_Key, Sequence[_Source]
     for users in passes.values():
         traced = await _trace(context, [source for _, source in users])
         for (key, source), arrays in zip(users, traced, strict=True):
-            if not source.is_mean:
-                found[key] = arrays
-                continue
-            sums = await asyncio.to_thread(_sums, arrays)
-            found[key] = [total + new for total, new in zip(found[key], sums, strict=True)] if key in found else sums
+            sums = await asyncio.to_thread(_sums, arrays) if source.is_mean else _scaled(arrays, source.times)
+            found[key] = _added(found[key], sums) if key in found else sums
     for key, each in sources.items():
         if each[0].is_mean:
             num_positions = sum(source.place.shape[source.place.row_axis] for source in each)
@@ -275,6 +282,17 @@ async def _capture(context: AppContext, sources: Mapping[_Key, Sequence[_Source]
 def _sums(traced: Sequence[NumpyArray]) -> list[NumpyArray]:
     """Return the sums over positions, [1, ...] for each layer, in float64."""
     return [value.sum(axis=0, keepdims=True, dtype=np.float64) for value in traced]
+
+
+def _added(some: list[NumpyArray], more: list[NumpyArray]) -> list[NumpyArray]:
+    """Return the sums, layer by layer; numbers of a single layer are added to those of each."""
+    count = max(len(some), len(more))
+    return [some[i % len(some)] + more[i % len(more)] for i in range(count)]
+
+
+def _scaled(traced: list[NumpyArray], times: float) -> list[NumpyArray]:
+    """Return the arrays times a number, in float32."""
+    return traced if times == 1.0 else [np.multiply(value, times, dtype=np.float32) for value in traced]
 
 
 async def _trace(context: AppContext, sources: Sequence[_Source]) -> list[list[NumpyArray]]:

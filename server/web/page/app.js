@@ -13,6 +13,7 @@ import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
 import { Tooltip } from "./parts/tooltip.js";
+import { ChangeBar, ChangeDrawer } from "./views/change.js";
 import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
@@ -80,8 +81,10 @@ function Body({ capabilities }) {
     <${Rail} current=${view} capabilities=${capabilities} />
     <div class="stage">
       <${SharedBar} view=${view} />
+      <${ChangeBar} view=${view} />
       <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
     </div>
+    <${ChangeDrawer} view=${view} />
     <${Tour} />
   </div>`;
 }

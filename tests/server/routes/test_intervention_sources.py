@@ -36,6 +36,41 @@ async def test_a_source_may_be_another_place(tmp_path: Path) -> None:
     assert np.array_equal(numbers(change), clean("hook_resid_pre", 2, 2, positions=(0,)))
 
 
+async def test_the_difference_of_two_inputs_is_added_times_a_number(tmp_path: Path) -> None:
+    source, minus = {"input": "xyz", "positions": -1}, {"input": "uvwx", "positions": -1}
+    item = {"point": "hook_resid_post", "layer": [0, 2], "op": "add", "from": source, "minus": minus, "times": 3}
+    async with site(tmp_path) as at:
+        changes = await sent(at, item)
+        assert len(at.engine.submitted) == 3
+    for change, layer in zip(changes, (0, 2), strict=True):
+        ends = [clean("hook_resid_post", layer, n, positions=(n - 1,)) for n in (3, 4)]
+        assert np.allclose(numbers(change), 3 * (ends[0] - ends[1]))
+
+
+async def test_one_layer_of_another_input_is_subtracted_from_each(tmp_path: Path) -> None:
+    minus = {"input": "xyz", "positions": 0, "layer": 1}
+    item = {"point": "hook_resid_post", "layer": [0, 2], "op": "add", "from": {"input": "xy", "positions": 1}}
+    async with site(tmp_path) as at:
+        changes = await sent(at, {**item, "minus": minus})
+    subtracted = clean("hook_resid_post", 1, 3, positions=(0,))
+    for change, layer in zip(changes, (0, 2), strict=True):
+        assert np.allclose(numbers(change), clean("hook_resid_post", layer, 2, positions=(1,)) - subtracted)
+
+
+async def test_a_factor_belongs_to_what_is_added_from_another_input(tmp_path: Path) -> None:
+    item = {"point": "hook_resid_post", "layer": 0, "positions": 0}
+    source = {"input": "xyz", "positions": 0}
+    async with site(tmp_path) as at:
+        for wrong in (
+            {"op": "patch", "from": source, "times": 2},
+            {"op": "add", "value": 1, "minus": source},
+            {"op": "zero", "times": 0},
+        ):
+            answer = await at.post("/v1/next", {"input": "abcd", "interventions": [{**item, **wrong}]})
+            assert answer.status_code == 400
+            assert "is accepted with op 'add' and from only" in answer.json()["error"]["message"]
+
+
 async def test_a_mean_is_over_all_positions_of_all_sources(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         (change,) = await sent(

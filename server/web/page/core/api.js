@@ -11,6 +11,9 @@ export const apiKey = new Store("");
 /** "ok", "lost" (the server does not answer or is not ready) or "key" (it wants a key, or another one). */
 export const connection = new Store("ok");
 
+/** What the server refused of a request's interventions last, null once it took them: told where changes are made. */
+export const refusal = new Store(null);
+
 /** Call `listener()` each time the server can be asked again: it is back, or another key was given. */
 export function whenReachable(listener) {
   const ends = [connection.follow((now) => now === "ok" && listener()), apiKey.follow(() => listener())];
@@ -47,8 +50,12 @@ export async function ask(route, body, { signal, accept = "application/json" } =
     serverLost();
     throw new ApiError("The server does not answer.");
   }
-  if (response.ok) return response;
+  if (response.ok) {
+    if (body?.interventions) refusal.set(null);
+    return response;
+  }
   const error = await readError(response);
+  if (error.param?.startsWith("interventions")) refusal.set(error);
   if (error.status === 401) connection.set("key");
   if (error.status === 503) serverLost(error.retryAfter);
   throw error;

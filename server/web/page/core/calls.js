@@ -1,13 +1,16 @@
 // The request behind a view, as a person would write it: curl, or our Python client. Where the server wants a key, both
 // take it from the environment, since what is copied is passed on.
 import { apiKey, root } from "./api.js";
+import { sidesOfRequest } from "./compare.js";
 
 const KEY = "LIGHTWELL_API_KEY";
 
 const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** The curl command of a request; a GET without a body. */
+/** The curl command of a request; a GET without a body; with another side, that one's first and then its own. */
 export function asCurl(route, body) {
+  const { own, other } = sidesOfRequest(body);
+  if (other) return `${asCurl(route, other)}\necho\n${asCurl(route, own)}`;
   const url = new URL(route.replace(/^\//, ""), root).href;
   const key = apiKey.value ? ` -H "Authorization: Bearer $${KEY}"` : "";
   const sent = body ? ` --json ${shellQuoted(JSON.stringify(body))}` : "";
@@ -58,16 +61,37 @@ function callOf(route, body) {
   return { method: METHODS[route], first: input ?? prompt ?? messages, options };
 }
 
-/** The same request with lightwell_client; null for a route that has no method there. */
-export function asPython(route, body) {
+/** The call of the client's method that asks a request. */
+function pythonCall(route, body) {
   const { method, first, options } = callOf(route, body);
-  if (!method) return null;
   const parts = [
     ...(first === undefined ? [] : [pythonOf(first)]),
     ...Object.entries(options).map(([name, value]) => `${name}=${pythonOf(value)}`),
   ];
+  return `client.${method}(${parts.join(", ")})`;
+}
+
+// The difference of two answers: of attention one array, else each by its name.
+const SUBTRACTED = {
+  "v1/attention": "after.attention - before.attention",
+  "v1/completions": `[
+        None if old is None else new - old
+        for new, old in zip(after.choices[0].logprobs.token_logprobs, before.choices[0].logprobs.token_logprobs)
+    ]`,
+};
+const EACH_SUBTRACTED = "{name: after[name] - before[name] for name in after if name != \"ids\"}";
+
+/** The same request with lightwell_client; null for a route that has no method there. */
+export function asPython(route, body) {
+  if (!callOf(route, body).method) return null;
+  const { own, other } = sidesOfRequest(body);
   const base = root.href.replace(/\/$/, "");
   const [imports, key] = apiKey.value ? ["import os\n\n", `, api_key=os.environ["${KEY}"]`] : ["", ""];
   const made = `from lightwell_client import Client\n\nclient = Client(${JSON.stringify(base)}${key})`;
-  return `${imports}${made}\nanswer = client.${method}(${parts.join(", ")})\nprint(answer)\n`;
+  const start = `${imports}${made}\n`;
+  if (!other) return `${start}answer = ${pythonCall(route, own)}\nprint(answer)\n`;
+  const asked = `before = ${pythonCall(route, other)}\nafter = ${pythonCall(route, own)}`;
+  // What is masked in both is minus infinity less itself, of which numpy would warn.
+  const quiet = `import numpy as np\n\nwith np.errstate(invalid="ignore"):\n    answer = ${SUBTRACTED[route] ?? EACH_SUBTRACTED}`;
+  return `${start}${asked}\n\n${quiet}\nprint(answer)\n`;
 }

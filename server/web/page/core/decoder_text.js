@@ -2,7 +2,8 @@
 import { useAnswer, json } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { useCapabilities } from "./model.js";
-import { select, useSelection } from "./state.js";
+import { select, state } from "./state.js";
+import { useStore } from "./store.js";
 
 const MAX_TOKENS = 48;
 
@@ -17,7 +18,7 @@ async function saidAfter(route, body, options) {
 
 /** Fill the shared decoder text of an encoder-decoder while it is empty; {loading, error} of the model's writing. */
 export function useDecoderText() {
-  const { text, decoder } = useSelection();
+  const { text, decoder } = useStore(state); // of the first of two texts: both are compared after the same words
   const capabilities = useCapabilities();
   const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
   const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;

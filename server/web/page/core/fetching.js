@@ -1,6 +1,7 @@
 // Fetching as components use it: one request at a time for each place, what is unwanted is cancelled, answers kept.
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
+import { difference, sidesOfRequest } from "./compare.js";
 import { useEffect, useRef, useState } from "./html.js";
 import { checkServer, restarts } from "./served.js";
 
@@ -57,8 +58,10 @@ function forget() {
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
-/** The answer of a look (see `askLook`), from memory where it was asked before. */
+/** The answer of a look (see `askLook`), from memory where it was asked before; with another side, their difference. */
 export async function look(route, body, options) {
+  const { own, other } = sidesOfRequest(body);
+  if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
   const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body.input);
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
@@ -116,6 +119,12 @@ function start(key, fetchIt) {
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
 const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait is asked again
 
+/** A request as a string: the same for the same, and another one with another side to it. */
+const keyOf = (route, body) => {
+  const { own, other } = sidesOfRequest(body);
+  return `${route} ${JSON.stringify(own)}${other ? ` ${JSON.stringify(other)}` : ""}`;
+};
+
 /**
  * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
  * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
@@ -125,7 +134,7 @@ const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait 
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);
   const [attempt, setAttempt] = useState(0);
-  const request = route === null ? null : `${route} ${JSON.stringify(body)}`;
+  const request = route === null ? null : keyOf(route, body);
   const retry = () => setAttempt((count) => count + 1);
   const hasFailed = useRef(false);
   hasFailed.current = Boolean(result.error && (result.error.isPassing || result.error.status === 401));

@@ -1,5 +1,7 @@
 // What the loaded model can do, and the selection as positions and numbers that exist in it.
 import { named } from "./bytes.js";
+import { interventionsOf } from "./changes.js";
+import { OTHER } from "./compare.js";
 import { useJson } from "./fetching.js";
 import { createContext, useContext, useMemo } from "./html.js";
 import { useSelection } from "./state.js";
@@ -16,10 +18,23 @@ export function lackOf(capabilities, route) {
   return `${said[0].toUpperCase()}${said.slice(1)}.`;
 }
 
-/** What every look is asked with: {input, decoder_input (of an encoder-decoder, once there is one)}. */
-export function inputOf(selection, capabilities) {
+/** What is read: {input, decoder_input (of an encoder-decoder, once there is one)}. */
+export function textsOf(selection, capabilities) {
   const isPair = capabilities.kind === "encoder-decoder";
   return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
+}
+
+/**
+ * What every look is asked with: what is read, and the interventions where the changed model is shown. Where a difference
+ * is, the other side stands under OTHER (see core/compare.js).
+ */
+export function inputOf(selection, capabilities) {
+  const { change_show: show, change_text: second } = selection;
+  const texts = textsOf(selection, capabilities);
+  const interventions = interventionsOf(selection, capabilities);
+  const changed = interventions.length && (second || show !== "before") ? { ...texts, interventions } : texts;
+  if (show !== "difference" || (!second && changed === texts)) return changed;
+  return second ? { ...changed, input: second, [OTHER]: changed } : { ...changed, [OTHER]: texts };
 }
 
 /** A position that exists, of one that may count from the end or be too large. */

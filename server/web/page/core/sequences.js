@@ -1,6 +1,6 @@
 // The tokens that each stack of the model reads.
 import { useLook } from "./fetching.js";
-import { inputOf, useCapabilities, useTokens } from "./model.js";
+import { textsOf, useCapabilities, useTokens } from "./model.js";
 import { useSelection } from "./state.js";
 
 const NOBODY = [];
@@ -15,7 +15,7 @@ export function useSequences() {
   const capabilities = useCapabilities();
   const isPair = capabilities.kind === "encoder-decoder";
   const alone = useTokens(isPair ? "" : selection.text);
-  const body = { ...inputOf(selection, capabilities), points: ["decoder.hook_embed"], positions: 0, dtype: "float16" };
+  const body = { ...textsOf(selection, capabilities), points: ["decoder.hook_embed"], positions: 0, dtype: "float16" };
   const pair = useLook(isPair && selection.text ? "v1/trace" : null, body);
   if (isPair) {
     const { entry, error, loading } = pair;

@@ -1,4 +1,5 @@
 // The one selection that all views share, and its place in the URL: everything after #, which browsers never send.
+import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
 
 const text = (initial) => ({ initial, read: (raw) => raw, write: (value) => value });
@@ -79,6 +80,13 @@ const FIELDS = {
 
   weights_matrix: text(""), // a name as capabilities has it; "" is the token table
   weights_axis: choice("rows", "columns"),
+
+  change: text(""), // what is changed inside the model, see core/changes.js
+  change_show: choice("after", "before", "difference"),
+  change_text: text(""), // the second text, which the first is compared with; "" is none
+  change_source: text(""), // what a patch takes its numbers from, and what is steered towards
+  change_away: text(""), // what is steered away from; "" is the text itself
+  change_open: flag(false),
 };
 
 const initial = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
@@ -103,12 +111,19 @@ function toHash(state) {
 
 export const state = new Store(fromHash(location.hash));
 
-/** Change parts of the state; the URL follows. A new view, or `remember: true`, makes an entry in the history. */
+/**
+ * Change parts of the state; the URL follows. The text is that which is shown: while views show the second of two texts, a
+ * new text takes its place.
+ * A new view, or `remember: true`, makes an entry in the history.
+ */
 export function select(changes, { remember = "view" in changes } = {}) {
   for (const name of Object.keys(changes)) {
     if (!(name in FIELDS)) throw new Error(`state: no field ${name}`);
   }
   const next = { ...state.value, ...changes };
+  if ("text" in changes && !("change_text" in changes) && showsSecond(next)) {
+    [next.text, next.change_text] = [state.value.text, changes.text];
+  }
   const hash = toHash(next);
   if (hash === toHash(state.value)) return;
   if (remember) {
@@ -143,5 +158,5 @@ addEventListener("popstate", () => {
 /** The address that restores what is seen now. */
 export const address = () => new URL(toHash(state.value), location.href).href;
 
-/** The shared state; the component is drawn again when any of it changes. */
-export const useSelection = () => useStore(state);
+/** The shared state as views show it (see core/seen.js); the component is drawn again when any of it changes. */
+export const useSelection = () => seenOf(useStore(state));

@@ -65,7 +65,7 @@ function OneProblem({ error, retry, isAction = false }) {
   const advice = adviceOn(error, isAction);
   const wait = error.retryAfter && isAction ? ` The server asks to wait ${error.retryAfter} s.` : "";
   return html`<div class="problem" role="alert" ref=${element} hidden=${isRepeated}>
-    <strong>${titleOf(error)}</strong>
+    <strong>${error.title ?? titleOf(error)}</strong>
     <p>${message}</p>
     ${error.again
       ? html`<p>The server is busy. It is asked again after ${error.again} s<${Countdown} error=${error} />.</p>`

@@ -1,4 +1,5 @@
 // Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
+import { useDifferenceName } from "../core/compare.js";
 import { classes, html, useEffect, useMemo } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
 import { counted, format } from "../core/numbers.js";
@@ -56,6 +57,7 @@ const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
   ["unmasked", "q·k before the mask"]];
+const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
 const WATCHING = "The model goes on with the text; each new token comes with the row of weights that chose it.";
 
 /** How the head is shown. */
@@ -65,7 +67,7 @@ function Toolbar({ watching, grid }) {
   const { part, stack, layer } = useHead();
   const has = { norm: !lackOfNorms(capabilities), unmasked: hasMask(part, stack, layer) };
   const kinds = KINDS.filter(([kind]) => has[kind] ?? true);
-  const lack = lackOfWatching(capabilities, part);
+  const lack = grid?.isDifference ? UNSUBTRACTED : lackOfWatching(capabilities, part);
   const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="toolbar">
     <${Choices} label="Show" value=${selection.attention_kind} onPick=${pick("attention_kind")} choices=${kinds} />
@@ -89,7 +91,9 @@ function Toolbar({ watching, grid }) {
 function Head({ answer, grid, marked, live, request }) {
   const { attention_picture: picture } = useSelection();
   const { layer, head } = useHead();
-  const parts = { grid, ...marked, name: `Layer ${layer}, head ${head}`, request };
+  const difference = useDifferenceName();
+  const name = `Layer ${layer}, head ${head}${difference && `: ${difference}`}`;
+  const parts = { grid, ...marked, name, request };
   return html`<div class="head-pictures" data-picture=${picture}>
     <${Answer} answer=${answer}>${() => grid && html`
       ${picture !== "text" && html`<${HeadMatrix} ...${parts}><${Meaning} grid=${grid} live=${live} /><//>`}
@@ -107,6 +111,10 @@ function Meaning({ grid, live }) {
   if (live) {
     return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${
       counted(grid.queries.length - live.firstNew, "new token")}, each with the ${line} of weights that chose it.</p>`;
+  }
+  if (grid.isDifference) {
+    return html`<p class="hint">${shape}. How much more (blue) or less (orange) each query gives to each key than it
+      did.</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;

@@ -1,4 +1,5 @@
 // What moves a word's vector, and what pushes the next word: by source word, head, layer and part.
+import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useJson, useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
 import { clamp, inputOf, lackOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
@@ -23,7 +24,9 @@ export function View() {
   const canAsk = selection.text !== "" && query !== null;
   const hasTarget = canAsk && !lack;
   const given = inputOf(selection, capabilities);
-  const next = useJson(hasTarget ? "v1/next" : null, { ...given, position: query, num_tokens: 6 });
+  // The unchanged model's guess: the same token in what is compared.
+  const { interventions, ...unchanged } = given[OTHER] ?? given;
+  const next = useJson(hasTarget ? "v1/next" : null, { ...unchanged, position: query, num_tokens: 6 });
   const guesses = next.data?.data[0].temperatures[0].tokens ?? [];
   const target = targetOf(selection.contributions_target) ?? guesses[0]?.token_id;
   const versus = targetOf(selection.contributions_versus);
@@ -44,8 +47,10 @@ export function View() {
 function Question({ lack, guesses, answer, body }) {
   const { contributions_target: target, contributions_versus: versus, contributions_measure: measure } = useSelection();
   const entry = answer.entry;
+  const difference = useDifferenceName();
   return html`<section class="card contributions-head">
-    <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?</h2>
+    <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?${
+      difference && ` ${difference}`}</h2>
       ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
     <p class="hint">Every <${Term} of="head" /> adds a vector to the word's <${Term} of="residual stream" />: for each source
@@ -93,7 +98,7 @@ function Findings({ entry, given }) {
   const { keys } = sidesOf(entry, entry.part);
   const isLogit = entry.target !== null && entry.target !== undefined && selection.contributions_measure === "logit";
   const array = isLogit ? entry.arrays.attributions : entry.arrays.norms;
-  const shared = { entry, array, isLogit, keys, chosenKey: clamp(selection.key, keys.length) };
+  const shared = { entry, array, isLogit, isSigned: isLogit || entry.isDifference, keys, chosenKey: clamp(selection.key, keys.length) };
   return html`<div class="columns">
       <${ByHead} ...${shared} /><${BySource} ...${shared} />
     </div>

@@ -1,4 +1,5 @@
 // One block opened: every tensor of it, left to right, with the numbers of the chosen words.
+import { sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useEffect, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../core/model.js";
@@ -115,6 +116,7 @@ function Block({ graph, numbers, place, isBusy }) {
     [graph, place.tokens, place.encoderTokens],
   );
   const notes = useNextToken(place);
+  const difference = useDifferenceName();
   const node = nodesOf(graph).find(({ id }) => id === open) ?? null;
   useEffect(() => {
     if (wasPicked.current && node) panel.current?.scrollIntoView({ block: "nearest", behavior: "smooth" });
@@ -132,7 +134,7 @@ function Block({ graph, numbers, place, isBusy }) {
       place,
     });
   return html`<section class="card" aria-busy=${isBusy}>
-      <header><h2>Block ${place.layer}, head ${place.head}</h2>
+      <header><h2>Block ${place.layer}, head ${place.head}${difference && `: ${difference}`}</h2>
         <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
           <option value="">none open</option>
           ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) =>
@@ -158,7 +160,7 @@ function useNextToken({ stackName, query }) {
   const capabilities = useCapabilities();
   const works = capabilities.routes["/v1/lens"].works && stackName === "decoder" && query !== null;
   const { entry } = useLook(works ? "v1/lens" : null, {
-    ...inputOf(selection, capabilities),
+    ...sidesOfRequest(inputOf(selection, capabilities)).own,
     layers: -1,
     positions: query,
     top_k: 1,

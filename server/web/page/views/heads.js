@@ -1,4 +1,5 @@
 // What each head does, in six numbers: all heads at once, so that the unusual ones stand out.
+import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../core/model.js";
@@ -23,7 +24,8 @@ export function View() {
   // Heads that look across have no place "before" or "first": the server scores the stacks' own attention.
   const ownPart = part === "cross" ? "decoder" : part;
   const isOfText = selection.heads_on === "text";
-  const body = { ...(isOfText ? inputOf(selection, capabilities) : {}), part: ownPart };
+  const given = inputOf(selection, capabilities);
+  const body = { ...(isOfText ? given : withoutText(given)), part: ownPart };
   const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
   return html`<div class="heads">
     <p>Every point is one <${Term} of="head" />. Find those that stand apart, then click one to see its pattern.</p>
@@ -43,6 +45,11 @@ export function View() {
   </div>`;
 }
 
+/** What is asked of random tokens: the changes alone. */
+function withoutText({ input, decoder_input: _, [OTHER]: other, ...changes }) {
+  return other ? { ...changes, [OTHER]: withoutText(other) } : changes;
+}
+
 const AxisPicker = ({ field, label, value }) => html`<label>${label} <select
   id=${field} value=${value} onChange=${(event) => select({ [field]: event.target.value })}
 >${Object.entries(MEASURES).map(([name, { title }]) => html`<option value=${name}>${title}</option>`)}</select></label>`;
@@ -52,6 +59,7 @@ function Found({ entry, body, part }) {
   const capabilities = useCapabilities();
   const chosen = useHead();
   const picture = useRef(null);
+  const difference = useDifferenceName();
   const heads = useMemo(() => headsOf(entry), [entry]);
   const x = measureNamed(selection.heads_x, "previous_token");
   const y = measureNamed(selection.heads_y, "induction");
@@ -63,7 +71,8 @@ function Found({ entry, body, part }) {
     .map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
     <section class="card">
-      <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}</h2>
+      <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}${
+        difference && `: ${difference}`}</h2>
         <${CopyMenu} route="v1/heads" body=${body} />
         <${SaveMenu} picture=${lack ? null : picture} name="heads"
           arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
@@ -73,7 +82,8 @@ function Found({ entry, body, part }) {
           ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
             write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
               : "another text"}.</p>`
-          : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length}
+          : html`<${Scatter} heads=${heads} x=${x} y=${y} isDifference=${entry.isDifference}
+            chosen=${chosen} numLayers=${entry.layers.length}
             onPick=${open} handle=${picture} />
             <${LayerLegend} layers=${entry.layers} />`
       }
@@ -87,8 +97,8 @@ function Found({ entry, body, part }) {
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     </section>
     <section class="heads-measures" aria-label="The measures and their strongest heads">
-      ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} chosen=${chosen}
-        onOpen=${open} />`)}
+      ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} isDifference=${entry.isDifference}
+        chosen=${chosen} onOpen=${open} />`)}
     </section>
   </div>`;
 }
@@ -113,11 +123,11 @@ function LayerLegend({ layers }) {
 }
 
 /** One measure: what it says, its formula, and the heads that have most of it. */
-function Measure({ name, heads, chosen, onOpen }) {
+function Measure({ name, heads, isDifference, chosen, onOpen }) {
   const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));
   const strongest = Array.from(
-    descending(known.map(({ scores }) => scores[name])).slice(0, NUM_STRONGEST),
+    descending(known.map(({ scores }) => (isDifference ? Math.abs(scores[name]) : scores[name]))).slice(0, NUM_STRONGEST),
     (i) => known[i],
   );
   return html`<section class="card">
@@ -127,7 +137,8 @@ function Measure({ name, heads, chosen, onOpen }) {
     ${
       strongest.length === 0
         ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
-        : html`<${Bars} columns=${["head", unit]} largest=${most ?? undefined} write=${(value) => format(value)}
+        : html`<${Bars} columns=${["head", unit]} write=${(value) => format(value)}
+          largest=${isDifference ? undefined : (most ?? undefined)}
           onPick=${(i) => onOpen(strongest[i])}
           rows=${strongest.map((each) => ({
             key: `${each.layer}.${each.head}`,

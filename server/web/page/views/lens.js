@@ -1,14 +1,16 @@
 // The logit lens: what every layer would say next, at every position, if it were the last one.
+import { sideNames, sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useRef } from "../core/html.js";
 import { clamp, inputOf, useCapabilities } from "../core/model.js";
 import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
+import { spaced, targetOf } from "../parts/target_field.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Cell } from "./lens/cell.js";
-import { Grid } from "./lens/grid.js";
+import { Grid, cellOf } from "./lens/grid.js";
 import { Rank } from "./lens/rank.js";
 
 const PAGE = 32; // positions that are asked for at once: a model may have 50 layers and 100 000 words
@@ -42,24 +44,52 @@ function Window({ first, count, positions }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const given = inputOf(selection, capabilities);
-  const body = { ...given, positions, top_k: 5 };
-  const answer = useLook("v1/lens", body);
+  const { body, answer } = useWindow({ ...given, positions, top_k: 5 });
   const entry = answer.entry;
+  const difference = useDifferenceName();
   const query = entry && clamp(selection.query, entry.tokens.length);
   const state = entry && clamp(selection.lens_state, entry.layers.length);
-  return html`<section class="card"><header><h2>Layers × positions</h2>
+  return html`<section class="card"><header><h2>Layers × positions${difference && `: ${difference}`}</h2>
       ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
       <${CopyMenu} route="v1/lens" body=${body} /></header>
-      <p class="hint">The <${Term} of="logit lens" />: each cell reads the <${Term} of="residual stream" /> after that layer with
-        the final norm and the <${Term} of="unembedding" />, as if no layer followed. It shows the likeliest
+      ${entry?.isDifference ? html`<${Meaning} entry=${entry} selection=${selection} />`
+        : html`<p class="hint">The <${Term} of="logit lens" />: each cell reads the <${Term} of="residual stream" /> after that
+        layer with the final norm and the <${Term} of="unembedding" />, as if no layer followed. It shows the likeliest
         word ${capabilities.kind === "encoder" ? "in that place" : "to come next"}; the stronger the colour, the higher its
-        probability. The last row is the model's own answer. Click a cell to open it.</p>
+        probability. The last row is the model's own answer. Click a cell to open it.</p>`}
       <${Answer} answer=${answer}>${() => entry.positions.includes(query) &&
         html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
     </section>
     ${entry?.positions.includes(query) && html`<div class="lens-rows">
-      <${Cell} entry=${entry} query=${query} state=${state} />
+      ${entry.isDifference
+        ? html`<div class="lens-sides">${[entry.before, entry.after].map((one, side) => html`<${Cell} key=${side} entry=${one}
+            query=${query} state=${state} side=${sideNames(selection)[side]} />`)}</div>`
+        : html`<${Cell} entry=${entry} query=${query} state=${state} />`}
       <${Rank} entry=${entry} query=${query} state=${state} given=${given} /></div>`}`;
+}
+
+/**
+ * {body, answer} of a window. A difference is that of one word's probability, so it asks for one: the followed word, or
+ * what the first side itself would say at the query.
+ */
+function useWindow(body) {
+  const { lens_target: typed, query } = useSelection();
+  const { own, other } = sidesOfRequest(body);
+  const first = useLook("v1/lens", other ?? own);
+  const column = first.entry?.positions.indexOf(clamp(query, first.entry.tokens.length)) ?? -1;
+  const target = targetOf(typed) ?? (column < 0 ? null : cellOf(first.entry, first.entry.layers.length - 1, column).ids[0]);
+  const compared = { ...body, target };
+  const both = useLook(other && target !== null ? "v1/lens" : null, compared);
+  if (!other) return { body: own, answer: first };
+  const isWaiting = first.loading || (target !== null && both.loading);
+  return { body: compared, answer: first.error ? { ...first, data: null, entry: null } : { ...both, loading: isWaiting } };
+}
+
+function Meaning({ entry, selection }) {
+  const [before, after] = sideNames(selection);
+  return html`<p class="hint">Each cell has the word that the layer would say (${after}); a frame is where it was another one
+    (${before}). The colour is how much the probability of <code>${spaced(entry.target.token)}</code> changed there. Click a
+    cell to open it; follow another word below.</p>`;
 }
 
 /** Walk to the positions before or after these. */

@@ -1,6 +1,7 @@
 // Every token's chance to come next: at any temperature, before and after truncation, anew as sliders move.
+import { OTHER, sidesOfRequest } from "../core/compare.js";
 import { html, useState } from "../core/html.js";
-import { useCapabilities } from "../core/model.js";
+import { inputOf, useCapabilities } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { textOf } from "../core/texts.js";
 import { Answer, Problem } from "../parts/problem.js";
@@ -8,6 +9,7 @@ import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
+import { Difference } from "./next/difference.js";
 import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { Likeliest } from "./next/likeliest.js";
@@ -18,14 +20,18 @@ import { TextScore } from "./next/text_score.js";
 export function View() {
   const selection = useSelection();
   const { text } = selection;
-  const { kind } = useCapabilities();
+  const capabilities = useCapabilities();
+  const { kind } = capabilities;
   const options = {
     temperature: selection.next_temperature,
     topK: selection.next_top_k,
     topP: selection.next_top_p,
     minP: selection.next_min_p,
   };
-  const { answer, body, row, drawn } = useRow(options);
+  const { own, other } = sidesOfRequest(inputOf(selection, capabilities));
+  const [shown, first] = [useRow(options, own), useRow(options, other)];
+  const { answer, row, drawn } = shown;
+  const body = asAsked({ ...shown.body, ...(other ? { [OTHER]: other } : {}) }, options);
   if (text === "") {
     return html`<p class="lack">Write a text above: the model says what could
       ${kind === "encoder" ? " stand in place of" : " follow"} each of its tokens.</p>`;
@@ -35,7 +41,9 @@ export function View() {
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
       <${Term} of="temperature" />, to see what a sampler does
       with them; click a token to write it and go on.</p>
-    <${Answer} answer=${answer}>${() => html`<${Row} row=${row} drawn=${drawn} body=${asAsked(body, options)} />`}<//>
+    ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
+    <${Answer} answer=${answer}>${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
+      html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
   </div>`;
 }

@@ -1,10 +1,11 @@
 // The parts of the model: what reads, what writes, and the attention between them.
+import { useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../core/html.js";
 import { attendingLayer, clamp, inputOf, shownToken, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
-import { Matrix } from "../parts/matrix.js";
+import { Matrix, scaleOf } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { maskOf } from "./attention/numbers.js";
@@ -65,6 +66,7 @@ function Pair() {
 function Lines({ pattern }) {
   const picture = useRef(null);
   const { part, layer, head, body, answer } = pattern;
+  const difference = useDifferenceName();
   const names = {
     encoder: ["the text", "the text"],
     decoder: ["what is written", "what is written"],
@@ -72,12 +74,13 @@ function Lines({ pattern }) {
   };
   const [keyName, queryName] = names[part];
   return html`<section class="card">
-    <header><h2>${TITLES[part][0]}: layer ${layer}, head ${head}</h2>
+    <header><h2>${TITLES[part][0]}: layer ${layer}, head ${head}${difference && `, ${difference}`}</h2>
       <${CopyMenu} route="v1/attention" body=${body} />
       ${answer.entry && html`<${SaveMenu} picture=${picture} name=${`${part}-lines-layer${layer}-head${head}`}
         arrays=${[arrayOf(answer)]} />`}
     </header>
-    <p class="hint"><b class="query">Below</b> looks at <b class="key">above</b>; the thicker the line, the more. A
+    <p class="hint"><b class="query">Below</b> looks at <b class="key">above</b>; the thicker the line, the more${
+      difference && " it changed"}. A
       click chooses the word.</p>
     <${Answer} answer=${answer} minHeight="19rem">${() => html`<${Shown} pattern=${patternOf(answer)} part=${part}
       keyName=${`${keyName}: keys`} queryName=${`${queryName}: queries`} handle=${picture} />`}<//>
@@ -130,6 +133,11 @@ function arrayOf({ entry }) {
   };
 }
 
+/** The colours: weights from 0 to 1, or what changed of them, around 0. */
+function rangeOf({ isDifference, arrays }) {
+  return isDifference ? scaleOf(arrays.attention.data, "diverging") : { low: 0, high: 1, kind: "sequential" };
+}
+
 /** The pattern with NaN, which is drawn hatched, where a query may not look. */
 const hatched = ({ keys, values }, hides) =>
   values.map((weight, i) => (hides(Math.floor(i / keys.length), i % keys.length) ? NaN : weight));
@@ -159,7 +167,7 @@ function Panel({ pattern, isChosen }) {
     <${Answer} answer=${answer} minHeight="12rem">${() => {
       const { queries, keys } = patternOf(answer);
       return html`<${Matrix} values=${shown} rowNames=${queries} columnNames=${keys} rowTitle="query" columnTitle="key"
-        low=${0} high=${1}
+        ...${rangeOf(entry)}
         label=${`${TITLES[part][0]} pattern of layer ${layer}, head ${head}`} selected=${selected} hovered=${hovered}
           onHover=${setHovered}
         describe=${(row, column) => {

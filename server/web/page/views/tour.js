@@ -72,6 +72,7 @@ function Walk({ at }) {
       <div class="toolbar">
         <button type="button" disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
         <button type="button" class="primary" onClick=${isLast ? endTour : () => go(1)}>${isLast ? "Done" : "Next"}</button>
+        ${step.isOfHead && html`<button type="button" onClick=${() => select({ change_open: true })}>Change this head…</button>`}
         <span class="hint wide">← → walk, Esc closes</span>
       </div>
     </div>`;

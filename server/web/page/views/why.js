@@ -9,6 +9,7 @@ import { Answer } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { Tokens } from "../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Difference } from "./why/difference.js";
 import { partsOf, Word } from "./why/pair.js";
 import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
 import { useStrongestPair } from "./why/strongest.js";
@@ -24,8 +25,9 @@ export function View() {
   const explained = useLook(selection.text && query !== null && !choosing ? "v1/explain" : null, body);
   const answer = choosing ?? explained;
   if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
-  return html`<${Answer} answer=${answer}>${() => !choosing && html`<${Derivation} entry=${answer.entry}
-    stack=${stackAt(stack, layer)} body=${body} />`}<//>`;
+  return html`<${Answer} answer=${answer}>${() => !choosing && (answer.entry.isDifference
+    ? html`<${Difference} entry=${answer.entry} body=${body} />`
+    : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`)}<//>`;
 }
 
 /** All steps, for the chosen key. */

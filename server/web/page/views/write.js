@@ -10,7 +10,7 @@ import { CopyMenu } from "../parts/tools.js";
 import { Branches } from "./write/branches.js";
 import { Options, useOptions } from "./write/options.js";
 import { Prose } from "./write/prose.js";
-import { begin, branchNow, fork, grow, idsBefore, stop, story } from "./write/story.js";
+import { begin, branchNow, choose, fork, grow, idsBefore, stop, story } from "./write/story.js";
 import { TokenCard } from "./write/token_card.js";
 
 export function View() {
@@ -25,6 +25,7 @@ export function View() {
     setProblem(null);
     await job().catch((error) => error.name === "AbortError" || setProblem(error));
   };
+  const sides = sidesOf(written);
   const isOpen = picked !== null && branch && picked < branch.tokens.length;
   const close = () => {
     document.querySelector(".prose .picked")?.focus(); // not to lose the place in the text
@@ -37,17 +38,36 @@ export function View() {
       onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} isAction />
     ${branch && html`<div class=${isOpen ? "write-pair" : ""}>
-      <section class="card story" aria-busy=${written.isRunning && branch.tokens.length === 0}>
+      <${Columns} written=${written} branch=${branch}><section class="card story"
+        aria-busy=${written.isRunning && branch.tokens.length === 0}>
+        ${sides && html`<h2>${branch.interventions ? "After" : "Before"}</h2>`}
         <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
         <${Ending} written=${written} branch=${branch} options=${options}
           onWrite=${() => write(() => grow(branch.id, options))} onTake=${() => write(() => takeOver(written.prompt, branch))} />
-      </section>
+      </section><//>
       ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch}
         place=${picked} options=${options}
         onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${close} />`}
     </div>`}
     ${written.branches.length > 1 && html`<${Branches} written=${written} />`}
   </div>`;
+}
+
+/** {before, after}: what was written without and with changes from one prompt; null where nothing was changed. */
+function sidesOf({ branches }) {
+  const roots = branches.filter((branch) => branch.parent === null);
+  return roots.length === 2 ? { before: roots[0], after: roots[1] } : null;
+}
+
+/** The branch that is open, and beside it the text of the other side. */
+function Columns({ written, branch, children }) {
+  const sides = sidesOf(written);
+  if (!sides) return children;
+  const other = branch.interventions ? sides.before : sides.after;
+  const card = html`<section class="card story" key="other"><h2>${branch.interventions ? "Before" : "After"}</h2>
+    <${Prose} prompt=${written.prompt} branch=${other} picked=${null} onPick=${() => choose(other.id)} />
+    <p class="hint">A click opens this side.</p></section>`;
+  return html`<div class="columns">${branch.interventions ? [card, children] : [children, card]}</div>`;
 }
 
 function PromptCard({ text, options, isRunning, onWrite }) {
@@ -73,8 +93,9 @@ function PromptCard({ text, options, isRunning, onWrite }) {
 }
 
 /** {route, body} of the same in one request. */
-function requestOf(text, { isChat, sampling, seed, maxTokens }) {
-  const rest = { ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
+function requestOf(text, { isChat, sampling, seed, maxTokens, interventions }) {
+  const changes = interventions.length ? { interventions } : {};
+  const rest = { ...changes, ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
   if (isChat) {
     const messages = [{ role: "user", content: text }];
     return { route: "v1/chat/completions", body: { messages, ...rest, logprobs: true, top_logprobs: 5 } };

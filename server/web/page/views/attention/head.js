@@ -8,7 +8,7 @@ import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { NOUNS, rowOf, rowSum, transposed } from "./numbers.js";
+import { NOUNS, rowOf, rowSum, sized, transposed } from "./numbers.js";
 import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;
@@ -102,7 +102,8 @@ export function HeadWords({ grid, selected, pointed, name }) {
   const inColumns = isInColumns(grid);
   const keep = ({ query, key }) => select(query === null ? { key } : { query });
   return html`<section class="card">
-    <header><h2>In the text</h2><${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
+    <header><h2>In the text${grid.isDifference && ": where it changed"}</h2>
+      <${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
     ${!inColumns &&
     html`<div class="toolbar"><${Choices} label="A word I point at" value=${side}
       onPick=${(value) => select({ attention_side: value })}
@@ -119,9 +120,10 @@ function saidOf(grid, { query, key }, wanted) {
   if (sideOf(grid, { query, key }, wanted) === "key") return `${named("key", grid.keys, key)} and those that look at it`;
   if (query >= grid.queries.length) return "";
   const row = rowOf(grid.shown, grid, query);
-  const [best] = largest(row, 1);
+  const [best] = largest(sized(row, grid), 1);
   const start = named("query", grid.queries, query);
-  return best === undefined ? `${start}: nothing yet` : `${start} → most: ${named("key", grid.keys, best)} ${format(row[best])}`;
+  const most = grid.isDifference ? "changed most" : "most";
+  return best === undefined ? `${start}: nothing yet` : `${start} → ${most}: ${named("key", grid.keys, best)} ${format(row[best])}`;
 }
 
 /** The largest numbers of one query as bars; follows what is pointed at. */
@@ -130,17 +132,18 @@ export function TopKeys({ grid, selected, pointed }) {
   const query = Math.min((hovered ?? selected).query ?? selected.query, grid.queries.length - 1);
   const chosenKey = hovered?.key ?? selected.key;
   const row = rowOf(grid.shown, grid, query);
-  const places = largest(row, NUM_BARS);
+  const places = largest(sized(row, grid), NUM_BARS);
   const rows = places.map((key) => {
     return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
   });
   const [held, all] = [places.reduce((sum, key) => sum + row[key], 0), rowSum(grid, query)].map((sum) => format(sum));
   return html`<section class="card top-keys">
-    <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at</h2>
+    <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at${
+      grid.isDifference && ": what changed most"}</h2>
     <${Bars} rows=${rows} columns=${["key", NOUNS[grid.kind], "position"]}
       largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
-    ${grid.kind === "pattern" &&
+    ${grid.kind === "pattern" && !grid.isDifference &&
     html`<p class="hint">${places.length === 1 ? "This one holds" : `These ${places.length} hold`} ${
       held === all ? `all of it, ${all}` : `${held} of ${all}`}${
       grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}

@@ -39,7 +39,8 @@ export function useGrid({ route, body }) {
     if (!entry) return null;
     const { data: values } = entry.arrays.attention ?? entry.arrays.norms;
     const tokens = { queries: entry.tokens, keys: entry.key_tokens ?? entry.tokens };
-    const grid = { ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) };
+    const { isDifference } = entry;
+    const grid = { ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer), isDifference };
     return gridOf({ ...grid, products: products?.length === values.length ? products : null });
   }, [entry, showsFirst, part, layer, products]);
   return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
@@ -54,11 +55,11 @@ export function maskOf(part, stack, layer) {
 
 /**
  * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath}.
- * beneath: as shown, with `products` where the mask hides, or null.
+ * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
+ * isDifference}. beneath: as shown, with `products` where the mask hides, or null.
  * With the first key hidden the colours reach to the largest of the others.
  */
-export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null }) {
+export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
   const columns = keys.length;
   const hidesFirst = !showsFirst && columns > 1;
@@ -76,11 +77,11 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
   const within = (place) => !(hidesFirst && place % columns === 0);
   const beneath = products && shown.map((value, i) => (Number.isFinite(value) || !within(i) ? value : products[i]));
   const [low, high] = extent(beneath ?? shown);
-  const isSigned = kind === "scores" || kind === "dots";
+  const isSigned = isDifference || kind === "scores" || kind === "dots";
   const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
   const most = kind === "pattern" && !hidesFirst ? 1 : high || 1;
   const range = isSigned ? { low: -size, high: size, scale: "diverging" } : { low: 0, high: most, scale: "sequential" };
-  return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath };
+  return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath, isDifference };
 }
 
 /** The sum of a query's finite numbers over all keys, hidden ones too. */
@@ -92,6 +93,9 @@ export function rowSum(grid, query) {
 
 /** One query's numbers over the keys, of `values` or `shown`. */
 export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.length, (query + 1) * grid.keys.length);
+
+/** Numbers by whose size they are ranked: a difference counts in either direction. */
+export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
 /** One key's numbers over the queries. */
 export function columnOf(values, grid, key) {

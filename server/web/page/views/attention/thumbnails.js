@@ -1,4 +1,5 @@
 // The small pictures of all heads: what is asked for them, and the picture of each, with its range.
+import { OTHER } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../../core/model.js";
@@ -57,22 +58,24 @@ function useRequests(kind) {
   const numQueries = sequences[stack === "cross" ? "decoder" : stack].length;
   const numKeys = stack === "cross" ? sequences.encoder.length : numQueries;
   const route = kind === "norm" ? "v1/contributions" : "v1/attention";
+  const input = inputOf(selection, capabilities);
   const requests = useMemo(() => {
     if (selection.text === "" || numQueries === 0 || numKeys === 0 || sequences.loading) return [];
-    const common = { ...inputOf(selection, capabilities), part, ...sizeFor(kind, numQueries, numKeys) };
+    const common = { ...input, part, ...sizeFor(kind, numQueries, numKeys, OTHER in input) };
     const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * numQueries * numKeys)));
     const starts = Array.from({ length: Math.ceil(layers.length / together) }, (_, i) => i * together);
     const all = starts.map((start) => ({ ...common, layers: layers.slice(start, start + together) }));
     return starts.length === 1 ? [common] : all;
-  }, [selection.text, selection.decoder, capabilities, part, kind, numQueries, numKeys, sequences.loading, layers, numHeads]);
+  }, [JSON.stringify([input, input[OTHER]]), part, kind, numQueries, numKeys, sequences.loading, layers, numHeads]);
   return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
 }
 
 /** The fields that keep an answer small: 8 bits, means of cells for weights, every n-th token for what has no mean. */
-function sizeFor(kind, numQueries, numKeys) {
+function sizeFor(kind, numQueries, numKeys, isDifference) {
   const isLong = Math.max(numQueries, numKeys) > MOST_CELLS;
-  // a mean of many cells is too small a number for 8 bits
-  if (kind === "pattern") return { kind, ...(isLong ? { resize: MOST_CELLS, dtype: "float16" } : { dtype: "uint8" }) };
+  // a mean of many cells is too small a number for 8 bits, and a difference of bytes has steps that would be seen
+  const dtype = isLong || isDifference ? "float16" : "uint8";
+  if (kind === "pattern") return { kind, ...(isLong ? { resize: MOST_CELLS } : {}), dtype };
   const positions = { query_positions: evenly(numQueries), key_positions: evenly(numKeys) };
   return kind === "norm" ? positions : { kind, ...positions };
 }
@@ -102,14 +105,15 @@ export function joined(entries) {
 function thumbnailsOf(entry, { showsFirst, orientation, mode }) {
   const { data, shape } = arrayOf(entry);
   const [layers, heads, rows, columns] = shape;
-  const isSigned = entry.kind === "scores" || entry.kind === "dots";
+  const isSigned = entry.isDifference || entry.kind === "scores" || entry.kind === "dots";
   const unit = data instanceof Uint8Array ? 1 / 255 : 1;
   const one = (index) => {
     const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
     if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
     const most = Math.max(...extent(values).map(Math.abs)) || 1;
     // weights by the square root: next to one large one the many small ones would not be seen
-    const shaded = values.map((value) => (isSigned ? value / most : Math.sqrt(value / most)));
+    const isRooted = !isSigned || entry.isDifference;
+    const shaded = values.map((value) => (isRooted ? Math.sign(value) * Math.sqrt(Math.abs(value) / most) : value / most));
     const options = { low: isSigned ? -1 : 0, high: 1, kind: isSigned ? "diverging" : "sequential", mode };
     const isTurned = orientation === "columns";
     const turned = isTurned ? transposed(shaded, rows, columns) : shaded;

@@ -1,4 +1,5 @@
 // The wall: every head of every layer as a thumbnail on one canvas; one is chosen.
+import { useDifferenceName } from "../../core/compare.js";
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { useHead } from "../../core/model.js";
 import { counted, format } from "../../core/numbers.js";
@@ -55,9 +56,10 @@ export function Wall() {
   const seen = hovered ?? { layer, head };
   const range = thumbnails[layers.indexOf(seen.layer)]?.[seen.head];
   const said = saidOf(seen, range, kind);
+  const difference = useDifferenceName();
   const arrays = isDone ? [{ label: "thumbnails", array: joined(entries) }] : [];
   return html`<section class="card wall">
-    <header><h2>All heads</h2>
+    <header><h2>All heads${difference && `: ${difference}`}</h2>
       ${requests.length > 0 && html`<${CopyMenu} route=${route} body=${requests[0]} />
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>

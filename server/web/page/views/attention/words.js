@@ -3,7 +3,7 @@ import { html, useCallback, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { largest } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
-import { columnOf, rowOf } from "./numbers.js";
+import { columnOf, rowOf, sized } from "./numbers.js";
 
 const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
 const PITCH = 23; // CSS pixels from line to line of the columns
@@ -100,7 +100,7 @@ function focusOf(grid, place, wanted) {
   const position = place[side];
   if (position >= (side === "query" ? grid.queries : grid.keys).length) return null;
   const values = side === "query" ? rowOf(grid.shown, grid, position) : columnOf(grid.shown, grid, position);
-  return { side, position, others: sharesOf(values) };
+  return { side, position, others: sharesOf(sized(values, grid)) };
 }
 
 /** [{position, share}] of the words that matter; of scores only the positive ones. */

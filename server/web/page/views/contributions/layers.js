@@ -1,4 +1,5 @@
 // The word's residual stream, layer by layer: its length, its direction, and what it would say.
+import { sideNames, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { clamp, lackOf, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
@@ -17,7 +18,8 @@ const stateNames = (count) => Array.from({ length: count }, (_, state) => (state
 
 /** entry: of /v1/contributions; given: the input as both requests name it. */
 export function Layers({ entry, given }) {
-  const { key } = useSelection();
+  const selection = useSelection();
+  const { key } = selection;
   const query = entry.query_positions[0];
   const { queries } = sidesOf(entry, entry.part);
   // The keys of cross attention live in the other stack: no cosine leads there.
@@ -25,9 +27,12 @@ export function Layers({ entry, given }) {
   const part = entry.part === "encoder" ? "encoder" : "decoder";
   const body = { ...given, part, positions: query, ...(other === null ? {} : { compare_positions: other }) };
   const answer = useLook("v1/trajectory", body);
-  return html`<section class="card contributions-rows"><header><h2>Layer by layer</h2>
+  const difference = useDifferenceName();
+  const sides = sidesOfRequest(given);
+  return html`<section class="card contributions-rows"><header><h2>Layer by layer${difference && `: ${difference}`}</h2>
       <${CopyMenu} route="v1/trajectory" body=${body} /></header>
-    <${Said} given=${given} part=${part} query=${query} />
+    ${sides.other && html`<${Said} given=${sides.other} part=${part} query=${query} side=${`${sideNames(selection)[0]}: `} />`}
+    <${Said} given=${sides.own} part=${part} query=${query} side=${sides.other ? `${sideNames(selection)[1]}: ` : ""} />
     <${Answer} answer=${answer}>${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
       other=${other} />`}<//>
   </section>`;
@@ -51,26 +56,29 @@ function Curves({ entry, tokens, query, other }) {
     return [{ label: "lines", array: { data, shape: [series.length, points.length] },
       rows: series.map((line) => line.name), columns: points }];
   };
+  const highest = entry.isDifference ? Math.max(0.01, ...ofDirection.map((line) => extent(line.values)[1])) : 1;
   const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
   return html`<div class="columns">
     <div><header class="line-head"><h3>Length of the vector</h3><${SaveMenu} picture=${lengths} name="lengths"
       arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: from
-        length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps the
+      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: ${
+        entry.isDifference ? `in the end its length changed by ${format(norms.data.at(-1))}`
+          : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each block keeps the
         direction alone.</p>
-      <${Lines} series=${ofLength} points=${points} low=${0} height=${210} label="Length of the vector and of its steps"
+      <${Lines} series=${ofLength} points=${points} low=${Math.min(0, extent(norms.data)[0], extent(steps.data)[0])}
+        height=${210} label="Length of the vector and of its steps"
         handle=${lengths} /></div>
     <div><header class="line-head"><h3>Direction of the vector</h3><${SaveMenu} picture=${directions} name="directions"
       arrays=${saved(ofDirection)} /></header>
       <p class="hint">The <${Term} of="cosine" /> to another vector: 1 is the same direction, 0 a right angle. At the
         end it is ${format(toStart.data.at(-1), 2)} to the <${Term} of="embedding" />. Choose a key to compare with another word.</p>
-      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${1} height=${210}
+      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${highest} height=${210}
         label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
   </div>`;
 }
 
 /** What the stream would say at each layer: the first word of the lens. */
-function Said({ given, part, query }) {
+function Said({ given, part, query, side }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
   const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder" && capabilities.kind !== "encoder"
@@ -78,7 +86,8 @@ function Said({ given, part, query }) {
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
-  return html`<p class="hint">If this layer were the last one, the ${part === "encoder" ? "word here" : "next word"} would be:</p>
+  return html`<p class="hint"><b>${side}</b>If this layer were the last one, the ${part === "encoder" ? "word here"
+    : "next word"} would be:</p>
     <${Answer} answer=${answer}>${() => {
       const { top_tokens: tops, arrays } = answer.entry;
       const chances = arrays.probabilities;

@@ -42,16 +42,20 @@ export function LogitParts({ entry }) {
       <${SaveMenu} picture=${picture} name="logit-parts" arrays=${saved} /></header>
     <p class="hint">The last vector is the sum of all that was added to it, so the logit is a sum too, with the scale of the
       final norm taken as it is.</p>
-    <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }}
+    <${Waterfall} steps=${steps} total=${{ name: entry.versus || entry.isDifference ? "difference" : "logit", value: sum }}
       label="Parts of the logit and their sum" handle=${picture}
       onPick=${pick} />
     <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus &&
       ", the target's logit less the other's"}.${" "}
-      ${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
-      The model's own ${entry.versus ? "logits differ" : "logit differs"} from that by at
-      most ${format(entry.difference, 2)}${entry.versus && " each"}, because of the precision it computes in.</p>
+      ${entry.isDifference && "Of each part: how much more it adds than it did. "}
+      ${!entry.isDifference && html`<${Rest} entry=${entry} />`}</p>
   </section>`;
 }
+
+/** How far the sum is from the model's own logit, and why. */
+const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
+      The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
+      most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.`;
 
 function byGroup(entry) {
   const groups = new Map();

@@ -15,7 +15,7 @@ const numbers = (count) => Array.from({ length: count }, (_, i) => String(i));
 const bySize = (values) => [...descending(values.map(Math.abs))];
 
 /** Layers x heads, summed over the source words. */
-export function ByHead({ entry, array, isLogit }) {
+export function ByHead({ entry, array, isLogit, isSigned }) {
   const [hovered, setHovered] = useState(null);
   const { layer, head } = useHead();
   const picture = useRef(null);
@@ -23,13 +23,14 @@ export function ByHead({ entry, array, isLogit }) {
   const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) =>
     total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
   const names = useMemo(() => [entry.layers.map(String), numbers(heads)], [array]);
-  const kind = isLogit ? "diverging" : "sequential";
+  const kind = isSigned ? "diverging" : "sequential";
   const selected = useMemo(() => ({ row: entry.layers.indexOf(layer), column: head }), [entry, layer, head]);
   return html`<section class="card"><header><h2>Which head?</h2>
       <${SaveMenu} picture=${picture} name="contributions-by-head"
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
         columns: names[1] }]} /></header>
-    <p class="hint">${isLogit ? "What each head adds to the logit: blue raises it, brown lowers it."
+    <p class="hint">${entry.isDifference ? "How much more (blue) or less (brown) each head adds than it did."
+      : isLogit ? "What each head adds to the logit: blue raises it, brown lowers it."
       : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
     <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
@@ -42,7 +43,7 @@ export function ByHead({ entry, array, isLogit }) {
 }
 
 /** By source word, of all heads or of the chosen one. */
-export function BySource({ entry, array, isLogit, keys, chosenKey }) {
+export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
   const sums = useMemo(() => sumsByKey(array, whose === "one" ? entry.layers.indexOf(layer) * array.shape[1] + head : null),
@@ -57,7 +58,7 @@ export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   return html`<section class="card"><header><h2>Which word?</h2>
       <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })}
         choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
-    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit}
+    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isSigned}
       query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format}
       label="Source words" />
     <${Bars} rows=${rows} largest=${Math.max(...order.slice(0, 1).map((key) => Math.abs(sums[key])), 1e-30)}

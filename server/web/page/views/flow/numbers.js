@@ -13,6 +13,9 @@ export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutpu
 export const isOfEncoder = (node) =>
   node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
 
+/** The colours of a tensor: weights are never below 0, but for what changed of them. */
+export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
+
 /** The number of the key head that a query head reads. */
 export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
 
@@ -50,14 +53,15 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const [strips, scales] = useMemo(() => {
     const arrays = Object.assign({}, ...answers.map((answer) => answer.entry?.arrays));
     const found = nodes.filter((node) => node.full in arrays);
+    const isDifference = answers.some((answer) => answer.entry?.isDifference);
     return [
       new Map(
         found.map((node) => [
           node.id,
-          { values: arrays[node.full].data, kind: node.id.endsWith("hook_pattern") ? "sequential" : "diverging" },
+          { values: arrays[node.full].data, kind: kindOf(node, isDifference) },
         ]),
       ),
-      new Map(found.filter((node) => node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
+      new Map(found.filter((node) => !isDifference && node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
     ];
   }, [nodes, ...answers.map((answer) => answer.entry)]);
   const failed = answers.find((answer) => answer.error);

@@ -1,4 +1,5 @@
 // One tensor opened: all its rows as a heat map, how it is made with the real numbers, its statistics and histogram.
+import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
@@ -10,7 +11,7 @@ import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
 import { cellText, rangeOf } from "./diagram.js";
 import { Histogram, statistics } from "./histogram.js";
-import { isOfEncoder, isOfKey, keyHeadOf } from "./numbers.js";
+import { isOfEncoder, isOfKey, keyHeadOf, kindOf } from "./numbers.js";
 
 const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
 
@@ -43,20 +44,22 @@ export function Opened({ node, place, strips, scale }) {
     dtype: "float32",
   };
   const answer = useLook("v1/trace", body);
+  const difference = useDifferenceName();
   const array = answer.entry?.arrays[node.full];
   const rows = (positions ?? tokens.map((_, i) => i)).map((i) => ({ index: i, token: tokens[i] }));
   return html`<section class="card flow-opened">
-    <header><h2>${node.title} <code>${node.full}</code></h2>
+    <header><h2>${node.title} <code>${node.full}</code>${difference && ` ${difference}`}</h2>
       <${CopyMenu} route="v1/trace" body=${body} />
     </header>
     <p>${node.about}</p>
-    <${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />
+    ${!difference && html`<${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />`}
     ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of${" "}
       ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
     <${Answer} answer=${answer} minHeight="16rem">${() =>
       array &&
       array.data.length === rows.length * width &&
-      html`<${Tensor} node=${node} data=${array.data} rows=${rows} width=${width} keys=${isMap ? keys : null}
+      html`<${Tensor} node=${node} data=${array.data} isDifference=${answer.entry.isDifference}
+        rows=${rows} width=${width} keys=${isMap ? keys : null}
         position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey
           : place.key} head=${headAxis ? head : null} />`}<//>
   </section>`;
@@ -71,7 +74,7 @@ function Derivation({ node, place, strips, scale }) {
   );
 }
 
-function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) {
+function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosition, head }) {
   const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
   const rowNames = useMemo(
@@ -79,7 +82,7 @@ function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) 
     [rows.map(({ index, token }) => `${index}${token}`).join()],
   );
   const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
-  const kind = node.id.endsWith("hook_pattern") ? "sequential" : "diverging";
+  const kind = kindOf(node, isDifference);
   const range = useMemo(() => rangeOf(data, kind), [data, kind]);
   const row = rows.findIndex(({ index }) => index === position);
   const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);

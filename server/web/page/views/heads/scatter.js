@@ -18,11 +18,20 @@ function roundedUp(value) {
   return [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
-/** Where the axis of a measure ends: at what the largest score rounds up to, at most at what can be. */
-function endOf(measure, heads) {
-  const largest = Math.max(0, ...heads.map((each) => each.scores[measure]).filter(Number.isFinite));
-  return Math.min(MEASURES[measure].most ?? Infinity, roundedUp(largest * 1.02));
+/**
+ * The axis of a measure, {low, end}: to what the largest score rounds up to, at most to what can be; of differences as far
+ * to both sides of 0.
+ */
+function axisOf(measure, heads, isDifference) {
+  const scores = heads.map((each) => each.scores[measure]).filter(Number.isFinite);
+  const largest = Math.max(0, ...(isDifference ? scores.map(Math.abs) : scores));
+  const end = Math.min(MEASURES[measure].most ?? Infinity, roundedUp(largest * 1.02));
+  return { ...MEASURES[measure], low: isDifference ? -end : 0, end };
 }
+
+/** How far along its axis a score stands, 0 to 1. */
+const shareOf = (score, { low, end }) => (score - low) / (end - low);
+const tickOf = (share, { low, end }) => low + (end - low) * share;
 
 /** The colour of a layer: the sequential scale without its palest end. */
 export function layerColour(layer, numLayers, mode) {
@@ -111,9 +120,10 @@ function drawAxes(context, { width, height, colours }, axes) {
   const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
   context.font = "11px system-ui, sans-serif";
   context.lineWidth = 1;
-  for (let tick = 0; tick <= NUM_TICKS; tick += 1) {
-    const x = MARGIN.left + ((right - MARGIN.left) * tick) / NUM_TICKS;
-    const y = bottom - ((bottom - MARGIN.top) * tick) / NUM_TICKS;
+  const count = axes.x.low < 0 ? NUM_TICKS - 1 : NUM_TICKS; // so that one of them is 0
+  for (let tick = 0; tick <= count; tick += 1) {
+    const x = MARGIN.left + ((right - MARGIN.left) * tick) / count;
+    const y = bottom - ((bottom - MARGIN.top) * tick) / count;
     context.strokeStyle = colours.line;
     context.beginPath();
     context.moveTo(MARGIN.left, y);
@@ -124,9 +134,9 @@ function drawAxes(context, { width, height, colours }, axes) {
     context.fillStyle = colours.muted;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    context.fillText(format((axes.y.end * tick) / NUM_TICKS, 3), MARGIN.left - 7, y);
+    context.fillText(format(tickOf(tick / count, axes.y), 3), MARGIN.left - 7, y);
     context.textAlign = "center";
-    context.fillText(format((axes.x.end * tick) / NUM_TICKS, 3), x, bottom + 14);
+    context.fillText(format(tickOf(tick / count, axes.x), 3), x, bottom + 14);
   }
   context.fillStyle = colours.ink;
   context.font = "600 12px system-ui, sans-serif";
@@ -181,11 +191,11 @@ function drawHovered(context, point, { height, colours }) {
  * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two scores
  * has no place.
  */
-export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
+export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, onPick, handle }) {
   const [hovered, setHovered] = useState(null); // index into `placed`
   const axes = useMemo(
-    () => ({ x: { ...MEASURES[x], end: endOf(x, heads) }, y: { ...MEASURES[y], end: endOf(y, heads) } }),
-    [heads, x, y],
+    () => ({ x: axisOf(x, heads, isDifference), y: axisOf(y, heads, isDifference) }),
+    [heads, x, y, isDifference],
   );
   const placed = useMemo(
     () => heads.filter((each) => Number.isFinite(each.scores[x]) && Number.isFinite(each.scores[y])),
@@ -197,8 +207,8 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
       placed.map(({ layer, head, scores }) => ({
         layer,
         head,
-        x: MARGIN.left + (scores[x] / axes.x.end) * (width - MARGIN.left - MARGIN.right),
-        y: height(width) - MARGIN.bottom - (scores[y] / axes.y.end) * (height(width) - MARGIN.bottom - MARGIN.top),
+        x: MARGIN.left + shareOf(scores[x], axes.x) * (width - MARGIN.left - MARGIN.right),
+        y: height(width) - MARGIN.bottom - shareOf(scores[y], axes.y) * (height(width) - MARGIN.bottom - MARGIN.top),
       })),
     [placed, axes],
   );

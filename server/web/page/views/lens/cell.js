@@ -9,13 +9,13 @@ import { Term } from "../../parts/term.js";
 import { cellOf } from "./grid.js";
 import { stateTitle } from "./names.js";
 
-export function Cell({ entry, query, state }) {
+export function Cell({ entry, query, state, side = "" }) {
   const { lens_target: target } = useSelection();
   const isEncoder = useCapabilities().kind === "encoder";
   const { words, ids, chances, entropy } = cellOf(entry, state, entry.positions.indexOf(query));
   const rows = words.map((word, k) => ({ name: spaced(word), value: chances[k], isOn: target === `#${ids[k]}` }));
   return html`<section class="card">
-    <header><h2>${isEncoder ? "In place of" : "After"}${" "}
+    <header><h2>${side && `${side}: `}${isEncoder ? "In place of" : "After"}${" "}
       <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>:
       ${" "}${stateTitle(state, entry.layers.length)}</h2></header>
     <${Bars} rows=${rows} columns=${[isEncoder ? "word" : "next word", "probability"]} largest=${1} write=${percent}

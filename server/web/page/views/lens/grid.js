@@ -2,7 +2,7 @@
 import { colourOf, inkOn } from "../../core/colour.js";
 import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { format, percent } from "../../core/numbers.js";
+import { extent, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
@@ -33,6 +33,7 @@ export function Grid({ entry, query, state }) {
   const [pointed, setHovered] = useState(null);
   const picture = useRef(null);
   const [states, columns] = [entry.layers.length, entry.positions.length];
+  const scale = useMemo(() => scaleOf(entry), [entry]);
   const hovered = pointed && pointed.column < columns ? pointed : null; // the text may have become shorter
   const selected = useMemo(() => ({ state, column: entry.positions.indexOf(query) }), [entry, query, state]);
   const cellWidth = (width) => (width - LEFT - 4) / columns;
@@ -40,7 +41,7 @@ export function Grid({ entry, query, state }) {
     (context, { width, colours, mode }) => {
       const cell = cellWidth(width);
       drawHeader(context, entry, cell, colours);
-      for (let row = 0; row < states; row += 1) drawRow(context, entry, row, cell, { colours, mode, width });
+      for (let row = 0; row < states; row += 1) drawRow(context, entry, row, cell, { scale, colours, mode, width });
     },
     [entry],
   );
@@ -85,7 +86,7 @@ export function Grid({ entry, query, state }) {
           onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
     <div class="lens-foot"><div class="lens-said"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
-        <${ColourScale} low=${0} high=${1} kind="sequential" /></div>
+        <${ColourScale} ...${scale} /></div>
       <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;
 }
 
@@ -101,7 +102,15 @@ const placeIn = ({ state, column }, cell) => ({ x: LEFT + (column + 0.5) * cell,
 
 const within = (place, count) => Math.max(0, Math.min(count - 1, place));
 
+/** The range of the colours: probabilities, or how much one of them changed. */
+function scaleOf(entry) {
+  if (!entry.isDifference) return { low: 0, high: 1, kind: "sequential" };
+  const size = Math.max(...extent(entry.arrays.target_probabilities.data).map(Math.abs)) || 1e-30;
+  return { low: -size, high: size, kind: "diverging" };
+}
+
 function said(entry, { state, column }) {
+  if (entry.isDifference) return saidOfBoth(entry, { state, column });
   const { words, chances, entropy } = cellOf(entry, state, column);
   const list = words.map((word, k) => `${spaced(word)} ${percent(chances[k])}`).join("  ");
   const position = entry.positions[column];
@@ -109,10 +118,21 @@ function said(entry, { state, column }) {
     entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
+/** What both sides would say there, and what became of the followed word. */
+function saidOfBoth(entry, { state, column }) {
+  const [before, after] = [entry.before, entry.after].map((one) => cellOf(one, state, column));
+  const position = entry.positions[column];
+  const changed = format(entry.arrays.target_probabilities.data[state * entry.positions.length + column]);
+  return `${stateName(state, entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${
+    spaced(before.words[0])} ${percent(before.chances[0])} → ${spaced(after.words[0])} ${percent(after.chances[0])}; ${
+    spaced(entry.target.token)} ${changed}`;
+}
+
 /** One position in words: what each state would say. */
 function inWords(entry, column) {
   const { length } = entry.layers;
   const says = entry.layers.map((_, state) => {
+    if (entry.isDifference) return saidOfBoth(entry, { state, column });
     const { words, chances } = cellOf(entry, state, column);
     return `${stateName(state, length)}: ${spaced(words[0])} ${percent(chances[0])}`;
   });
@@ -124,7 +144,10 @@ function savedArrays(entry) {
   const rows = entry.layers.map((state) => stateName(state, states));
   const tops = Float32Array.from({ length: states * columns }, (_, i) => entry.arrays.probabilities.data[i * k]);
   const names = entry.positions.map((position) => entry.tokens[position]);
+  const followed = entry.arrays.target_probabilities;
   return [
+    entry.isDifference ? { label: "change of the probability", array: { data: followed.data, shape: [states, columns] }, rows,
+      columns: names } :
     { label: "probability of the top word", array: { data: tops, shape: [states, columns] }, rows, columns: names },
     { label: "entropy", array: { data: entry.arrays.entropy.data, shape: [states, columns] }, rows, columns: names },
   ];
@@ -140,7 +163,7 @@ function drawHeader(context, entry, cell, colours) {
   });
 }
 
-function drawRow(context, entry, row, cell, { colours, mode, width }) {
+function drawRow(context, entry, row, cell, { scale, colours, mode, width }) {
   const y = TOP + row * CELL.height;
   const isLast = row === entry.layers.length - 1;
   context.font = isLast ? `600 ${FONT}` : FONT;
@@ -150,12 +173,18 @@ function drawRow(context, entry, row, cell, { colours, mode, width }) {
   context.fillText(stateName(row, entry.layers.length), LEFT - 6, y + CELL.height / 2);
   context.textAlign = "center";
   for (let column = 0; column < entry.positions.length; column += 1) {
-    const { words, chances } = cellOf(entry, row, column);
+    const { words, chances, ids } = cellOf(entry.after ?? entry, row, column);
     const x = LEFT + column * cell;
-    context.fillStyle = colourOf(chances[0], 0, 1, "sequential", mode);
+    const value = entry.isDifference ? entry.arrays.target_probabilities.data[row * entry.positions.length + column] : chances[0];
+    context.fillStyle = colourOf(value, scale.low, scale.high, scale.kind, mode);
     context.fillRect(x + 0.5, y + 0.5, cell - 1, CELL.height - 1);
-    context.fillStyle = inkOn(chances[0], 0, 1, "sequential", mode);
+    context.fillStyle = inkOn(value, scale.low, scale.high, scale.kind, mode);
     fillFitted(context, spaced(words[0]), cell - 6, x + cell / 2, y + CELL.height / 2);
+    if (entry.isDifference && cellOf(entry.before, row, column).ids[0] !== ids[0]) {
+      context.strokeStyle = colours.ink;
+      context.lineWidth = 1;
+      context.strokeRect(x + 2.5, y + 2.5, cell - 5, CELL.height - 5);
+    }
   }
   if (!isLast) return;
   context.strokeStyle = colours.accent;

@@ -1,4 +1,5 @@
 // One word followed through the layers: its rank among all words, and its probability.
+import { sideNames } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useRef } from "../../core/html.js";
 import { shownToken, useCapabilities } from "../../core/model.js";
@@ -14,7 +15,7 @@ import { stateName, stateTitle } from "./names.js";
 export function Rank({ entry, query, state, given }) {
   const { lens_target: typed } = useSelection();
   const states = entry.layers.length;
-  const own = cellOf(entry, states - 1, entry.positions.indexOf(query));
+  const own = cellOf(entry.before ?? entry, states - 1, entry.positions.indexOf(query));
   const suggestions = own.words.map((token, k) => ({ token, token_id: own.ids[k], probability: own.chances[k] }));
   const body = { ...given, positions: query, top_k: 1, target: targetOf(typed) ?? own.ids[0] };
   const answer = useLook("v1/lens", body);
@@ -32,7 +33,14 @@ function Curves({ found, word, state }) {
   const { vocab_size: numWords } = useCapabilities();
   const rankPicture = useRef(null);
   const chancePicture = useRef(null);
-  const [ranks, chances] = [found.arrays.target_ranks.data, found.arrays.target_probabilities.data];
+  const selection = useSelection();
+  const { target_ranks: { data: ranks } } = (found.after ?? found).arrays;
+  const chances = found.arrays.target_probabilities.data;
+  const rankTitle = "rank (1 on top, powers of ten)";
+  const ranked = found.isDifference
+    ? [found.before, found.after].map((one, side) => ({ name: `${sideNames(selection)[side]}: ${rankTitle}`,
+        values: one.arrays.target_ranks.data }))
+    : [{ name: rankTitle, values: ranks }];
   const points = found.layers.map((layer) => stateName(layer, found.layers.length));
   const best = Array.from(ranks).indexOf(Math.min(...ranks));
   const common = { points, title: "layer", height: 190, selected: state, onPick: (picked) =>
@@ -40,14 +48,16 @@ function Curves({ found, word, state }) {
   const saved = (label, data) => [{ label, array: { data, shape: [data.length] }, rows: [label], columns: points }];
   const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best,
     ranks.length)}`;
-  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
+  return html`<p class="hint">${found.isDifference && `${sideNames(selection)[1]}: `}After <code>${word}</code>,
+    rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
     embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
     <div class="columns lens-lines">
-      <div><${Lines} ...${common} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} low=${1}
+      <div><${Lines} ...${common} series=${ranked} low=${1}
         high=${numWords}
           isLogarithmic isInverted write=${grouped} label="Rank of the word by layer" handle=${rankPicture} />
         <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${saved("ranks", ranks)} /></div>
-      <div><${Lines} ...${common} series=${[{ name: "probability", values: chances }]} low=${0}
+      <div><${Lines} ...${common} series=${[{ name: found.isDifference
+        ? "change of the probability" : "probability", values: chances }]} low=${Math.min(0, ...chances)}
         high=${Math.max(...chances, 0.01)}
           write=${percent} label="Probability of the word by layer" handle=${chancePicture} />
         <${SaveMenu} picture=${chancePicture} name="probabilities" arrays=${saved("probabilities", chances)} /></div>

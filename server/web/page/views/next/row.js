@@ -1,7 +1,7 @@
 // One row of logits: what the model gives after one position of the text, for the whole vocabulary, and what is drawn from it.
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
-import { inputOf, useCapabilities } from "../../core/model.js";
+import { useCapabilities } from "../../core/model.js";
 import { descending } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
@@ -10,15 +10,15 @@ import { distribution, fetchRow, filtersOf, ranksOf } from "./distribution.js";
 const NAMED = 100; // tokens whose names come with the row; others are named when they are looked at
 
 /**
- * {answer, body, row, drawn} of the selected position, at the sliders' options {temperature, topK, topP, minP}. row and
+ * {answer, body, row, drawn} of the selected position of an input (null: nothing is asked), at the sliders' options
+ * {temperature, topK, topP, minP}. row and
  * drawn (see distribution.js) are null until they are there; row is {tokens, ids, position, actual, logits [V], order,
  * ranks, nameOf(token)}: actual is the token that the text has there, undefined past its end; nameOf gives null for a
  * token that is not among the likeliest.
  */
-export function useRow(options) {
+export function useRow(options, input) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const input = inputOf(selection, capabilities);
   const count = useSequences().last.length; // 0 while it is asked
   const { query } = selection;
   // A position from the end stays one: while the tokens of a new text are still counted, it is right already.
@@ -28,7 +28,7 @@ export function useRow(options) {
   const filtered = Object.keys(filters).length > 0
     ? { ...input, position, num_tokens: 0, temperatures: [options.temperature], ...filters }
     : null;
-  const answer = useAnswer(fetchRow, count ? "v1/next" : null, { row: body, filtered });
+  const answer = useAnswer(fetchRow, count && input ? "v1/next" : null, { row: body, filtered });
   const entry = answer.data?.entry;
   const row = useMemo(() => {
     if (!entry) return null;

@@ -1,34 +1,62 @@
 // How well the text itself was predicted: every token by the chance it had, and the text's perplexity.
+import { OTHER, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
-import { clamp, useTokens } from "../../core/model.js";
-import { format } from "../../core/numbers.js";
+import { clamp, inputOf, useCapabilities, useTokens } from "../../core/model.js";
+import { extent, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Answer } from "../../parts/problem.js";
 import { Tokens } from "../../parts/tokens.js";
 import { CopyMenu } from "../../parts/tools.js";
 
 export function TextScore() {
-  const { text, query } = useSelection();
-  const body = useMemo(() => ({ prompt: text, max_tokens: 0, echo: true, logprobs: 0 }), [text]);
-  const answer = useJson("v1/completions", body);
+  const selection = useSelection();
+  const { text, query } = selection;
+  const { own, other } = sidesOfRequest(inputOf(selection, useCapabilities()));
+  const [answer, first] = [useScore(own), useScore(other)];
+  const body = other ? { ...bodyOf(own), [OTHER]: bodyOf(other) } : bodyOf(own);
+  const difference = useDifferenceName();
   const { tokens } = useTokens(text); // decoded with the text around them
   const logprobs = answer.data?.choices[0].logprobs;
   const names = !answer.isStale && tokens.length === logprobs?.tokens.length ? tokens : logprobs?.tokens;
   return html`<section class="card text-score">
-    <header><h2>The text, as the model expected it</h2><${CopyMenu} route="v1/completions" body=${body} /></header>
-    <${Answer} answer=${answer}>${() => html`<${Score} tokens=${names} values=${logprobs.token_logprobs} query=${query} />`}<//>
+    <header><h2>The text, as the model expected it${difference && `: ${difference}`}</h2>
+      <${CopyMenu} route="v1/completions" body=${body} /></header>
+    <${Answer} answer=${other && !first.data ? first : answer}>${() => other
+      ? html`<${Changed} tokens=${names} values=${[first, answer].map(({ data }) => data.choices[0].logprobs.token_logprobs)}
+          query=${query} />`
+      : html`<${Score} tokens=${names} values=${logprobs.token_logprobs} query=${query} />`}<//>
   </section>`;
+}
+
+const bodyOf = ({ input: prompt, ...rest }) => ({ prompt, ...rest, max_tokens: 0, echo: true, logprobs: 0 });
+
+const useScore = (given) => useJson(given ? "v1/completions" : null, given && bodyOf(given));
+
+/** How much likelier each token became, in nats; texts of other lengths have nothing token by token. */
+function Changed({ tokens, values: [before, after], query }) {
+  const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
+  const [first, second] = [before, after].map(perplexityOf);
+  const said = html`<p>Perplexity ${format(first)} → <b class="number">${format(second)}</b>. ${before.length === after.length &&
+    html`<span class="hint">Blue: the token became likelier, by so many nats; orange: less likely.</span>`}</p>`;
+  if (before.length !== after.length) return said;
+  return html`${said}<${Tokens} tokens=${tokens} weights=${apart} isSigned largest=${Math.max(...extent(apart).map(Math.abs)) || 1}
+    query=${clamp(query, tokens.length)} write=${format} label="Tokens by how much likelier they became"
+    onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+}
+
+function perplexityOf(values) {
+  const scored = values.filter((value) => value !== null);
+  return Math.exp(-scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1));
 }
 
 function Score({ tokens, values, query }) {
   const scored = values.filter((value) => value !== null);
-  const mean = scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1);
+  const perplexity = perplexityOf(values);
   const chances = useMemo(() => values.map((value) => (value === null ? NaN : Math.exp(value))), [values]);
-  const perplexity = html`<b class="number">${format(Math.exp(-mean))}</b>`;
   return html`<p>
-      ${scored.length > 0 && html`Perplexity of the text ${perplexity}: a mean surprise of${" "}
-        ${format(-mean)} nats per token. `}
+      ${scored.length > 0 && html`Perplexity of the text <b class="number">${format(perplexity)}</b>: a mean surprise of${" "}
+        ${format(Math.log(perplexity))} nats per token. `}
       <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see what else
         could have stood there.</span></p>
     <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}

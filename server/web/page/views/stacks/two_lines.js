@@ -1,7 +1,7 @@
 // Two lines of text with lines between them: who looks (below, blue) at whom (above, orange), for any number of words.
 import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { descending, percent } from "../../core/numbers.js";
+import { descending, extent, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 
 const FONT = "14px ui-monospace, monospace";
@@ -116,7 +116,10 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     (width) => ({ above: placesOf(widths.above, width, longest), below: placesOf(widths.below, width, longest) }),
     [widths, longest],
   );
-  const weight = (row, column) => values[row * keys.length + column];
+  const isSigned = useMemo(() => values.some((value) => value < 0), [values]); // a difference: its lines are of its size
+  const full = useMemo(() => (isSigned ? Math.max(...extent(values).map(Math.abs)) : 1), [values, isSigned]);
+  const valueAt = (row, column) => values[row * keys.length + column];
+  const weight = (row, column) => (isSigned ? Math.abs(valueAt(row, column)) / full : valueAt(row, column));
   const draw = useCallback(
     (context, { width, colours }) => {
       const layout = layoutOf(width);
@@ -159,7 +162,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     else return false;
     return true;
   };
-  const told = said(focus, { queries, keys, weight });
+  const told = said(focus, { queries, keys, weight, valueAt });
   return html`<div class="two-lines" ref=${box}><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
       <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
         label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
@@ -177,14 +180,16 @@ function chipAt({ above, below }, { query, key }) {
 }
 
 /** "“girl” looks at: “little” 62 %, …" or who looks at a key most. */
-function said(focus, { queries, keys, weight }) {
+function said(focus, { queries, keys, weight, valueAt }) {
   const quoted = (token) => `“${shownToken(token ?? "")}”`;
   const isQuery = focus.query !== undefined;
   const others = isQuery ? keys : queries;
   const shares = others.map((_, i) => (isQuery ? weight(focus.query, i) : weight(i, focus.key)));
   const most = Array.from(descending(shares.map((share) => share || 0)).slice(0, NUM_NAMED));
-  const list = most.filter((i) => shares[i] > 0).map((i) => `${quoted(others[i])} ${percent(shares[i])}`);
+  const shown = (i) => (isQuery ? valueAt(focus.query, i) : valueAt(i, focus.key));
+  const list = most.filter((i) => shares[i] > 0).map((i) => `${quoted(others[i])} ${percent(shown(i))}`);
+  const isSigned = others.some((_, i) => shown(i) < 0);
   return isQuery
-    ? `${quoted(queries[focus.query])} looks at ${list.join(", ")}`
+    ? `${quoted(queries[focus.query])} looks ${isSigned ? "otherwise " : ""}at ${list.join(", ")}`
     : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "no word"}`;
 }

@@ -17,6 +17,10 @@ const PLAIN = {
   next_top_k: 0,
   next_top_p: 1,
   next_min_p: 0,
+  change: "",
+  change_show: "after",
+  change_text: "",
+  change_open: false,
 };
 
 /** The head that looks back, at the pair that it is told of; as it stands where no head does. */
@@ -26,7 +30,8 @@ const headOf = ({ layer, head }) => `head ${head} of layer ${layer}`;
 
 /**
  * view: where it happens; title; targets: selectors of what is outlined, the first that is there; look(facts): the
- * selection; say(facts): the words. All steps but the first wait for the facts (see facts.js).
+ * selection; say(facts): the words; isOfHead: whether the chosen head can be changed from here. All steps but
+ * the first wait for the facts (see facts.js).
  */
 export const STEPS = [
   {
@@ -60,6 +65,7 @@ export const STEPS = [
   {
     view: "attention",
     title: "Every head looks for something else",
+    isOfHead: true,
     targets: ["#view-attention .wall", "#view-attention .card"],
     look: lookingBack,
     say: ({ back, asker, asked }) =>
@@ -71,6 +77,7 @@ export const STEPS = [
   {
     view: "why",
     title: "Why that much?",
+    isOfHead: true,
     targets: ["#view-why .why-head", "#view-why .card"],
     look: lookingBack,
     say: ({ back, asker, asked }) =>
@@ -84,6 +91,7 @@ export const STEPS = [
   {
     view: "contributions",
     title: "What the look brings",
+    isOfHead: true,
     targets: ["#view-contributions .columns .card", "#view-contributions .card"],
     look: (facts) => ({ ...lookingBack(facts), contributions_target: facts.asked ? ` ${facts.asked}` : "",
       contributions_measure: "logit" }),

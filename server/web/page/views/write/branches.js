@@ -20,8 +20,9 @@ function Branch({ branch, isCurrent }) {
   const own = branch.tokens.slice(branch.from);
   const isForced = own[0]?.isForced;
   const text = own.slice(isForced ? 1 : 0, SHOWN).map((token) => token.text).join("").replace(/\s+/g, " ");
+  const name = branch.parent !== null ? `token ${branch.from + 1}` : branch.interventions ? "changed" : "first";
   return html`<button type="button" class="quiet" aria-current=${isCurrent} onClick=${() => choose(branch.id)}>
-    ${branch.parent === null ? html`<span class="hint">first</span> ` : html`<span class="hint">token ${branch.from + 1}</span> `}
+    <span class="hint">${name}</span>${" "}
     ${isForced && html`<code class="token"><${TokenName} token=${own[0].text} /></code>`}${text}${own.length > SHOWN ? "…" : ""}
   </button>`;
 }

@@ -1,6 +1,6 @@
 // How tokens are chosen: the sampler's options, and whether the prompt goes through the chat template.
 import { html, useMemo, useState } from "../../core/html.js";
-import { useCapabilities } from "../../core/model.js";
+import { inputOf, useCapabilities } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
@@ -18,6 +18,7 @@ export function useOptions() {
       seed: seedOf(selection),
       isChat: capabilities.chat && selection.write_chat,
       isPair: capabilities.kind === "encoder-decoder",
+      interventions: inputOf(selection, capabilities).interventions ?? [],
     };
   }, [selection, capabilities]);
 }

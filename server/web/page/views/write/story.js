@@ -5,8 +5,9 @@ import { Store } from "../../core/store.js";
 
 /**
  * prompt: {text, shown, ids, isChat, isPair}: the ids stand before all branches (an encoder-decoder's: the decoder's
- * first). branches: [{id, parent, from, tokens: [{id, text, logprob, isForced}], end, speed}]: `from` tokens are the
- * parent's, end is null while it is written, then {reason, error}. current: the id of the branch that is shown.
+ * first). branches: [{id, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed}]: `from` tokens
+ * are the parent's; interventions are those that it is written with, null for the model as it is; end is null while it is
+ * written, then {reason, error}. current: the id of the branch that is shown.
  */
 export const story = new Store({ prompt: null, branches: [], current: 0, isRunning: false, seed: null });
 
@@ -51,9 +52,14 @@ export async function begin(text, options) {
   const begun = lastBegun;
   const prompt = await readPrompt(text, options);
   if (begun !== lastBegun) return; // another prompt was given meanwhile
-  const root = { id: newId(), parent: null, from: 0, tokens: [], end: null, speed: null };
-  change({ prompt, branches: [root], current: root.id });
-  await grow(root.id, options);
+  const root = (interventions) => ({ id: newId(), parent: null, from: 0, tokens: [], interventions, end: null, speed: null });
+  const roots = options.interventions.length ? [root(null), root(options.interventions)] : [root(null)];
+  change({ prompt, branches: roots, current: roots.at(-1).id });
+  const seed = options.seed ?? drawSeed(); // one for both, so that they differ by the changes alone
+  for (const { id } of roots) {
+    const end = await grow(id, { ...options, seed });
+    if (begun !== lastBegun || end.reason === "stopped") return;
+  }
 }
 
 async function readPrompt(text, { isChat, isPair }) {
@@ -72,12 +78,13 @@ export async function fork(branch, place, forced, options) {
   stop();
   const id = newId();
   const tokens = [...branch.tokens.slice(0, place), ...forced.map((token) => ({ ...token, isForced: true }))];
-  const made = { id, parent: branch.id, from: place, tokens, end: null, speed: null };
+  const { interventions } = branch;
+  const made = { id, parent: branch.id, from: place, tokens, interventions, end: null, speed: null };
   change({ branches: [...story.value.branches, made], current: id });
   await grow(id, options);
 }
 
-/** Let the model write on at the end of a branch, until it ends, `max_tokens` are written, or it is stopped. */
+/** Let the model write on at the end of a branch, until it ends, `max_tokens` are written, or it is stopped; how it ended. */
 export async function grow(id, options) {
   stop();
   const abort = new AbortController();
@@ -92,16 +99,20 @@ export async function grow(id, options) {
   let end;
   try {
     end = room < 1 ? { reason: "context" } : await write(id, start.tokens,
-      { ...bodyOf(prompt, ids, options, room), seed }, abort.signal);
+      { ...bodyOf(prompt, ids, options, room), ...changesOf(start), seed }, abort.signal);
     if (end.reason === "length" && room <= options.maxTokens) end = { reason: "context" };
   } catch (error) {
     end = error.name === "AbortError" ? { reason: "stopped" } : { reason: "error", error };
   }
   changeBranch(id, { end });
-  if (running !== abort) return; // another stream has begun
+  if (running !== abort) return end; // another stream has begun
   running = null;
   change({ isRunning: false });
+  return end;
 }
+
+/** {interventions} of what a branch is asked with; {} where the model is as it is. */
+export const changesOf = ({ interventions }) => (interventions ? { interventions } : {});
 
 const bodyOf = (prompt, ids, options, room) => ({
   ...contextOf(prompt, ids, "prompt"),

@@ -9,7 +9,7 @@ import { Bars } from "../../parts/bars.js";
 import { Answer, Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
 import { CopyMenu } from "../../parts/tools.js";
-import { contextOf, idsBefore } from "./story.js";
+import { changesOf, contextOf, idsBefore } from "./story.js";
 
 const SHOWN = 12;
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"],
@@ -21,6 +21,7 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
   const { temperature, top_p: topP, top_k: topK } = options.sampling;
   const body = {
     ...contextOf(prompt, idsBefore(prompt, branch, place), "input"),
+    ...changesOf(branch),
     temperatures: [1, temperature],
     top_p: topP,
     top_k: topK,

@@ -1,0 +1,61 @@
+// Two answers to the same question, of two models or texts: how a request names the other side, and their difference.
+import { isCompared } from "./seen.js";
+import { useSelection } from "./state.js";
+
+/**
+ * A property of what is asked: what the other side is given in place of {input, decoder_input, interventions}. It is a
+ * symbol so that bodies made by spreading carry it along and JSON leaves it out.
+ */
+export const OTHER = Symbol("other side");
+
+/** The request of the other side, and this one alone: {own, other}, other null where nothing is subtracted. */
+export function sidesOfRequest(body) {
+  if (!body?.[OTHER]) return { own: body, other: null };
+  const { [OTHER]: given, ...own } = body;
+  const { input, decoder_input: decoder, interventions, ...rest } = own;
+  return { own, other: { ...given, ...rest } };
+}
+
+/** The words for what is subtracted, "" while nothing is: titles end with them. */
+export function useDifferenceName() {
+  const selection = useSelection();
+  if (!isCompared(selection) || selection.change_show !== "difference") return "";
+  return selection.change_text ? "text B − text A" : "after − before";
+}
+
+/** What the two sides are called, the one that is subtracted first. */
+export const sideNames = ({ change_text: second }) => (second ? ["text A", "text B"] : ["before", "after"]);
+
+/** Why two answers have no difference; `title` stands where a refusal of the server would have its own. */
+class NoDifference extends Error {
+  title = "No difference";
+  status = 422;
+}
+
+/**
+ * The entries of `after`, their arrays less those of `before`, with both answers beside them: {..., arrays, before, after,
+ * isDifference}. Tokens that differ are named with both, where there are as many. Ids stay those of `after`: they are names, not numbers.
+ */
+export function difference(after, before) {
+  return after.map((entry, i) => {
+    const other = before[i];
+    const arrays = {};
+    for (const [name, array] of Object.entries(entry.arrays)) {
+      const taken = other.arrays[name];
+      if (String(array.shape) !== String(taken?.shape)) throw new NoDifference(whyNone(entry.tokens, other.tokens));
+      const minus = (value, place) => value - taken.data[place];
+      arrays[name] = name === "ids" ? array : { ...array, data: Float32Array.from(array.data, minus) };
+    }
+    return { ...entry, arrays, tokens: bothNames(entry.tokens, other.tokens), before: other, after: entry, isDifference: true };
+  });
+}
+
+const whyNone = (after, before) => after?.length === before?.length
+  ? "The two answers are of different shapes: number by number they have no difference."
+  : `Number by number, texts of ${before.length} and of ${after.length} tokens have no difference here. Make them equally long,
+    or look at one after the other.`;
+
+function bothNames(after, before) {
+  if (after?.length !== before?.length) return after;
+  return after?.map((token, i) => (token === before[i] ? token : `${before[i]}|${token.trim()}`));
+}

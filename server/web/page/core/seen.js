@@ -1,0 +1,29 @@
+// What of the selection a view shows where something is compared: which side, and the text of that side.
+
+/** Views that nothing of the change reaches: they read texts of their own, weights, or the server's counters. */
+export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
+
+// Views that can show the difference of two answers; others show the answer of the changed model in its place.
+const WITH_DIFFERENCE = new Set(["attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks"]);
+
+export const canSubtract = (view) => WITH_DIFFERENCE.has(view);
+
+/** Whether two sides are there to be compared: a list of changes, or a second text. */
+export const isCompared = ({ view, change, change_text: second }) =>
+  !UNCHANGED_VIEWS.has(view) && (change !== "" || second !== "");
+
+/** Whether the view shows the second text: what it writes into the text is written there. */
+export const showsSecond = ({ view, change_show: show, change_text: second }) =>
+  second !== "" && !UNCHANGED_VIEWS.has(view) && (show === "after" || (show === "difference" && !canSubtract(view)));
+
+/** The selection as views take it: its text is the one that is shown, and its side one that the view can show. */
+export function seenOf(selection) {
+  const seesSecond = showsSecond(selection);
+  const isUnable = selection.change_show === "difference" && !canSubtract(selection.view);
+  if (!seesSecond && !isUnable) return selection;
+  return {
+    ...selection,
+    ...(seesSecond ? { text: selection.change_text } : {}),
+    ...(isUnable ? { change_show: "after" } : {}),
+  };
+}

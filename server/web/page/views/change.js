@@ -1,0 +1,63 @@
+// What is changed inside the model, under the shared text: the sides that are compared, and the drawer that changes it.
+import { changesOf, sayChange } from "../core/changes.js";
+import { sideNames, useDifferenceName } from "../core/compare.js";
+import { html, useEffect, useState } from "../core/html.js";
+import { UNCHANGED_VIEWS, canSubtract, isCompared } from "../core/seen.js";
+import { select, useSelection } from "../core/state.js";
+import { Choices } from "../parts/choices.js";
+
+const MOST_SAID = 2; // changes, in the line
+const UNREACHED = "This view shows the model as it is: what is changed reaches the views that look at the text above.";
+
+export function ChangeBar({ view }) {
+  const selection = useSelection();
+  if (UNCHANGED_VIEWS.has(view.id)) {
+    const hasChange = selection.change !== "" || selection.change_text !== "";
+    return hasChange ? html`<p class="hint" role="note">${UNREACHED}</p>` : null;
+  }
+  const { changes, dropped } = changesOf(selection);
+  return html`<section class="change-bar" aria-label="Changes">
+    <button type="button" id="change" aria-expanded=${selection.change_open}
+      onClick=${() => select({ change_open: !selection.change_open })}>Change…</button>
+    ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
+    ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
+    <${DifferenceNote} />
+    ${dropped.map((sentence) => html`<p class="hint change-dropped" role="status">${sentence}</p>`)}
+  </section>`;
+}
+
+/** Which side the views show. */
+function Sides({ selection, view }) {
+  const [before, after] = sideNames(selection);
+  const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];
+  return html`<${Choices} label="Show" value=${selection.change_show} choices=${choices}
+    onPick=${(change_show) => select({ change_show })} />`;
+}
+
+function DifferenceNote() {
+  const name = useDifferenceName();
+  return name && html`<span class="hint" role="status">Numbers below are ${name}: <b class="query">above 0</b> it became more,${" "}
+    <b class="key">below 0</b> less.</span>`;
+}
+
+/** The first changes in words, and how many more there are. */
+function said(changes) {
+  const more = changes.length - MOST_SAID;
+  return changes.slice(0, MOST_SAID).map(sayChange).join("; ") + (more > 0 ? `; and ${more} more` : "");
+}
+
+/** The drawer, its code fetched when it is first opened. */
+export function ChangeDrawer({ view }) {
+  const { change_open: isOpen } = useSelection();
+  const isHere = isOpen && !UNCHANGED_VIEWS.has(view.id);
+  const [module, setModule] = useState(null);
+  const [isLost, setLost] = useState(false);
+  useEffect(() => {
+    if (!isHere || module) return;
+    setLost(false);
+    import("./change/drawer.js").then(setModule, () => setLost(true));
+  }, [isHere]);
+  if (!isHere) return null;
+  if (isLost) return html`<p class="hint" role="alert">The drawer's code could not be loaded. Close it and open it again.</p>`;
+  return module && html`<${module.Drawer} />`;
+}

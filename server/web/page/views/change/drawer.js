@@ -1,0 +1,86 @@
+// The drawer: what can be changed inside the model, what is changed now, and a second text to compare with.
+import { refusal } from "../../core/api.js";
+import { MOST_CHANGES, changesOf, writeChange, writeChanges } from "../../core/changes.js";
+import { html, useEffect, useRef } from "../../core/html.js";
+import { useCapabilities, useHead } from "../../core/model.js";
+import { select, useSelection } from "../../core/state.js";
+import { DelayedText } from "../../parts/shared_bar.js";
+import { Form } from "./form.js";
+import { List } from "./list.js";
+
+export function Drawer() {
+  const selection = useSelection();
+  const drawer = useRef(null);
+  useEffect(() => {
+    // whoever opened it goes on here; an address that opens it takes the keyboard from nobody
+    if (document.activeElement !== document.body) drawer.current.focus({ preventScroll: true });
+  }, []);
+  const close = () => {
+    select({ change_open: false });
+    document.getElementById("change")?.focus();
+  };
+  const onKeyDown = (event) => {
+    if (event.key !== "Escape" || event.defaultPrevented) return;
+    event.stopPropagation();
+    close();
+  };
+  const { changes } = changesOf(selection);
+  const isFull = changes.length >= MOST_CHANGES;
+  return html`<aside class="change card" aria-label="Change it" tabindex="-1" ref=${drawer} onKeyDown=${onKeyDown}>
+    <header><h2>Change it</h2>
+      <button type="button" class="quiet" aria-label="Close the drawer" onClick=${close}>✕</button></header>
+    <p class="hint">A change is made inside the model while it answers this page, and for nobody else. Every view shows what
+      comes of it.</p>
+    <${ThisHead} changes=${changes} isFull=${isFull} />
+    <${Form} changes=${changes} isFull=${isFull} />
+    ${isFull && html`<p class="hint" role="status">These are ${MOST_CHANGES} changes: a request takes no more.</p>`}
+    <${List} changes=${changes} />
+    <${SecondText} />
+  </aside>`;
+}
+
+/** Put changes into the selection. */
+export function setChanges(changes, more = {}) {
+  refusal.set(null); // it was about the changes before
+  select({ ...more, change: writeChanges(changes) });
+}
+
+/** Add a change, in place of one of the same kind at the same place; where the unchanged side is shown, show the other. */
+export function addChange(changes, change, show) {
+  const kind = ({ value, ...rest }) => writeChange({ ...rest, value: null });
+  const others = changes.filter((one) => kind(one) !== kind(change));
+  setChanges([...others, change], show === "before" ? { change_show: "after" } : {});
+}
+
+/** The chosen head, silenced with one click. */
+function ThisHead({ changes, isFull }) {
+  const { part, layer, head } = useHead();
+  const { change_show: show, part: chosen } = useSelection();
+  const { parts } = useCapabilities().attention;
+  const own = { place: "head", part: chosen === "" ? "" : part, layer, head, position: null, value: null };
+  const isOf = (change) => change.place === "head" && change.layer === layer && change.head === head &&
+    change.position === null && (change.part || parts[0]) === part;
+  const isChanged = changes.some(isOf);
+  const restore = () => setChanges(changes.filter((change) => !isOf(change)));
+  const make = (op) => () => addChange(changes, { ...own, op }, show);
+  const name = `Layer ${layer}, head ${head}${parts.length > 1 ? ` (${part})` : ""}`;
+  return html`<div class="toolbar change-head" role="group" aria-label=${name}>
+    <b>${name}</b>
+    <button type="button" class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
+      onClick=${isChanged ? restore : make("zero")}>${isChanged ? "Restore this head" : "Zero this head"}</button>
+    ${!isChanged && html`<button type="button" disabled=${isFull} onClick=${make("mean")}
+      title="What it passes on at every position becomes the mean over the text">Use its mean</button>`}
+  </div>`;
+}
+
+/** The text that the first is compared with. */
+function SecondText() {
+  const { change_text: second } = useSelection();
+  return html`<section><h3>Compare two texts</h3>
+    <${DelayedText} label="Text B (the text above is A)" value=${second}
+      onText=${(text) => select({ change_text: text, ...(second === "" ? { change_show: "after" } : {}) })} />
+    ${second && html`<button type="button" onClick=${() => select({ change_text: "", change_show: "after" })}>Only text A</button>`}
+    <p class="hint">The model reads both${second ? ", with the changes above in both" : ""}. A difference number by number needs
+      texts of as many tokens.</p>
+  </section>`;
+}
