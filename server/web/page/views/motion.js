@@ -89,8 +89,9 @@ function Options({ isMany }) {
   const { motion_by: by, motion_layers: layers, motion_space: space, motion_axes: axes } = useSelection();
   const { layer, head } = useHead();
   const pick = (field) => (value) => select({ [field]: value });
-  const views = [["auto", isMany ? "what sets the contexts apart" : "what is added most"], ["parts", "embedding, attention, MLPs"],
-    ...(isMany ? [["largest", "what is added most"]] : []), ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
+  const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "words"} add most`],
+    ["largest", "what is added most"], ["parts", "embedding, attention, MLPs"],
+    ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
   return html`<${Choices} label="An arrow for each" value=${by} onPick=${pick("motion_by")}
       choices=${[["word", "word"], ["head", "head"], ["one", `word, head ${layer}.${head} alone`]]} />
     <${Choices} label="Layers" value=${layers} onPick=${pick("motion_layers")}
@@ -106,7 +107,7 @@ function useMeasured(entries, layer, texts) {
   const { motion_layers: layers, motion_axes: axes, motion_space: space, key } = useSelection();
   return useMemo(() => {
     if (entries === null) return null;
-    const asked = axes === "auto" ? (entries.length > 1 ? "apart" : "largest") : axes;
+    const asked = axes === "auto" ? (entries.length > 1 ? "apart" : "sources") : axes;
     const keyOf = (way) => clamp(key, way.tokens.keys.length);
     const found = measured(entries, { layers, layer, axes: asked, space, key: keyOf });
     found.ways.forEach((way, i) => {
@@ -146,8 +147,8 @@ function Motion({ data, texts, handle }) {
     <${Controls} player=${player} count=${count} sentence=${sentence} />
     ${texts && html`<${Legend} ways=${data.ways} />`}
     <${Facts} data=${data} named=${named} />
-    <details class="motion-steps" open><summary>All steps as ${data.ways.length > 1 ? "tables" : "a table"}</summary>
-      ${data.ways.map((way) => html`<${StepsTable} key=${way.title} way=${way} player=${player} count=${count} space=${named} />`)}
+    <details class="motion-steps" open aria-label="All steps"><summary>All steps as ${data.ways.length > 1 ? "tables" : "a table"}</summary>
+      ${data.ways.map((way) => html`<${StepsTable} key=${way.title} way=${way} player=${player} space=${named} />`)}
     </details>`;
 }
 

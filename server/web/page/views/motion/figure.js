@@ -65,7 +65,8 @@ function useScene(box, player, seconds, handle) {
     shownScene.set(made);
     const observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry.contentRect.width);
-      canvas.style.height = `${tallOf(width)}px`;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = box.current.style.height = `${tallOf(width)}px`;
       if (width > 0) made.resize(width, tallOf(width));
     });
     observer.observe(box.current);

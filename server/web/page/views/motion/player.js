@@ -18,7 +18,12 @@ export const progressAt = (done, count) => (done > count ? 1 : (done / count) * 
 
 /** How many steps are done at a progress; one more than there are where all are drawn at once. */
 export function doneAt(progress, count) {
-  return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.floor((progress / TURN) * count + 1e-9));
+  return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.floor((progress / TURN) * count + 1e-3));
+}
+
+/** The number of the step that is underway, or was done last; as doneAt otherwise. */
+export function currentAt(progress, count) {
+  return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.ceil((progress / TURN) * count - 1e-3));
 }
 
 /**
@@ -45,7 +50,7 @@ export function usePlayer(count) {
   };
   const step = (by) => {
     const here = doneAt(progress.value, count);
-    const isBetween = progress.value > progressAt(here, count) + 1e-6 && here <= count;
+    const isBetween = currentAt(progress.value, count) > here;
     seek(progressAt(Math.max(0, here + by + (by < 0 && isBetween ? 1 : 0)), count));
   };
   const toggle = () => {
@@ -98,7 +103,7 @@ export function Controls({ player, count, sentence }) {
 /** The slider: the arrow keys move it by a step. */
 function Scrubber({ player, count, sentence }) {
   const progress = useStore(player.progress);
-  const done = doneAt(progress, count);
+  const done = currentAt(progress, count);
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
     if (!by) return;
@@ -113,10 +118,10 @@ function Scrubber({ player, count, sentence }) {
 
 /** What is added at the moment, seen and, unless it plays, read aloud; it is drawn again at each step alone. */
 function Sentence({ player, count, sentence }) {
-  const [done, setDone] = useState(doneAt(player.progress.value, count));
+  const [done, setDone] = useState(currentAt(player.progress.value, count));
   useEffect(() => {
-    setDone(doneAt(player.progress.value, count));
-    return player.progress.follow((progress) => setDone(doneAt(progress, count)));
+    setDone(currentAt(player.progress.value, count));
+    return player.progress.follow((progress) => setDone(currentAt(progress, count)));
   }, [count]);
   return html`<p class="readout motion-sentence" aria-live=${player.isPlaying ? "off" : "polite"}>${sentence(done)}</p>`;
 }

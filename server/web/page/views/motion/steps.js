@@ -126,12 +126,12 @@ const WHATS = {
   rounding: () => "rounding of the sums",
 };
 
-/** What a step adds, in a few words: ‘fluffy’, head 3, the MLP. */
+/** What a step adds, in a few words: ‘fluffy’ (1), head 3, the MLP. */
 export function whatOf(step, { tokens, position }) {
   const quoted = (token) => `‘${shownToken(token)}’`;
   if (step.kind !== "word") return WHATS[step.kind]?.(step, quoted(tokens.queries[position])) ?? step.kind;
   const isItself = step.key === position && tokens.keys === tokens.queries;
-  return `${quoted(tokens.keys[step.key])}${isItself ? ", the word itself" : ""}`;
+  return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
 }
 
 /** The same as short as a label in the picture has to be. */

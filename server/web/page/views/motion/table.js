@@ -2,19 +2,19 @@
 import { classes, html, useEffect, useState } from "../../core/html.js";
 import { format, percent } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
-import { doneAt, progressAt } from "./player.js";
+import { currentAt, progressAt } from "./player.js";
 
 const where = (step) => (step.layer === null || step.layer === undefined || step.kind === "state" ? "" : step.layer);
 
 /** The steps of one way; a step is gone to by its number. */
-export function StepsTable({ way, player, count, space }) {
+export function StepsTable({ way, player, space }) {
   const own = way.steps.length;
-  const doneOf = (progress) => Math.min(own, Math.floor((doneAt(progress, count) / count) * own + 1e-9));
+  const doneOf = (progress) => Math.min(own, currentAt(progress, own));
   const [done, setDone] = useState(doneOf(player.progress.value));
   useEffect(() => {
     setDone(doneOf(player.progress.value));
     return player.progress.follow((progress) => setDone(doneOf(progress)));
-  }, [way, count]);
+  }, [way]);
   const go = (i) => player.seek(progressAt(i + 1, own));
   return html`<div class="motion-table" tabindex="0" role="region" aria-label=${`Steps${way.title ? ` of ${way.title}` : ""}`}>
     <table class="plain-table">

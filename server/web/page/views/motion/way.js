@@ -2,6 +2,7 @@
 import { labelOf, stepsOf, whatOf } from "./steps.js";
 import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
 
+const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all that attention adds but its bias
 const DIMENSIONS = { plane: 2, space: 3 };
 
 /**
@@ -57,7 +58,7 @@ function axesOf(ways, asked, count, key) {
     const axes = withPrincipal([], apartFrom(ways), Math.min(count, ways.length - 1));
     named = axes.map((vector, i) => ({ vector, name: `what sets the contexts apart${i ? ", second" : ""}` }));
   } else if (asked === "parts") {
-    const wanted = [[start, own], [of("word", "head", "more", "rest", "attention", "cross"), "what attention adds"],
+    const wanted = [[start, own], [of(...SOURCES), "what attention adds"],
       [of("mlp"), "what the MLPs add"]];
     named = namedAxes(wanted).slice(0, count);
   } else if (asked === "key") {
@@ -66,10 +67,14 @@ function axesOf(ways, asked, count, key) {
   } else {
     named = namedAxes([[start, own]]);
   }
-  const all = withPrincipal(named.map((axis) => axis.vector), added, count);
+  const isOfSources = asked === "sources" || asked === "key";
+  const sources = ways.flatMap((way) => way.steps.filter((step) => SOURCES.includes(step.kind))).map((step) => step.vector);
+  const begun = isOfSources ? withPrincipal(named.map((axis) => axis.vector), sources, count) : named.map((axis) => axis.vector);
+  const most = isOfSources && sources.length ? "most of what words and heads add" : "most of what is added";
+  const all = withPrincipal(begun, added, count);
   return all.map((vector, i) => {
     const turned = dot(vector, end) < 0 ? vector.map((value) => -value) : vector;
-    return { vector: turned, name: named[i]?.name ?? (i === named.length ? "most of what is added" : "most of the rest") };
+    return { vector: turned, name: named[i]?.name ?? (i === named.length ? most : "most of the rest") };
   });
 }
 
