@@ -15,10 +15,15 @@ export function painterOf(canvas) {
   return new PlainPainter(canvas.getContext("2d"));
 }
 
+const known = new Map();
+
 /** A colour of the page, "#rrggbb", as numbers from 0 to 1. */
 function rgbOf(colour) {
-  const value = parseInt(colour.slice(1), 16);
-  return [(value >> 16) / 255, ((value >> 8) & 255) / 255, (value & 255) / 255];
+  if (!known.has(colour)) {
+    const value = parseInt(colour.slice(1), 16);
+    known.set(colour, [(value >> 16) / 255, ((value >> 8) & 255) / 255, (value & 255) / 255]);
+  }
+  return known.get(colour);
 }
 
 /** The painter of a 2D context, or of what offers the same strokes. */

@@ -7,6 +7,7 @@ import { painterOf } from "./painters.js";
 export const TURN = 0.8; // of the progress: one after another until then, all at once after it
 const OF_KIND = { word: "key", head: "value", more: "key", embedding: "ink", state: "ink", mlp: "good", attention: "value" };
 export const OF_WAY = ["query", "key", "good", "value"]; // the colours of several ways
+const COLOURS = ["raised", "line", "muted", "ink", "query", "key", "value", "good"];
 const MARGIN = { x: 76, y: 36 };
 const SMALL = 11; // pixels of type
 const LARGE = 13;
@@ -46,6 +47,8 @@ export class Scene {
   show(data, view) {
     this.#data = data;
     this.#view = view;
+    const found = palette(); // not at each frame: it would have the page's styles computed
+    this.colours = Object.fromEntries(COLOURS.map((name) => [name, hexOf(found[name])]));
     this.drawAt(this.progress);
   }
 
@@ -76,9 +79,6 @@ export class Scene {
   }
 
   #paint(painter, progress) {
-    const names = ["raised", "line", "muted", "ink", "query", "key", "value", "good"];
-    const found = palette();
-    this.colours = Object.fromEntries(names.map((name) => [name, hexOf(found[name])]));
     painter.begin(this.width, this.height, this.scale, this.colours.raised);
     this.#drawAll(progress);
     painter.end();
