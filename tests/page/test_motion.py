@@ -79,7 +79,7 @@ def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
-    """Compute the axes again: the embedding's direction, and what holds most of the words' arrows besides."""
+    """Compute the axes again: the embedding's direction, and what holds most of the other words' arrows besides."""
     page = open_view("motion", **HERE)
     body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
     entry = ask(server, "/v1/contributions", body)["data"][0]
@@ -88,7 +88,8 @@ def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Ser
     others = dict(zip(entry["addition_names"], additions, strict=True))
     embedding = others.pop("hook_embed")
     first = embedding / np.linalg.norm(embedding)
-    second = np.linalg.svd(words - np.outer(words @ first, first))[2][0]
+    between = words[1:QUERY]
+    second = np.linalg.svd(between - np.outer(between @ first, first))[2][0]
     sums = [sum(value for name, value in others.items() if name.endswith(end)) for end in ("mlp_out", "rounding")]
     arrows = np.array([*words, *sums])
     held = ((arrows @ np.stack([first, second]).T) ** 2).sum() / (arrows**2).sum()

@@ -78,7 +78,7 @@ const FIELDS = {
   motion_by: choice("word", "head", "one"), // what an arrow is of; one: a word through the chosen head
   motion_layers: choice("sum", "each", "one"), // all together, one after another, or the chosen one alone
   motion_space: choice("plane", "space"),
-  motion_axes: choice("auto", "largest", "parts", "key"), // auto: what words add most, or what sets contexts apart
+  motion_axes: choice("auto", "largest", "parts", "key"), // auto: what other words add most, or what sets contexts apart
   motion_yaw: integer(30), // degrees that the space is turned
   motion_pitch: integer(20),
   motion_word: text("mole"),

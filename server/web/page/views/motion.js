@@ -89,7 +89,7 @@ function Options({ isMany }) {
   const { motion_by: by, motion_layers: layers, motion_space: space, motion_axes: axes } = useSelection();
   const { layer, head } = useHead();
   const pick = (field) => (value) => select({ [field]: value });
-  const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "words"} add most`],
+  const views = [["auto", isMany ? "what sets the contexts apart" : `what ${by === "head" ? "heads" : "other words"} add most`],
     ["largest", "what is added most"], ["parts", "embedding, attention, MLPs"],
     ...(by === "head" || isMany ? [] : [["key", "the chosen key word"]])];
   return html`<${Choices} label="An arrow for each" value=${by} onPick=${pick("motion_by")}

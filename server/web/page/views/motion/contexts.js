@@ -13,9 +13,10 @@ export const EXAMPLES = {
   mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
     "The doctor looked at the skin and cut out the mole"],
   king: ["In Scotland the crown was given to the king", "On the board of chess the queen stands beside the king",
-    "In a play of Shakespeare the ghost was once a king"],
+    "In Shakespeare the man who murdered his predecessor is king"],
   tower: ["They built a tower", "In Paris they saw the Eiffel tower", "She bought a miniature Eiffel tower"],
-  Harry: ["The wizard of Hogwarts is young Harry", "The Queen and the Duke of Sussex, Prince Harry"],
+  Harry: ["The young wizards of Hogwarts, Hermione and Harry", "The Queen, William and the Duke of Sussex, Harry"],
+  car: ["They drove the car", "They washed the car", "They crashed the car"],
 };
 
 /** {word, texts} that are looked at: those of the address, or the example's. */

@@ -11,6 +11,7 @@ const COLOURS = ["raised", "line", "muted", "ink", "query", "key", "value", "goo
 const MARGIN = { x: 76, y: 36 };
 const SMALL = 11; // pixels of type
 const LARGE = 13;
+const NARROW = 600; // pixels
 const MOST_LABELS = 16;
 
 /** The scene that is on the page, or null: {canvas, drawAt(progress), seconds}, for whoever records it. */
@@ -32,11 +33,12 @@ export class Scene {
   #view = { space: "plane", yaw: 0, pitch: 0 };
   progress = 1;
   seconds = 10;
+  isReleased = false;
 
   constructor(canvas) {
     this.canvas = canvas;
     this.painter = painterOf(canvas);
-    canvas.addEventListener("webglcontextlost", (event) => event.preventDefault()); // it is given back, as the card can
+    canvas.addEventListener("webglcontextlost", (event) => this.isReleased || event.preventDefault()); // it may come back
     canvas.addEventListener("webglcontextrestored", () => {
       this.painter = painterOf(canvas);
       this.drawAt(this.progress);
@@ -60,6 +62,7 @@ export class Scene {
   }
 
   release() {
+    this.isReleased = true;
     this.painter.release();
   }
 
@@ -173,7 +176,7 @@ export class Scene {
       const from = this.#place(way.steps[0].to);
       for (const { step, to } of fanOf(way)) {
         arrows.push({ from, to: this.#place(between(way.steps[0].to, to, together)), colour: colour(step), label: step.label,
-          alpha: together, wide: 2 });
+          isLoose: true, alpha: together, wide: 2 });
       }
       arrows.push({ from, to: this.#place(between(way.steps[0].to, way.steps.at(-1).to, together)),
         colour: isOnly ? "query" : OF_WAY[w], alpha: together, wide: 4 });
@@ -181,7 +184,7 @@ export class Scene {
     return arrows;
   }
 
-  #drawArrow({ from, to, colour, label, isNow, alpha, wide }) {
+  #drawArrow({ from, to, colour, label, isNow, isLoose, alpha, wide }) {
     const [dx, dy] = [to[0] - from[0], to[1] - from[1]];
     const far = Math.hypot(dx, dy);
     if (far < 0.5) return;
@@ -193,7 +196,8 @@ export class Scene {
     this.painter.triangle(to[0], to[1], bx - uy * head * 0.45, by + ux * head * 0.45, bx + uy * head * 0.45, by - ux * head * 0.45,
       ink, alpha);
     if (label && alpha > 0.3 && (far > 12 || isNow)) {
-      this.#label(label, (from[0] + to[0]) / 2 - uy * 6, (from[1] + to[1]) / 2 + ux * 6,
+      const t = isLoose ? 1 : 0.5; // arrows from one point are told apart at their tips
+      this.#label(label, from[0] + dx * t - uy * 6, from[1] + dy * t + ux * 6,
         { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : far, alpha });
     }
   }
@@ -210,7 +214,12 @@ export class Scene {
     if (done < way.steps.length) return;
     const [x, y] = this.#place(way.steps.at(-1).to);
     this.painter.dot(x, y, 5, this.colours[colour], 1);
-    this.#label(isOnly ? `= ${way.steps[0].label} here` : way.label, x, y - 14, { colour, size: LARGE, weight: 1e7 });
+    this.#label(isOnly ? `= ${way.steps[0].label} here` : this.#titleOf(way), x, y - 14, { colour, size: LARGE, weight: 1e7 });
+  }
+
+  /** What a way is called at its end: its number and text, or, where there is no room, its number. */
+  #titleOf(way) {
+    return this.width < NARROW ? way.label.split(":")[0] : way.label;
   }
 
   #label(text, x, y, { colour, size, weight, alpha = 1 }) {

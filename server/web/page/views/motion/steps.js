@@ -4,6 +4,8 @@ import { addTo, lengthOf, sumOf, zeros } from "./vectors.js";
 
 const MOST = { sum: 10, each: 4, one: 12 }; // sources with an arrow of their own, of a layer or of all; others share one
 
+const NO_ROUNDING = 1e-4; // a length that float32's rounding stays below
+
 /** Which kind of step an addition is, by the end of its name. */
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
@@ -76,7 +78,8 @@ function byLayer(raw, width) {
   const rest = raw.filter((step) => step.kind !== "rounding");
   const layers = [...new Set(rest.map((step) => step.layer))];
   const steps = layers.flatMap((layer) => gathered(rest.filter((step) => step.layer === layer), "each", width));
-  return [...steps, { kind: "rounding", layer: null, vector: sumOf(lost.map((step) => step.vector), width) }];
+  const rounding = { kind: "rounding", layer: null, vector: sumOf(lost.map((step) => step.vector), width) };
+  return [...steps, ...gathered([rounding], "each", width)];
 }
 
 /** Every source, and every other part, once: the sum over the layers. */
@@ -95,9 +98,10 @@ function merged(raw, width) {
   return gathered(ordered, "sum", width);
 }
 
-/** The largest sources with a step of their own, the others as one; what is nothing at all is left out. */
+/** The largest sources with a step of their own, the others as one; what is nothing to speak of is left out. */
 function gathered(steps, layers, width) {
-  const present = steps.map((step) => ({ ...step, size: lengthOf(step.vector) })).filter((step) => step.size > 0);
+  const present = steps.map((step) => ({ ...step, size: lengthOf(step.vector) }))
+    .filter((step) => step.size > (step.kind === "rounding" ? NO_ROUNDING : 0));
   const sources = present.filter(isSource).sort((a, b) => b.size - a.size);
   const small = new Set(sources.length > MOST[layers] + 1 ? sources.slice(MOST[layers]) : []);
   if (small.size === 0) return present;

@@ -39,6 +39,16 @@ function measure(way, axes) {
   way.rounded = way.steps.filter((step) => step.kind === "rounding").reduce((sum, step) => sum + step.size, 0);
 }
 
+/**
+ * The steps that the axes of sources are to hold: those of heads, or of words but the word itself and the first, which
+ * often takes the weight that no other word is given; where there are no others, these.
+ */
+function sourcesOf(way) {
+  const sources = way.steps.filter((step) => step.kind === "head" || step.kind === "word");
+  const others = sources.filter((step) => step.kind === "head" || (step.key !== 0 && step.key !== way.position));
+  return others.length ? others : sources;
+}
+
 /** How each way's end differs from their mean. */
 function apartFrom(ways) {
   const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
@@ -68,9 +78,10 @@ function axesOf(ways, asked, count, key) {
     named = namedAxes([[start, own]]);
   }
   const isOfSources = asked === "sources" || asked === "key";
-  const sources = ways.flatMap((way) => way.steps.filter((step) => SOURCES.includes(step.kind))).map((step) => step.vector);
-  const begun = isOfSources ? withPrincipal(named.map((axis) => axis.vector), sources, count) : named.map((axis) => axis.vector);
-  const most = isOfSources && sources.length ? "most of what words and heads add" : "most of what is added";
+  const sources = ways.flatMap(sourcesOf).map((step) => step.vector);
+  const begun = withPrincipal(named.map((axis) => axis.vector), isOfSources ? sources : [], count);
+  const whose = ways[0].steps.some((step) => step.kind === "head") ? "heads" : "other words";
+  const most = isOfSources && sources.length ? `most of what ${whose} add` : "most of what is added";
   const all = withPrincipal(begun, added, count);
   return all.map((vector, i) => {
     const turned = dot(vector, end) < 0 ? vector.map((value) => -value) : vector;
