@@ -42,6 +42,7 @@ def traced(server: Server, points: list[str], more: dict[str, Any]) -> dict[str,
 
 def steps(page: Page) -> list[tuple[str, str, str]]:
     """Return what the table says of each step: what is added, in which layer, how long it is."""
+    page.locator(".motion-table").first.wait_for()
     rows = page.locator(".motion-table tbody tr").all()
     told = [(row.locator("th").inner_text(), row.locator("td.number").all_inner_texts()) for row in rows]
     return [(what, numbers[0], numbers[1]) for what, numbers in told]
@@ -179,6 +180,7 @@ def test_the_picture_follows_from_the_progress_alone(open_view: Open, page: Page
             };"""
         )
     open_view("motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
+    page.locator(".motion-table").wait_for()
     page.get_by_role("button", name="One step back").click()
     at_half = picture(page)
     page.get_by_role("button", name="One step on").click()
@@ -195,6 +197,7 @@ def test_one_word_in_several_contexts_starts_from_one_embedding(open_view: Open,
     page = open_view("motion", motion_show="contexts", motion_word="king")
     texts = page.get_by_label("Texts with the word").input_value().split("\n")
     assert [word in text for word, text in zip(("Scotland", "chess", "Shakespeare"), texts, strict=True)] == [True] * 3
+    page.locator(".motion-table").first.wait_for()
     ends = []
     for text, table in zip(texts, page.locator(".motion-table").all(), strict=True):
         entry = ask(server, "/v1/trace", {"input": text, "points": ["hook_resid_post"], "layers": -1})["data"][0]
@@ -231,7 +234,7 @@ def traced_at(server: Server, text: str, position: int) -> Any:
 
 def test_the_picture_is_told_in_words(open_view: Open) -> None:
     page = open_view("motion", **HERE)
-    summary = page.locator("#motion-summary").inner_text()
     longest = max(steps(page)[1:], key=lambda step: shown(step[2]))
+    summary = page.locator("#motion-summary").inner_text()
     assert f"the longest are {longest[0]} ({longest[2]})" in summary
     assert json.dumps(summary).count("The plane holds") == 1

@@ -91,8 +91,10 @@ class ContributionsOptions(InspectionOptions, total=False):
     part: AnyPart
     target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
     versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
-    vectors: Annotated[bool, Argument("Also the vectors themselves, and all else that is added to the stream.")]
-    sum_over: Annotated[Sequence[Literal["layer", "head", "key"]], Argument("Axes over which the vectors are summed.")]
+    vectors: Annotated[bool, Argument("Also the vectors themselves, and all else that is added to the stream.", False)]
+    sum_over: Annotated[
+        Sequence[Literal["layer", "head", "key"]], Argument("Axes over which the vectors are summed.", ())
+    ]
 
 
 class Contributions(InspectionResult):
