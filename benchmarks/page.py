@@ -1,12 +1,13 @@
 """Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over
 time.
 
-Four tables are made, in headless Chromium with the server on the same machine:
+Five tables are made, in headless Chromium with the server on the same machine:
 
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
 3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
+4. milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py);
+5. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
    what is read, and what flat means.
 
 With --check it ends with status 1 where the page misses what it promises: see the bounds below and in page_memory.py.
@@ -30,6 +31,7 @@ from benchmarks.checkpoint import make_llama
 from benchmarks.chromium import open_tab
 from benchmarks.load import percentile
 from benchmarks.page_memory import CHECKED_MINUTES, report_memory
+from benchmarks.page_motion import report_motion
 from benchmarks.processes import ROOT, Server, serve
 
 TOKENS = 1024
@@ -38,7 +40,7 @@ SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
-TABLES = ("load", "frames", "memory")
+TABLES = ("load", "frames", "motion", "memory")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -252,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--rounds", type=int, default=5, help="first pictures with each cache")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of pointing at each picture")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of pointing at each picture and playing each scene")
     parser.add_argument("--minutes", type=float, default=2.0, help="of clicking through the views")
     parser.add_argument("--js-flags", default="", help="V8's, for the memory: `--jitless` tells what is compiled code")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
@@ -278,6 +280,9 @@ def main() -> None:
         if "frames" in options.tables:
             with serve([str(make_small_checkpoint(options.cache))]) as server:
                 missed += report_frames(browser, server, options.seconds)
+        if "motion" in options.tables:
+            with serve([]) as server:
+                missed += report_motion(browser, server, options.seconds)
         browser.close()
     if "memory" in options.tables:
         flags = [f"--js-flags={options.js_flags}"] if options.js_flags else []

@@ -2,8 +2,8 @@
 
 Attention at query i adds sum_h sum_j A[h, i, j] v[j] W_O^h + b_O to the stream (Elhage et al. 2021, "A mathematical
 framework for transformer circuits"). A[h, i, j] >= 0 is a number, so the length of each term and its product with a
-direction u factor: A ||v W_O^h|| and A (v W_O^h u). Nothing of shape [query, key, head, d_model] is ever built, and
-with the two small matrices below nothing of width d_model either:
+direction u factor: A ||v W_O^h|| and A (v W_O^h u). Nothing of shape [query, key, head, d_model] is built unless the
+vectors themselves are asked for (`value_vectors`), and with the two small matrices below nothing of width d_model:
 
     gram    [D, D]  M M^T                        readout [D, T]  M u_t
 
@@ -38,7 +38,9 @@ own, and over the scales of all norms behind it. Then readout and biases above a
 Where the stream is multiplied by a number after each block, sum_directions has u_t times that number and those of all
 later blocks, and norm_biases 0. Where the heads of some layers are smaller than those of others, gram and readout have
 zeros behind theirs. And WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
-there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`).
+there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`). And WeightsTask
+"added_outputs", options part and pairs: m [pair, D, d_model], the M above, and, where there is a b_O, bias
+[layer, d_model], the same of it, for each layer of the pairs in their order.
 
 What overflowed in the network is inf or NaN here too, and no warning is given of it.
 
@@ -89,6 +91,38 @@ def value_norms(
         lengths = np.stack([value_lengths(values * each, gram) for each in share])
     moved: Float64 = pattern.astype(np.float64) * lengths
     return moved if divisor is None else moved / divisor[:, None]
+
+
+@_overflows
+def value_vectors(
+    pattern: Floats,
+    values: Floats,
+    m: Floats,
+    divisor: Floats | None = None,
+    share: Floats | None = None,
+    *,
+    sum_keys: bool = False,
+) -> Float64:
+    """Return A[i, j] v_j M of one head, [Q, K, d_model]: what key j adds to query i's stream; [Q, d_model] with
+    `sum_keys`, for which nothing larger is built.
+
+    Args:
+        pattern: [Q, K].
+        values: [K, D].
+        m: [D, d_model], see the module.
+        divisor: [Q], as in `value_norms`.
+        share: [Q, D], as in `value_norms`.
+        sum_keys: whether the sum over the keys is wanted.
+    """
+    weights = pattern.astype(np.float64) if divisor is None else pattern / divisor.astype(np.float64)[:, None]
+    wide, matrix = values.astype(np.float64), m.astype(np.float64)
+    if sum_keys:
+        mixed = weights @ wide
+        summed: Float64 = (mixed if share is None else mixed * share) @ matrix
+        return summed
+    written = wide @ matrix if share is None else (wide * share[:, None]) @ matrix  # [K, d], or [Q, K, d]
+    vectors: Float64 = weights[..., None] * written
+    return vectors
 
 
 @_overflows

@@ -142,6 +142,26 @@ def head_readout(
     return {name: tensor.to(torch.float32) for name, tensor in found.items()}
 
 
+def added_outputs(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+) -> dict[str, torch.Tensor]:
+    """Return m [pair, D, d_model] and, where there is a b_O, bias [layer, d_model], as contributions.py describes them,
+    float32; of smaller heads m has zeros behind.
+    """
+    matrices, biases = [], []
+    written: dict[int, torch.Tensor] = {}
+    for layer, head in pairs:
+        if layer not in written:
+            written = {layer: _written(reader, config, part, layer)}
+            bias = reader.get(f"layers.{layer}.{_output_name(part)}.bias")
+            if bias is not None:
+                biases.append(_as_added(reader, config, _output_name(part), layer, bias.to(torch.float64)))
+        moved = written[layer][head].to(torch.float32)
+        matrices.append(torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved))))
+    found = {"m": torch.stack(matrices)}
+    return {**found, "bias": torch.stack(biases).to(torch.float32)} if biases else found
+
+
 def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
     """Return w_o [D, d_model] of one head and, where there is one, b_o [d_model], as they are, before any norm. Where a
     bias by distance is added to its scores, also position_bias [2 reach - 1]: column key - query + reach - 1; where it

@@ -26,7 +26,7 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
     circuits: part, pairs, compose: ov.singular_values and qk.singular_values [pair, D], ov.eigenvalues [pair, D, 2]
         (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
         first is not in an earlier layer than the second.
-    head_output: part, layer, head; head_readout: part, pairs, targets: see `head_readout`.
+    head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
     `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.
     """
@@ -89,6 +89,11 @@ def _head_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     return head_readout.head_readout(reader, own, options["part"], tuple(options["pairs"]), targets)
 
 
+def _added_outputs(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    return head_readout.added_outputs(reader, own, options["part"], tuple(options["pairs"]))
+
+
 def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig, WeightReader]:
     """Return the configuration of the stack that a part is in, and a reader of its weights."""
     if part == "encoder" and config.encoder is not None:
@@ -101,4 +106,5 @@ _ANSWERS: dict[str, Callable[[ModelConfig, Lookup, Options, Check], Tensors]] = 
     "circuits": _circuits,
     "head_output": _head_output,
     "head_readout": _head_readout,
+    "added_outputs": _added_outputs,
 }

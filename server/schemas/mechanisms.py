@@ -82,6 +82,19 @@ class ContributionsRequest(InspectionRequest):
         None, description="A text that is one token, or a token id: also its logit's parts (direct logit attribution)."
     )
     versus: Target | None = Field(None, description="Another token, whose logit is taken from the target's.")
+    vectors: bool = Field(
+        False,
+        description="Also the vectors themselves, pattern * v W_O, and all else that is added to the residual stream.",
+    )
+    sum_over: list[Literal["layer", "head", "key"]] = Field(
+        [], max_length=3, description="Axes over which the vectors are summed, which makes the answer smaller."
+    )
+
+    @model_validator(mode="after")
+    def _sums_are_of_vectors(self) -> "ContributionsRequest":
+        if self.sum_over and not self.vectors:
+            raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
+        return self
 
     @model_validator(mode="after")
     def _versus_needs_a_target(self) -> "ContributionsRequest":
@@ -96,6 +109,11 @@ class ContributionsEntry(InspectionEntry):
     Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
     with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
     component], the parts of the logit, which sum to `logits` (before a final soft cap).
+
+    With vectors: vectors [layer, head, query, key, d_model] without the axes of sum_over, what each key adds through
+    each head (after a norm of the attention's output, where there is one); additions [addition, query, d_model], all
+    else that makes the residual stream; and states [state, query, d_model], that stream: state 0 enters the first
+    block, state i leaves block i. All vectors and additions of a query sum to its last state.
     """
 
     part: Part = Field(description="Which attention.")
@@ -112,6 +130,15 @@ class ContributionsEntry(InspectionEntry):
     final_softcap: float | None = Field(None, description="What the model caps logits with, after this sum.")
     difference: float | None = Field(
         None, description="Largest distance of that sum, capped if the model caps, from the model's own logit."
+    )
+    addition_names: list[str] | None = Field(
+        None,
+        description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest where not "
+        "all heads and keys were asked for; ln1.change and the like, what a norm of the stream changes of what was "
+        "added up so far (post-norm models); rounding, what is lost as the network rounds its sums.",
+    )
+    stream_difference: float | None = Field(
+        None, description="Largest length of what rounding adds: how far the sum of all else is from the last state."
     )
 
 

@@ -194,6 +194,7 @@ def test_a_heads_picture_tells_its_largest_weights(open_view: Open, server: Serv
         ("why", "q, k, their products", "ends at"),
         ("contributions", "Parts of the logit", "Largest parts: "),
         ("contributions", "Length of the vector", "highest"),
+        ("motion", "Arrows that are added", "the longest are"),
         ("lens", "The word that each layer would say", "After girl: embed: "),
         ("embeddings", "Cosines of", "Largest: "),
     ],

@@ -93,6 +93,11 @@ def cosines_of_first(vectors: Any) -> float:
     return float(np.sort(unit @ unit[0])[-2])
 
 
+def summed_length(vectors: Any) -> float:
+    """Return the length of what the word at position 5 adds in all layers, of vectors [layer, 1, key, d_model]."""
+    return float(np.linalg.norm(np.array(vectors, float)[:, 0, 5].sum(0)))
+
+
 def weight(*place: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
     return (
         lambda answer: float(np.array(answer["data"][0]["attention"])[place]),
@@ -119,6 +124,11 @@ SHOWN: dict[str, list[Shown]] = {
         Shown("#logit-sum", NUMBER, lambda answer: sum(answer["data"][0]["arrays"]["components"]["data"][0]),
               lambda answer: float(answer["components"].sum())),
         Shown(".line-head + .hint", rf"from length {NUMBER}", *array("norms", 0, 0)),
+    ],
+    "motion": [
+        Shown(".motion-table tbody tr:nth-child(7)", rf"\(5\)\s+{NUMBER}",
+              lambda answer: summed_length(answer["data"][0]["arrays"]["vectors"]["data"]),
+              lambda answer: summed_length(answer["vectors"])),
     ],
     "lens": [
         Shown(".lens-said .readout", rf"\): \S+ {NUMBER}", *array("probabilities", -1, QUERY, 0)),

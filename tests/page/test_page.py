@@ -10,8 +10,8 @@ from benchmarks.processes import Server, free_port, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 
 VIEWS = (
-    "write", "attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks", "embeddings", "weights",
-    "server",
+    "write", "attention", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks", "embeddings",
+    "weights", "server",
 )  # fmt: skip
 
 

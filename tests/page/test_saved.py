@@ -115,6 +115,15 @@ def contributions(api: Api) -> Arrays:
     }
 
 
+def motion(api: Api) -> Arrays:
+    body = {"query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
+    entry = api.post("contributions", input=TEXT, **body)
+    vectors, additions = (np.array(entry["arrays"][name]["data"], float)[..., :] for name in ("vectors", "additions"))
+    summed = [sum(additions[i, 0] for i, name in enumerate(entry["addition_names"]) if name.endswith(end))
+              for end in ("hook_embed", "hook_mlp_out", "rounding")]  # fmt: skip
+    return {"motion": np.stack([summed[0], *vectors[0, : QUERY + 1], *summed[1:]])}
+
+
 def lens(api: Api) -> Arrays:
     found = api.arrays("lens", input=TEXT, top_k=1)
     followed = api.arrays("lens", input=TEXT, positions=QUERY, target=api.guess())
@@ -192,6 +201,7 @@ SAVED = {
     "attention, norms": Saved(attention_norms, 2, state={"attention_kind": "norm", "attention_picture": "matrix"}),
     "why": Saved(why, 8, without=1),
     "contributions": Saved(contributions, 5, without=1),
+    "motion": Saved(motion, 1),
     "lens": Saved(lens, 3),
     "next": Saved(next_token, 1),
     "heads": Saved(heads, 1, state={"heads_on": "text"}),

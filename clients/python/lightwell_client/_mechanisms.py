@@ -4,6 +4,7 @@ what heads do, attention through layers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -90,12 +91,17 @@ class ContributionsOptions(InspectionOptions, total=False):
     part: AnyPart
     target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
     versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
+    vectors: Annotated[bool, Argument("Also the vectors themselves, and all else that is added to the stream.", False)]
+    sum_over: Annotated[
+        Sequence[Literal["layer", "head", "key"]], Argument("Axes over which the vectors are summed.", ())
+    ]
 
 
 class Contributions(InspectionResult):
     """What each key adds to each query. Arrays: norms [layer, head, query, key], the length of what each key adds
     through each head; with a target attributions [layer, head, query, key], its part of the target's logit, and
-    components [query, component].
+    components [query, component]; with vectors also vectors [layer, head, query, key, d_model] without the axes of
+    sum_over, additions [addition, query, d_model], and states [state, query, d_model], whose last is their sum.
     """
 
     part: str
@@ -111,6 +117,9 @@ class Contributions(InspectionResult):
     final_softcap: float | None = None
     difference: float | None = None
     """Largest distance of that sum from the model's own logit."""
+    addition_names: tuple[str, ...] | None = Field(default=None, repr=False)
+    stream_difference: float | None = None
+    """Largest length of what rounding adds to the stream."""
 
     def by_key(self, query: int | None = None) -> Array:
         """Return what each key [key] adds to the query at a position, over all layers and heads of this answer: summed

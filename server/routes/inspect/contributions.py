@@ -12,7 +12,8 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.analysis.contributions import opened, value_attributions, value_norms
+from model.analysis.arrays import Floats
+from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
@@ -33,6 +34,7 @@ from server.routes.inspect.inspection import (
 )
 from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
 from server.routes.inspect.selectors import resolve, resolve_attending
+from server.routes.inspect.stream_parts import Added, Float64, StreamParts
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
@@ -40,6 +42,7 @@ from server.routes.supported_routes import check_part
 from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]
+AXES = ("layer", "head", "query", "key")
 MAX_GATED_WORK = 200_000_000_000
 """Most multiplications where heads have gates: some ten seconds of one core."""
 
@@ -50,24 +53,27 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/contributions", "Who moves whom, and who speaks for a token", ContributionsAnswer)
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
-        the direction of the target's logit, and every part of that logit, which is their sum.
+        the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that
+        is added to each query's residual stream, which is the sum of it.
         """
         part = check_part(context, body.part)
         targets = [read_token(context, getattr(body, name), name) for name in ("target", "versus")]
         named = [target for target in targets if target is not None]
         if named:
             check_attributable(context.config, part)
-        inspection = await begin(context, request, body, "/v1/contributions", 3 if named else 1)
+        num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
+        inspection = await begin(context, request, body, "/v1/contributions", num_arrays)
         plans = [_plan(context, body, part, prompt, bool(named)) for prompt in inspection.inputs]
         _check_gates(plans)
         maps = 2 if named else 1
         inspection.check_size(
-            sum(maps * plan.num_values for plan in plans), "fewer layers, heads, query_positions or key_positions"
+            sum(maps * plan.num_values + plan.num_vector_values for plan in plans),
+            "fewer layers, heads, query_positions or key_positions" + (", or sum_over" if body.vectors else ""),
         )
         questions = _questions(plans[0], tuple(token.token_id for token in named))
         asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
         found = await inspection.run(asked, list(questions.values()))
-        weights = dict(zip(questions, found[len(plans) :], strict=True))
+        weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 
         def report() -> list[DescribedEntry]:
             return [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
@@ -87,6 +93,11 @@ class _Plan:
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     logit: LogitParts | None
+    stream: StreamParts | None
+    """The parts of the stream if vectors are asked for."""
+    sum_over: frozenset[str]
+    num_positions: int
+    """How many keys there are to choose from."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -96,6 +107,25 @@ class _Plan:
     def num_values(self) -> int:
         """Return how many numbers one map has."""
         return math.prod(self.shape)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all heads and keys are asked for, each once, so that the vectors sum to all that is added."""
+        return sorted(self.heads) == [*range(self.config.num_heads)] and sorted(self.keys) == [
+            *range(self.num_positions)
+        ]
+
+    @property
+    def vector_shape(self) -> tuple[int, ...]:
+        sizes = zip(AXES, self.shape, strict=True)
+        return (*(1 if axis in self.sum_over else size for axis, size in sizes), self.config.hidden_size)
+
+    @property
+    def num_vector_values(self) -> int:
+        """Return how many numbers the vectors, additions and states have."""
+        if self.stream is None:
+            return 0
+        return math.prod(self.vector_shape) + self.stream.num_values(len(self.queries))
 
     def kv_heads(self, layer: int) -> tuple[int, ...]:
         """Return the value heads of the chosen heads in a layer, each once."""
@@ -124,7 +154,8 @@ class _Plan:
         )
         logit = 0 if self.logit is None else self.logit.num_captured(len(self.queries))
         gates = len(self.layers) * len(self.queries) * len(self.heads) * self.config.head_dim if self.is_gated else 0
-        return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit
+        stream = 0 if self.stream is None else self.stream.num_values(len(self.queries))
+        return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit + stream
 
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
         """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
@@ -145,19 +176,24 @@ class _Plan:
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
         points += [] if self.logit is None else self.logit.captures(self.queries)
+        points += [] if self.stream is None else self.stream.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
 
 
 def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: Prompt, has_target: bool) -> _Plan:
     own = stack_config(context.config, stack_of(part))
+    num_positions = len(keys_of(prompt, part).ids)
     return _Plan(
         own,
         part,
         resolve_attending(body.layers, own, "layers"),
         resolve(body.heads, own.num_heads, "heads", "head"),
         resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position"),
-        resolve(body.key_positions, len(keys_of(prompt, part).ids), "key_positions", "position"),
+        resolve(body.key_positions, num_positions, "key_positions", "position"),
         LogitParts(context.config) if has_target else None,
+        StreamParts(context.config, part) if body.vectors else None,
+        frozenset(body.sum_over),
+        num_positions,
     )
 
 
@@ -174,15 +210,20 @@ def _check_gates(plans: Sequence[_Plan]) -> None:
         )
 
 
-def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
-    """Return what is asked of the weights of each part."""
+def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[str, Asked]:
+    """Return what is asked of the weights of each part, and under "added" what makes the vectors."""
     size = plan.config.largest_head_dim
     count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
     parts = (plan.part,) if plan.logit is None else plan.logit.parts
-    return {
+    asked: dict[str, Asked] = {
         part: asked_of_weights("head_readout", count, part=part, pairs=plan.asked_pairs, targets=targets)
         for part in parts
     }
+    if plan.stream is not None:
+        pairs = tuple((layer, head) for layer in plan.layers for head in plan.heads)
+        count = (len(pairs) * size + len(plan.layers)) * plan.config.hidden_size
+        asked["added"] = asked_of_weights("added_outputs", count, part=plan.part, pairs=pairs)
+    return asked
 
 
 def _entry(
@@ -190,7 +231,7 @@ def _entry(
     index: int,
     plan: _Plan,
     tensors: Tensors,
-    weights: dict[Part, Tensors],
+    weights: dict[str, Tensors],
     named: list[NamedToken],
 ) -> DescribedEntry:
     """Return the entry of one input; `weights` answers `_questions`."""
@@ -198,6 +239,7 @@ def _entry(
     signs = np.array([1.0, -1.0])[: len(named)]
     norms = np.empty(plan.shape)
     attributions = np.empty(plan.shape)
+    moves = None if plan.stream is None else _Moves(plan, weights["added"])
     for i, layer in enumerate(plan.layers):
         patterns = tensors[plan.point(inspection.context, "hook_pattern", layer).name]
         values = tensors[plan.point(inspection.context, "hook_v", layer).name]
@@ -213,8 +255,11 @@ def _entry(
                 readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head)), :size]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
                 attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor, share)
-    axes = ("layer", "head", "query", "key")
-    arrays = {"norms": described(norms, *axes)}
+            if moves is not None:
+                moves.add((i, j), patterns[j], v, scale, share)
+        if moves is not None:
+            moves.end_layer(i, tensors, scale)
+    arrays = {"norms": described(norms, *AXES)}
     fields: dict[str, Any] = {
         "part": plan.part,
         "layers": plan.layers,
@@ -224,7 +269,7 @@ def _entry(
     }
     if plan.logit is not None:
         components = plan.logit.components(tensors, weights)  # T Q C
-        arrays["attributions"] = described(attributions, *axes)
+        arrays["attributions"] = described(attributions, *AXES)
         arrays["components"] = described(np.tensordot(signs, components, 1), "query", "component")
         sums = components.sum(-1)
         fields |= {
@@ -234,4 +279,51 @@ def _entry(
             "final_softcap": plan.config.final_logit_softcap,
             "difference": plan.logit.difference(sums[:, -1], tensors, [token.token_id for token in named]),
         }
+    if moves is not None:
+        assert plan.stream is not None
+        additions, difference = plan.stream.additions(tensors, moves.attention)
+        kept = [axis for axis in AXES if axis not in plan.sum_over]
+        shape = [size for axis, size in zip(AXES, plan.shape, strict=True) if axis in kept]
+        arrays["vectors"] = described(moves.vectors.reshape(*shape, plan.config.hidden_size), *kept, "d_model")
+        arrays["additions"] = described(np.stack(list(additions.values())), "addition", "query", "d_model")
+        arrays["states"] = described(plan.stream.states(tensors), "state", "query", "d_model")
+        fields |= {"addition_names": list(additions), "stream_difference": difference}
     return inspection.entry(index, "contributions", fields, arrays)
+
+
+class _Moves:
+    """The vectors of one input, collected head by head."""
+
+    def __init__(self, plan: _Plan, weights: Tensors) -> None:
+        self._plan, self._weights = plan, weights
+        self.vectors = np.zeros(plan.vector_shape, np.float32)
+        """[layer, head, query, key, d_model]; an axis that is summed over has length 1."""
+        self.attention: dict[int, Added] = {}
+        """As `StreamParts.additions` takes it."""
+        self._sum: Float64 = np.zeros(0)
+
+    def add(
+        self, place: tuple[int, int], pattern: Floats, values: Floats, scale: Floats | None, share: Floats | None
+    ) -> None:
+        """Add the vectors of one head, the next of its layer."""
+        i, j = place
+        m = self._weights["m"][i * len(self._plan.heads) + j, : values.shape[-1]]
+        summed = self._plan.sum_over
+        whole = value_vectors(pattern, values, m, scale, share, sum_keys=True)
+        self._sum = whole if j == 0 else self._sum + whole
+        vectors = whole[:, None] if "key" in summed else value_vectors(pattern, values, m, scale, share)
+        self.vectors[0 if "layer" in summed else i, 0 if "head" in summed else j] += vectors
+
+    def end_layer(self, i: int, tensors: Tensors, scale: Floats | None) -> None:
+        """Complete a layer: what its bias adds, and heads and keys that were not asked for."""
+        plan, layer = self._plan, self._plan.layers[i]
+        assert plan.stream is not None
+        parts: Added = {"vectors": self._sum}
+        if "bias" in self._weights:
+            bias = np.broadcast_to(self._weights["bias"][i].astype(np.float64), self._sum.shape)
+            parts[plan.stream.attention_name("b_O", layer)] = bias if scale is None else bias / scale[:, None]
+        if not plan.is_whole:
+            parts[plan.stream.attention_name("rest", layer)] = plan.stream.attention_output(tensors, layer) - sum(
+                parts.values()
+            )
+        self.attention[layer] = parts

@@ -106,7 +106,7 @@ class LogitParts:
             names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
         return [*names, "bias"]
 
-    def components(self, tensors: Tensors, readouts: Mapping[Part, Tensors]) -> Float64:
+    def components(self, tensors: Tensors, readouts: Mapping[str, Tensors]) -> Float64:
         """Return the components [T, Q, C], from a trace and the answers of WeightsTask "head_readout" for every head
         of each part.
         """
@@ -162,7 +162,7 @@ class LogitParts:
                 scales = scales * self._scale(tensors, norm, later)
         return scales
 
-    def _of_target(self, tensors: Tensors, readouts: Mapping[Part, Tensors], t: int) -> Float64:
+    def _of_target(self, tensors: Tensors, readouts: Mapping[str, Tensors], t: int) -> Float64:
         """Return the components [Q, C] of one target."""
         config, own = self.config, readouts["decoder"]
         sums = own.get("sum_directions")

@@ -33,6 +33,11 @@ export const VIEWS = [
     lacks: lacks("/v1/contributions"), load: () => import("./views/contributions.js"),
   },
   {
+    id: "motion", title: "Motion", about: "the arrows that move a word",
+    lacks: lacks("/v1/contributions"), load: () => import("./views/motion.js"),
+    bringsText: (selection) => selection.motion_show === "contexts",
+  },
+  {
     id: "lens", title: "Lens", about: "what each layer would say",
     lacks: lacks("/v1/lens"), load: () => import("./views/lens.js"),
   },

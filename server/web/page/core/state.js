@@ -87,6 +87,18 @@ const FIELDS = {
   change_source: text(""), // what a patch takes its numbers from, and what is steered towards
   change_away: text(""), // what is steered away from; "" is the text itself
   change_open: flag(false),
+
+  motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
+  motion_by: choice("word", "head", "one"), // what an arrow is of; one: a word through the chosen head
+  motion_layers: choice("sum", "each", "one"), // all together, one after another, or the chosen one alone
+  motion_space: choice("plane", "space"),
+  motion_axes: choice("auto", "largest", "parts", "key"), // auto: what other words add most, or what sets contexts apart
+  motion_yaw: integer(30), // degrees that the space is turned
+  motion_pitch: integer(20),
+  motion_word: text("mole"),
+  motion_texts: text(""), // one a line; "" is the example of the word
+  motion_at: number(1, 0, 1), // how far it has played
+  motion_speed: number(1, 0.25, 8),
 };
 
 const initial = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));

@@ -1,0 +1,68 @@
+// One word in several contexts: the examples, and where the word stands in each text.
+import { json, look, useAnswer } from "../../core/fetching.js";
+import { html } from "../../core/html.js";
+import { select, useSelection } from "../../core/state.js";
+import { Field } from "../../parts/field.js";
+import { DelayedText } from "../../parts/shared_bar.js";
+import { OF_WAY } from "./scene.js";
+
+const MOST_TEXTS = OF_WAY.length; // a colour each
+
+/** Texts by the word that they end in or hold: what tells a meaning stands before the word, where a decoder reads it. */
+export const EXAMPLES = {
+  mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
+    "The doctor looked at the skin and cut out the mole"],
+  king: ["In Scotland the crown was given to the king", "On the board of chess the queen stands beside the king",
+    "In Shakespeare the man who murdered his predecessor is king"],
+  tower: ["They built a tower", "In Paris they saw the Eiffel tower", "She bought a miniature Eiffel tower"],
+  Harry: ["The young wizards of Hogwarts, Hermione and Harry", "The Queen, William and the Duke of Sussex, Harry"],
+  car: ["They drove the car", "They washed the car", "They crashed the car"],
+};
+
+/** {word, texts} that are looked at: those of the address, or the example's. */
+export function contextsOf(selection) {
+  const word = selection.motion_word;
+  const own = selection.motion_texts.split("\n").map((line) => line.trim()).filter(Boolean);
+  return { word, texts: (own.length ? own : (EXAMPLES[word] ?? [])).slice(0, MOST_TEXTS) };
+}
+
+/** The last position at which the text has the word, by the tokens' places in the text; null where it has none. */
+export function positionOf(text, word, offsets) {
+  const at = text.toLowerCase().lastIndexOf(word.toLowerCase());
+  if (at < 0 || word === "") return null;
+  const end = Array.from(text.slice(0, at + word.length)).length; // the server counts characters, not halves of pairs
+  const position = offsets.findIndex(([from, to]) => from < end && to >= end);
+  return position < 0 ? null : position;
+}
+
+/** Ask about the word in every text; rejects with a sentence where one has no such word. */
+async function askAll(route, { word, texts, ...body }, options) {
+  return Promise.all(texts.map(async (text) => {
+    const { offsets } = await json("tokenize", { prompt: text, return_offsets: true }, options);
+    const position = positionOf(text, word, offsets);
+    if (position === null) throw new Error(`‘${word}’ is not in the text ‘${text}’.`);
+    return (await look(route, { input: text, ...body, query_positions: position }, options))[0];
+  }));
+}
+
+/** The answers about each text, in `data`; see useAnswer. */
+export const useContexts = (body) => useAnswer(askAll, body === null ? null : "v1/contributions", body);
+
+/** The word, its texts, and examples to begin with. */
+export function ContextFields() {
+  const selection = useSelection();
+  const { word, texts } = contextsOf(selection);
+  const example = (event) => event.target.value && select({ motion_word: event.target.value, motion_texts: "" },
+    { remember: true });
+  return html`<div class="motion-contexts">
+    <div class="toolbar">
+      <label>Word <${Field} value=${word} size="10" onTake=${(value) => select({ motion_word: value.trim(),
+        motion_texts: texts.join("\n") })} /></label>
+      <label>Examples <select value=${selection.motion_texts ? "" : word} onChange=${example}>
+        <option value="">your own</option>
+        ${Object.keys(EXAMPLES).map((name) => html`<option value=${name}>${name}</option>`)}</select></label>
+    </div>
+    <${DelayedText} label=${`Texts with the word, one a line, ${MOST_TEXTS} at most`} rows=${4} keepsLines=${true}
+      value=${texts.join("\n")} onText=${(value) => select({ motion_texts: value })} />
+  </div>`;
+}

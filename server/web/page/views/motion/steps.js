@@ -1,0 +1,147 @@
+// From an answer of /v1/contributions to steps: all that is added to one word's vector, in order, each with its vector.
+import { sidesOf, shownToken } from "../../core/model.js";
+import { addTo, lengthOf, sumOf, zeros } from "./vectors.js";
+
+const MOST = { sum: 10, each: 4, one: 12 }; // sources with an arrow of their own, of a layer or of all; others share one
+
+const NO_ROUNDING = 1e-4; // a length that float32's rounding stays below
+
+/** Which kind of step an addition is, by the end of its name. */
+const KINDS = [
+  [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
+  [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
+  [/hook_mlp_out$/, "mlp"], [/hook_per_layer_out$/, "token"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
+  [/rounding$/, "rounding"],
+];
+// The order of the parts where layers are counted together.
+const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "cross", "bias", "mlp", "token", "streams",
+  "norm", "rounding"];
+const BEFORE_CROSS = new Set(["attention", "norm"]); // what a decoder's block adds before it looks at the encoder
+
+const isSource = (step) => step.kind === "word" || step.kind === "head";
+
+/**
+ * {steps, end, tokens, position, width}: steps are {kind, layer, head, key, count, vector} in the order in which they are
+ * added up, the first of them the embedding or the state before; `end` is the real state. layers: "sum" (each source
+ * once, all layers together), "each" (layer after layer) or "one" (what layer `layer` adds to the state before it).
+ */
+export function stepsOf(entry, layers, layer) {
+  const width = entry.arrays.states.shape.at(-1);
+  const state = (i) => entry.arrays.states.data.subarray(i * width, (i + 1) * width);
+  const raw = inOrder(entry, width);
+  const last = entry.arrays.states.shape[0] - 1;
+  const tokens = sidesOf(entry, entry.part);
+  const shared = { width, tokens, position: entry.query_positions[0] };
+  if (layers === "one") {
+    const own = raw.filter((step) => step.layer === layer);
+    const start = { kind: "state", layer, vector: state(layer) };
+    return { ...shared, steps: [start, ...gathered(own, "one", width)], end: state(layer + 1) };
+  }
+  const steps = layers === "sum" ? merged(raw, width) : byLayer(raw, width);
+  return { ...shared, steps, end: state(last) };
+}
+
+/** All that is added, as it comes: what each source adds stands where its layer's attention does. */
+function inOrder(entry, width) {
+  const steps = [];
+  const done = new Set();
+  const addSources = (layer) => {
+    if (layer === null || done.has(layer) || !entry.layers.includes(layer)) return;
+    done.add(layer);
+    steps.push(...sourcesOf(entry, layer, width));
+  };
+  entry.addition_names.forEach((name, i) => {
+    const kind = KINDS.find(([pattern]) => pattern.test(name))?.[1] ?? "other";
+    const layer = /blocks\.(\d+)\./.exec(name);
+    const own = layer && kind !== "embedding" ? Number(layer[1]) : null;
+    if (entry.part !== "cross" || !BEFORE_CROSS.has(kind) || done.has(own) || /ln_cross|ln2/.test(name)) addSources(own);
+    steps.push({ kind, layer: own, vector: entry.arrays.additions.data.subarray(i * width, (i + 1) * width) });
+  });
+  return steps;
+}
+
+/** What each word, or each head, adds in a layer. */
+function sourcesOf(entry, layer, width) {
+  const { data, axes, shape } = entry.arrays.vectors;
+  const count = data.length / width / shape[0];
+  const first = entry.layers.indexOf(layer) * count;
+  return Array.from({ length: count }, (_, i) => {
+    const vector = data.subarray((first + i) * width, (first + i + 1) * width);
+    if (!axes.includes("key")) return { kind: "head", layer, head: entry.heads[i], vector };
+    return { kind: "word", layer, key: entry.key_positions[i], head: axes.includes("head") ? entry.heads[0] : undefined, vector };
+  });
+}
+
+/** Layer after layer, the largest sources of each apart; what rounding takes comes once, at the end. */
+function byLayer(raw, width) {
+  const lost = raw.filter((step) => step.kind === "rounding");
+  const rest = raw.filter((step) => step.kind !== "rounding");
+  const layers = [...new Set(rest.map((step) => step.layer))];
+  const steps = layers.flatMap((layer) => gathered(rest.filter((step) => step.layer === layer), "each", width));
+  const rounding = { kind: "rounding", layer: null, vector: sumOf(lost.map((step) => step.vector), width) };
+  return [...steps, ...gathered([rounding], "each", width)];
+}
+
+/** Every source, and every other part, once: the sum over the layers. */
+function merged(raw, width) {
+  const parts = new Map();
+  for (const step of raw) {
+    const source = step.kind === "head" ? `${step.layer}.${step.head}` : step.key;
+    const name = `${step.kind} ${source}`;
+    if (!parts.has(name)) {
+      const layer = step.kind === "head" ? step.layer : null;
+      parts.set(name, { ...step, layer, vector: zeros(width) });
+    }
+    addTo(parts.get(name).vector, step.vector);
+  }
+  const ordered = [...parts.values()].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
+  return gathered(ordered, "sum", width);
+}
+
+/** The largest sources with a step of their own, the others as one; what is nothing to speak of is left out. */
+function gathered(steps, layers, width) {
+  const present = steps.map((step) => ({ ...step, size: lengthOf(step.vector) }))
+    .filter((step) => step.size > (step.kind === "rounding" ? NO_ROUNDING : 0));
+  const sources = present.filter(isSource).sort((a, b) => b.size - a.size);
+  const small = new Set(sources.length > MOST[layers] + 1 ? sources.slice(MOST[layers]) : []);
+  if (small.size === 0) return present;
+  const vector = sumOf([...small].map((step) => step.vector), width);
+  const [one] = small;
+  const more = { kind: "more", of: one.kind, count: small.size, layer: layers === "sum" ? null : one.layer, vector };
+  const kept = present.filter((step) => !small.has(step));
+  const place = kept.findLastIndex(isSource) + 1;
+  return [...kept.slice(0, place), more, ...kept.slice(place)];
+}
+
+const WHATS = {
+  embedding: (step, word) => `the embedding of ${word}`,
+  state: (step, word) => `${word} before layer ${step.layer}`,
+  position: () => "its position",
+  head: (step) => `head ${step.head}`,
+  more: (step) => `${step.count} more ${step.of === "head" ? "heads" : "words"}`,
+  rest: () => "the other heads",
+  attention: () => "attention, all heads",
+  cross: () => "attention to the encoder",
+  bias: () => "the bias of attention",
+  mlp: (step) => (step.layer === null ? "the MLPs" : "the MLP"),
+  token: () => "what the layer gets of the token",
+  norm: () => "what the norms change",
+  streams: () => "the other streams",
+  rounding: () => "rounding of the sums",
+};
+
+/** What a step adds, in a few words: ‘fluffy’ (1), head 3, the MLP. */
+export function whatOf(step, { tokens, position }) {
+  const quoted = (token) => `‘${shownToken(token)}’`;
+  if (step.kind !== "word") return WHATS[step.kind]?.(step, quoted(tokens.queries[position])) ?? step.kind;
+  const isItself = step.key === position && tokens.keys === tokens.queries;
+  return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
+}
+
+/** The same as short as a label in the picture has to be. */
+export function labelOf(step, { tokens, position }) {
+  if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
+  if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;
+  if (step.kind === "head") return `+ head ${step.layer}.${step.head}`;
+  return `+ ${{ mlp: "MLP", bias: "bias", rest: "other heads", norm: "norm" }[step.kind] ?? whatOf(step, { tokens, position })}`;
+}

@@ -1,0 +1,34 @@
+// The steps as a table: the same numbers as the arrows, for those who read rather than look.
+import { classes, html, useEffect, useState } from "../../core/html.js";
+import { format, percent } from "../../core/numbers.js";
+import { Headings } from "../../parts/headings.js";
+import { currentAt, progressAt } from "./player.js";
+
+const where = (step) => (step.layer === null || step.layer === undefined || step.kind === "state" ? "" : step.layer);
+
+/** The steps of one way; a step is gone to by its number. */
+export function StepsTable({ way, player, space }) {
+  const own = way.steps.length;
+  const doneOf = (progress) => Math.min(own, currentAt(progress, own));
+  const [done, setDone] = useState(doneOf(player.progress.value));
+  useEffect(() => {
+    setDone(doneOf(player.progress.value));
+    return player.progress.follow((progress) => setDone(doneOf(progress)));
+  }, [way]);
+  const go = (i) => player.seek(progressAt(i + 1, own));
+  return html`<div class="motion-table" tabindex="0" role="region" aria-label=${`Steps${way.title ? ` of ${way.title}` : ""}`}>
+    <table class="plain-table">
+      <caption>${way.title && `${way.title}. `}In the ${space}: the share of the arrow’s squared length that the picture
+        shows.</caption>
+      <${Headings} names=${["step", "what is added", "layer", "length", `in the ${space}`, "left to the end"]} />
+      <tbody>${way.steps.map((step, i) => html`<tr class=${classes(i === done - 1 && "current")}>
+        <td><button type="button" class="plain" aria-label=${`Go to step ${i + 1}`} onClick=${() => go(i)}>${i + 1}</button></td>
+        <th scope="row">${step.what}</th>
+        <td class="number">${where(step)}</td>
+        <td class="number">${format(step.size)}</td>
+        <td class="number">${percent(step.share)}</td>
+        <td class="number">${format(step.left)}</td>
+      </tr>`)}</tbody>
+    </table>
+  </div>`;
+}

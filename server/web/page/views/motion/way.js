@@ -1,0 +1,100 @@
+// The ways of one or more words through the steps, measured: points in a common plane or space, lengths, what is left to go.
+import { labelOf, stepsOf, whatOf } from "./steps.js";
+import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
+
+const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all that attention adds but its bias
+const DIMENSIONS = { plane: 2, space: 3 };
+
+/**
+ * {ways, axes: [{vector, name}], share, apart, difference}: every way's steps with {what, label, size, share, left, to}:
+ * the step's length, the share of its square that the picture holds, the distance from there to the end, and the point it
+ * leads to. apart: the share of what tells the ends apart that the picture holds. difference: the largest distance of a sum
+ * of all steps from the real state, in all its numbers.
+ */
+export function measured(entries, { layers, layer, axes: asked, space, key }) {
+  const ways = entries.map((entry) => stepsOf(entry, layers, layer));
+  const axes = axesOf(ways, asked, DIMENSIONS[space], key);
+  const vectors = axes.map((axis) => axis.vector);
+  for (const way of ways) measure(way, vectors);
+  const added = ways.flatMap((way) => way.steps.slice(1).map((step) => step.vector));
+  return { ways, axes, share: shareHeld(added, vectors), apart: shareHeld(apartFrom(ways), vectors),
+    difference: Math.max(...ways.map((way) => way.difference)) };
+}
+
+function measure(way, axes) {
+  const running = zeros(way.width);
+  const left = (here) => lengthOf(addTo(Float64Array.from(way.end), here, -1));
+  way.from = onAxes(running, axes);
+  for (const step of way.steps) {
+    addTo(running, step.vector);
+    step.size = lengthOf(step.vector);
+    step.share = shareHeld([step.vector], axes);
+    step.to = onAxes(running, axes);
+    step.left = left(running);
+    step.what = whatOf(step, way);
+    step.label = labelOf(step, way);
+  }
+  way.difference = left(running);
+  way.endLength = lengthOf(way.end);
+  way.rounded = way.steps.filter((step) => step.kind === "rounding").reduce((sum, step) => sum + step.size, 0);
+}
+
+/**
+ * The steps that the axes of sources are to hold: those of heads, or of words but the word itself and the first, which
+ * often takes the weight that no other word is given; where there are no others, these.
+ */
+function sourcesOf(way) {
+  const sources = way.steps.filter((step) => step.kind === "head" || step.kind === "word");
+  const others = sources.filter((step) => step.kind === "head" || (step.key !== 0 && step.key !== way.position));
+  return others.length ? others : sources;
+}
+
+/** How each way's end differs from their mean. */
+function apartFrom(ways) {
+  const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
+  return ways.map((way) => addTo(Float64Array.from(way.end), mean, -1));
+}
+
+/** The axes that are asked for; the direction of each is the one in which the first way ends. */
+function axesOf(ways, asked, count, key) {
+  const { width, end } = ways[0];
+  const start = sumOf(ways.map((way) => way.steps[0].vector), width);
+  const added = ways.flatMap((way) => way.steps.slice(1).map((step) => step.vector));
+  const of = (...kinds) => sumOf(ways.flatMap((way) => way.steps.filter((step) => kinds.includes(step.kind)))
+    .map((step) => step.vector), width);
+  const own = ways[0].steps[0].kind === "state" ? "the state before" : "the embedding";
+  let named;
+  if (asked === "apart") {
+    const axes = withPrincipal([], apartFrom(ways), Math.min(count, ways.length - 1));
+    named = axes.map((vector, i) => ({ vector, name: `what sets the contexts apart${i ? ", second" : ""}` }));
+  } else if (asked === "parts") {
+    const wanted = [[start, own], [of(...SOURCES), "what attention adds"],
+      [of("mlp"), "what the MLPs add"]];
+    named = namedAxes(wanted).slice(0, count);
+  } else if (asked === "key") {
+    const chosen = ways.flatMap((way) => way.steps.filter((step) => step.kind === "word" && step.key === key(way)));
+    named = namedAxes([[start, own], [sumOf(chosen.map((step) => step.vector), width), "what the chosen word adds"]]);
+  } else {
+    named = namedAxes([[start, own]]);
+  }
+  const isOfSources = asked === "sources" || asked === "key";
+  const sources = ways.flatMap(sourcesOf).map((step) => step.vector);
+  const begun = withPrincipal(named.map((axis) => axis.vector), isOfSources ? sources : [], count);
+  const whose = ways[0].steps.some((step) => step.kind === "head") ? "heads" : "other words";
+  const most = isOfSources && sources.length ? `most of what ${whose} add` : "most of what is added";
+  const all = withPrincipal(begun, added, count);
+  return all.map((vector, i) => {
+    const turned = dot(vector, end) < 0 ? vector.map((value) => -value) : vector;
+    return { vector: turned, name: named[i]?.name ?? (i === named.length ? most : "most of the rest") };
+  });
+}
+
+/** Orthogonal axes of wanted directions, with their names; those that add no new direction are left out. */
+function namedAxes(wanted) {
+  const named = [];
+  for (const [vector, name] of wanted) {
+    const axes = orthonormal([...named.map((axis) => axis.vector), vector]);
+    if (axes.length > named.length) named.push({ vector: axes.at(-1), name });
+  }
+  return named;
+}

@@ -1,0 +1,240 @@
+"""The view Motion: its arrows are the served model's, they sum to its vector, they play, and they are told in words."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+from safetensors.torch import load_file
+
+from benchmarks.processes import ROOT, Server
+from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+
+LAYERS, HEADS, D_HEAD, WIDTH = 6, 8, 32, 256
+QUERY = 7
+HERE = {"layer": 1, "head": 3, "query": QUERY, "key": 6}
+
+
+@pytest.fixture(scope="module")
+def added(server: Server) -> Any:
+    """What each word adds through each head of each layer to the word that looks, [layer, head, key, d_model]: from the
+    weights in the file and from what the network computed of attention patterns and values.
+    """
+    points = traced(server, ["attn.hook_pattern", "attn.hook_v"], {})
+    weights = load_file(ROOT / "model" / "fables" / "model.safetensors")
+    vectors = []
+    for layer in range(LAYERS):
+        w_o = weights[f"model.layers.{layer}.self_attn.o_proj.weight"].double().numpy()
+        w_o = w_o.T.reshape(HEADS, D_HEAD, WIDTH)
+        pattern = points[f"blocks.{layer}.attn.hook_pattern"][:, QUERY]
+        values = points[f"blocks.{layer}.attn.hook_v"]
+        values = np.repeat(values, HEADS // values.shape[1], axis=1)
+        vectors.append(np.einsum("hk,khd,hdw->hkw", pattern, values, w_o))
+    return np.stack(vectors)
+
+
+def traced(server: Server, points: list[str], more: dict[str, Any]) -> dict[str, Any]:
+    found = ask(server, "/v1/trace", {"input": TEXT, "points": points, **more})["data"][0]["points"]
+    return {name: np.array(point["data"], float) for name, point in found.items()}
+
+
+def steps(page: Page) -> list[tuple[str, str, str]]:
+    """Return what the table says of each step: what is added, in which layer, how long it is."""
+    page.locator(".motion-table").first.wait_for()
+    rows = page.locator(".motion-table tbody tr").all()
+    told = [(row.locator("th").inner_text(), row.locator("td.number").all_inner_texts()) for row in rows]
+    return [(what, numbers[0], numbers[1]) for what, numbers in told]
+
+
+def sentence(page: Page) -> Any:
+    return page.locator(".motion-sentence")
+
+
+def shown(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+def test_arrows_of_words_are_weight_times_value_times_w_o(open_view: Open, added: Any) -> None:
+    page = open_view("motion", **HERE)
+    told = {what: shown(length) for what, _, length in steps(page) if what.startswith("‘")}
+    tokens = page.locator(".token").all_inner_texts()[: QUERY + 1]
+    lengths = np.linalg.norm(added.sum((0, 1)), axis=-1)
+    assert list(told.values()) == pytest.approx(list(lengths[: QUERY + 1]), rel=1e-3)
+    words = [f"‘{token.strip()}’ ({position})" for position, token in enumerate(tokens)]
+    assert list(told) == [*words[:-1], f"{words[-1]}, the word itself"]
+
+
+def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server) -> None:
+    page = open_view("motion", **HERE)
+    (last,) = traced(server, ["hook_resid_post"], {"layers": -1, "positions": QUERY}).values()
+    expect(page.locator("#motion-length")).to_have_text(written(float(np.linalg.norm(last))))
+    for layers in ("one after another", "layer 1", "all together"):
+        for by in ("head", "word, head 1.3 alone", "word"):
+            page.get_by_role("button", name=layers, exact=True).click()
+            page.get_by_role("button", name=by, exact=True).click()
+            settle(page)
+            assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
+            assert shown(page.locator(".motion-table tbody tr").last.locator("td").last.inner_text()) < 1e-3
+
+
+def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
+    """Compute the axes again: the embedding's direction, and what holds most of the other words' arrows besides."""
+    page = open_view("motion", **HERE)
+    body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
+    entry = ask(server, "/v1/contributions", body)["data"][0]
+    words = np.array(entry["arrays"]["vectors"]["data"][0], float)
+    additions = np.array(entry["arrays"]["additions"]["data"], float)[:, 0]
+    others = dict(zip(entry["addition_names"], additions, strict=True))
+    embedding = others.pop("hook_embed")
+    first = embedding / np.linalg.norm(embedding)
+    between = words[1:QUERY]
+    second = np.linalg.svd(between - np.outer(between @ first, first))[2][0]
+    sums = [sum(value for name, value in others.items() if name.endswith(end)) for end in ("mlp_out", "rounding")]
+    arrows = np.array([*words, *sums])
+    held = ((arrows @ np.stack([first, second]).T) ** 2).sum() / (arrows**2).sum()
+    expect(page.locator("#motion-share")).to_have_text(percent(float(held)))
+
+
+def test_arrows_of_heads_layer_by_layer_are_the_weights(open_view: Open, added: Any) -> None:
+    page = open_view("motion", **HERE, motion_by="head", motion_layers="each")
+    lengths = np.linalg.norm(added.sum(2), axis=-1)
+    told = [(int(layer), int(what[5:]), shown(size)) for what, layer, size in steps(page) if what.startswith("head ")]
+    for layer in range(LAYERS):
+        largest = sorted(np.argsort(-lengths[layer])[:4])
+        own = [(head, size) for place, head, size in told if place == layer]
+        assert [head for head, _ in own] == largest
+        assert [size for _, size in own] == pytest.approx(list(lengths[layer, largest]), rel=1e-3)
+
+
+def test_one_layer_begins_at_the_state_before_it_and_one_head_stands_beside_the_others(
+    open_view: Open, server: Server, added: Any
+) -> None:
+    page = open_view("motion", **HERE, motion_by="one", motion_layers="one")
+    told = {what: shown(size) for what, _, size in steps(page)}
+    before = traced(server, ["hook_resid_pre"], {"layers": 1, "positions": QUERY})["blocks.1.hook_resid_pre"]
+    (start,) = [size for what, size in told.items() if what.endswith("before layer 1")]
+    assert start == pytest.approx(np.linalg.norm(before), rel=1e-3)
+    assert told["‘a’ (6)"] == pytest.approx(np.linalg.norm(added[1, 3, 6]), rel=1e-3)
+    others = np.delete(added[1], 3, axis=0).sum((0, 1))
+    assert told["the other heads"] == pytest.approx(np.linalg.norm(others), rel=1e-2)  # of the network, which rounds
+
+
+def test_the_arrows_are_scrubbed_stepped_and_played_by_keyboard(open_view: Open) -> None:
+    page = open_view("motion", **HERE)
+    count = len(steps(page))
+    expect(sentence(page)).to_have_text(re.compile(f"All {count} arrows at once"))
+    scrubber = page.get_by_role("slider", name="Where the arrows are")
+    scrubber.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(sentence(page)).to_contain_text(f"Step {count} of {count}: rounding of the sums")
+    expect(scrubber).to_have_attribute("aria-valuetext", re.compile(f"^Step {count} of {count}"))
+    page.get_by_role("application", name="Arrows that are added").focus()
+    page.keyboard.press("Home")
+    expect(sentence(page)).to_have_text("Nothing is added yet.")
+    page.keyboard.press("ArrowRight")
+    expect(sentence(page)).to_contain_text("Step 1 of")
+    expect(page.locator(".motion-table .current th")).to_contain_text("the embedding of")
+    page.wait_for_url("**motion_at=0.0**")
+    page.get_by_label("Speed").select_option("4")
+    page.get_by_role("application", name="Arrows that are added").focus()
+    page.keyboard.press("Space")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(sentence(page)).to_have_text(re.compile("arrows at once"))
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+
+
+def test_where_motion_is_unwelcome_it_goes_from_step_to_step(open_view: Open, page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    open_view("motion", **HERE, motion_at=0, motion_speed=8)
+    count = len(steps(page))
+    page.evaluate(
+        """() => {
+          window.seen = new Set();
+          const look = () => {
+            window.seen.add(document.querySelector(".scrubber input").value);
+            requestAnimationFrame(look);
+          };
+          look();
+        }"""
+    )
+    page.get_by_role("button", name="Play").click()
+    expect(sentence(page)).to_have_text(re.compile("arrows at once"))
+    seen = [float(value) for value in page.evaluate("[...window.seen]")]
+    for value in seen:
+        assert value == 1 or abs(value / 0.8 * count - round(value / 0.8 * count)) < 1e-6
+
+
+def picture(page: Page) -> bytes:
+    return page.locator(".motion-canvas canvas").screenshot()
+
+
+@pytest.mark.parametrize("painter", ["webgl2", "2d"])
+def test_the_picture_follows_from_the_progress_alone(open_view: Open, page: Page, painter: str) -> None:
+    if painter == "2d":  # a browser without WebGL2
+        page.add_init_script(
+            """const own = HTMLCanvasElement.prototype.getContext;
+            HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+              return kind === "webgl2" ? null : own.call(this, kind, ...rest);
+            };"""
+        )
+    open_view("motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
+    page.locator(".motion-table").wait_for()
+    page.get_by_role("button", name="One step back").click()
+    at_half = picture(page)
+    page.get_by_role("button", name="One step on").click()
+    assert picture(page) != at_half
+    page.get_by_role("button", name="One step back").click()
+    assert picture(page) == at_half
+    page.get_by_role("application", name="Arrows that are added").focus()
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_url("**motion_yaw=40**")
+    assert picture(page) != at_half
+
+
+def test_one_word_in_several_contexts_starts_from_one_embedding(open_view: Open, server: Server) -> None:
+    page = open_view("motion", motion_show="contexts", motion_word="king")
+    texts = page.get_by_label("Texts with the word").input_value().split("\n")
+    assert [word in text for word, text in zip(("Scotland", "chess", "Shakespeare"), texts, strict=True)] == [True] * 3
+    page.locator(".motion-table").first.wait_for()
+    ends = []
+    for text, table in zip(texts, page.locator(".motion-table").all(), strict=True):
+        entry = ask(server, "/v1/trace", {"input": text, "points": ["hook_resid_post"], "layers": -1})["data"][0]
+        position = max(i for i, token in enumerate(entry["tokens"]) if token.strip() == "king")
+        (last,) = entry["points"].values()
+        ends.append(np.array(last["data"][position]))
+        first = table.locator("tbody tr").first
+        expect(first.locator("th")).to_have_text("the embedding of ‘king’")
+        start = traced_at(server, text, position)
+        assert first.locator("td.number").nth(1).inner_text() == written(float(np.linalg.norm(start)))
+        assert shown(first.locator("td.number").last.inner_text()) == pytest.approx(
+            np.linalg.norm(ends[-1] - start), rel=1e-3
+        )
+    assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
+    expect(page.locator("#motion-apart")).to_have_text("100 %")  # three ends lie in one plane
+    page.get_by_label("Texts with the word").fill(f"{texts[0]}\nThe frog was a king")
+    page.get_by_label("Texts with the word").blur()
+    settle(page)
+    expect(page.locator(".motion-legend li")).to_have_text([f"1: {texts[0]}", "2: The frog was a king"])
+    page.get_by_label("Word", exact=True).fill("queen")
+    page.keyboard.press("Enter")
+    settle(page)
+    expect(page.locator(".problem")).to_contain_text("‘queen’ is not in the text")
+    page.get_by_label("Examples").select_option("mole")
+    settle(page)
+    expect(page.locator(".motion-legend li")).to_have_count(3)
+
+
+def traced_at(server: Server, text: str, position: int) -> Any:
+    body = {"input": text, "points": ["hook_embed"], "positions": position}
+    (point,) = ask(server, "/v1/trace", body)["data"][0]["points"].values()
+    return np.array(point["data"][0])
+
+
+def test_the_picture_is_told_in_words(open_view: Open) -> None:
+    page = open_view("motion", **HERE)
+    longest = max(steps(page)[1:], key=lambda step: shown(step[2]))
+    summary = page.locator("#motion-summary").inner_text()
+    assert f"the longest are {longest[0]} ({longest[2]})" in summary
+    assert json.dumps(summary).count("The plane holds") == 1

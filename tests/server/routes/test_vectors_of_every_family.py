@@ -1,0 +1,123 @@
+"""The vectors of POST /v1/contributions on a small random checkpoint of every family: what each key adds through each
+head is what the formulas say, and with all else that is added it sums to the residual stream.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.parity import ROWS
+from tests.reference.contributions import Contributions
+from tests.server.routes.conftest import every_family
+from tests.server.routes.looks import TEXT, at_site, engine_of
+from tests.server.routes.test_looking_at_every_family import array, ask, exactly, parts, reading
+from tests.server.serving import Site
+
+QUERIES = [5, -1]
+
+
+async def vectors_of(family: Site, body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return await ask(family, "contributions", **body, vectors=True, query_positions=QUERIES, **more)
+
+
+@every_family(*ROWS)
+async def test_all_that_is_added_sums_to_the_residual_stream(family: Site) -> None:
+    body = reading(family.context.config)
+    trace, weights = exactly(family, body)
+    for part in parts(family.context.config):
+        entry = await vectors_of(family, body, part=part)
+        expected, vectors = Contributions(trace, weights, part), array(entry, "vectors")
+        for place, layer in enumerate(entry["layers"]):
+            truth = expected.vectors(layer)[:, QUERIES].numpy()
+            assert np.allclose(vectors[place], truth, rtol=1e-3, atol=1e-4), (part, layer)
+        additions, names = array(entry, "additions"), entry["addition_names"]
+        assert len(names) == len(set(names)) == len(additions)
+        kept = [not name.endswith("rounding") for name in names]
+        last = expected.point("hook_resid_post", expected.config.num_layers - 1)[QUERIES].numpy()
+        assert np.allclose(vectors.sum((0, 1, 3)) + additions[kept].sum(0), last, atol=1e-4)
+        assert np.allclose(array(entry, "states")[-1], last, atol=1e-4)
+        assert entry["stream_difference"] < 1e-4
+
+
+@every_family("llama-gqa", "gpt2", "gemma2", "gpt_neox", "bert", "t5")
+async def test_what_is_added_is_named_by_where_it_comes_from(family: Site) -> None:
+    """Compare every addition that is a point with that point, and every change of a norm with the stream around it."""
+    body = reading(family.context.config)
+    trace, weights = exactly(family, body)
+    for part in parts(family.context.config):
+        entry, own = await vectors_of(family, body, part=part), Contributions(trace, weights, part)
+        for name, vectors in zip(entry["addition_names"], array(entry, "additions"), strict=True):
+            point = name.rpartition(".")[2]
+            if point.startswith("hook_"):
+                assert np.allclose(vectors, trace.points[name][QUERIES].numpy(), atol=1e-4), name
+            elif point == "b_O":
+                assert np.allclose(vectors, bias_of(own, name), atol=1e-5), name
+            elif point == "change":
+                assert np.allclose(vectors, change_of(own, name), atol=1e-4), name
+            else:
+                assert point == "rounding"
+                assert np.abs(vectors).max() < 1e-4
+
+
+def bias_of(own: Contributions, name: str) -> Any:
+    """Return what an attention's bias adds, [Q, d_model]; of families without a norm behind it."""
+    layer, output = name.split(".")[-3], "cross_out" if ".cross_attn." in name else "attn_out"
+    return own.weights[f"{own.prefix}layers.{layer}.{output}.bias"].expand(len(QUERIES), -1).numpy()
+
+
+def change_of(own: Contributions, name: str) -> Any:
+    """Return what a norm after a sum makes of the sum, less the sum: BERT's have no other sublayers."""
+    layer, norm = int(name.split(".")[1]), name.split(".")[2]
+    before, added, after = {
+        "ln1": ("hook_resid_pre", "hook_attn_out", "hook_resid_mid"),
+        "ln2": ("hook_resid_mid", "hook_mlp_out", "hook_resid_post"),
+    }[norm]
+    points = [own.point(point, layer)[QUERIES] for point in (before, added, after)]
+    return (points[2] - points[0] - points[1]).numpy()
+
+
+@every_family("llama-gqa", "gemma3", "t5")
+async def test_sums_over_axes_are_the_vectors_summed(family: Site) -> None:
+    body = reading(family.context.config)
+    axes = ("layer", "head", "query", "key", "d_model")
+    for part in parts(family.context.config):
+        whole = array(await vectors_of(family, body, part=part), "vectors")
+        for count in (1, 2, 3):
+            for sum_over in itertools.combinations(("layer", "head", "key"), count):
+                entry = await vectors_of(family, body, part=part, sum_over=sum_over)
+                expected = whole.sum(tuple(axes.index(axis) for axis in sum_over))
+                assert entry["arrays"]["vectors"]["axes"] == [axis for axis in axes if axis not in sum_over]
+                assert np.allclose(array(entry, "vectors"), expected, atol=1e-5)
+
+
+@every_family("llama-gqa", "bert", "gemma3")
+async def test_what_was_not_asked_for_is_a_part_of_its_own(family: Site) -> None:
+    """Check that the sum holds for a choice of layers, heads and keys, and what stands in for the others."""
+    config = family.context.config
+    body = reading(config)
+    trace, weights = exactly(family, body)
+    entry = await vectors_of(family, body, layers=[-1], heads=[2, 0], key_positions=[3, 1, 4])
+    (part,) = parts(config)
+    layer, own = config.num_layers - 1, Contributions(trace, weights, part)
+    names, additions = entry["addition_names"], array(entry, "additions")
+    assert "blocks.0.hook_attn_out" in names
+    rest = own.point("hook_attn_out", layer)[QUERIES] - own.vectors(layer)[[2, 0]][:, QUERIES][:, :, [3, 1, 4]].sum(
+        (0, 2)
+    )
+    for name in names:
+        if name == f"blocks.{layer}.attn.b_O":
+            rest = rest - torch.from_numpy(additions[names.index(name)])
+    assert np.allclose(additions[names.index(f"blocks.{layer}.attn.rest")], rest.numpy(), atol=1e-4)
+    assert np.allclose(array(entry, "vectors").sum((0, 1, 3)) + additions.sum(0), array(entry, "states")[-1], atol=1e-4)
+
+
+async def test_sums_are_of_vectors_and_large_answers_are_refused(tmp_path: Path) -> None:
+    async with at_site(tmp_path, engine_of(), max_response_bytes=5_000) as at:
+        error = await at.error("/v1/contributions", {"input": TEXT, "sum_over": ["head"]}, 400)
+        assert (error["param"], "give vectors too" in error["message"]) == ("sum_over", True)
+        error = await at.error("/v1/contributions", {"input": TEXT, "vectors": True}, 413)
+        assert (error["code"], "sum_over" in error["message"]) == ("answer_too_large", True)
+        assert (await at.post("/v1/contributions", {"input": TEXT})).status_code == 200
