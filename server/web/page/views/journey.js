@@ -23,8 +23,8 @@ export function View() {
   return html`<div class="journey" aria-busy=${loading}>
     <${Problem} error=${error} retry=${retry} />
     ${film
-      ? html`<section class="card"><${Canvas} stage=${stage} film=${film} />
-          <${Controls} stage=${stage} film=${film} body=${body} temperature=${temperature} /></section>
+      ? html`<section class="card"><${Controls} stage=${stage} film=${film} body=${body} temperature=${temperature} />
+          <${Canvas} stage=${stage} film=${film} /></section>
         <${Stops} stage=${stage} film=${film} />`
       : !error && html`<${Progress} active=${loading} />`}
   </div>`;

@@ -4,6 +4,7 @@ import { useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
+import { placing } from "../flow/bands.js";
 import { nodesOf } from "../flow/diagram.js";
 import { pointsOf } from "../flow/graph.js";
 import { graphOf } from "../flow/named_graph.js";
@@ -63,11 +64,12 @@ export function useJourney() {
   const numbers = useNumbers(graph, place);
   const part = isPair ? { part: stackName } : {};
   const of = (body) => ({ ...asked, ...body });
+  const hasNormBefore = placing(place.stack).isBefore; // else its norm comes later, of a sum
   const inside = isReady && { explain: of({ ...part, layer, head, query_position: query }) };
   const explain = useLook(inside ? "v1/explain" : null, inside.explain);
   const rows = useLook(isReady ? "v1/trace" : null, of({
     points: ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out", "attn.hook_rot_q", "attn.hook_attn_scores"]
-      .filter((id) => points.has(id)).map((id) => full(id)),
+      .filter((id) => points.has(id) && (id !== "ln1.hook_out" || hasNormBefore)).map((id) => full(id)),
     heads: head, positions: shown, key_positions: "all", dtype: "float32",
   }));
   const whole = useLook(isReady ? "v1/trace" : null, of({

@@ -6,7 +6,7 @@ import { framesOf, layoutOf } from "./layout.js";
 import { paintAttention } from "./paint_attention.js";
 import { paintStream } from "./paint_stream.js";
 import { paintWords } from "./paint_words.js";
-import { Pen, SANS, widthOf } from "./pen.js";
+import { Pen, SANS, fitted, widthOf } from "./pen.js";
 import { stopsOf } from "./stops.js";
 
 const LINE = 19; // of the caption, in CSS pixels
@@ -93,8 +93,9 @@ function paintCaption(context, film, progress, { width, height, colours, room })
   context.textAlign = "left";
   context.textBaseline = "middle";
   context.fillStyle = colours.ink;
+  const title = fitted(context, `${at + 1}. ${stop.title}`, width - 2 * PAD, 16, SANS, "600 ");
   context.font = `600 16px ${SANS}`;
-  context.fillText(`${at + 1}. ${stop.title}`, PAD, top + 18);
+  context.fillText(title, PAD, top + 18);
   context.font = `14px ${SANS}`;
   lines.forEach((line, i) => context.fillText(line, PAD, top + 42 + i * LINE));
   context.globalAlpha = 1;

@@ -42,14 +42,14 @@ export function layoutOf(data) {
   boxes.pre = next(WIDE);
   if (has("ln1.hook_out")) boxes.norm = next(WIDE);
   boxes.q = next(180, tall, 0, 60);
-  const grid = next(tall, tall, 0, 120);
+  const grid = next(tall, tall, 0, 270);
   Object.assign(boxes, {
     grid,
     k: box(grid.x, -230, grid.width, 140),
     bars: box(grid.x, tall + 80, grid.width, 120),
     v: box(grid.x, tall + 280, grid.width, 110),
     weighted: box(grid.x, tall + 450, grid.width, 110),
-    z: box(grid.x + grid.width + 90, tall + 450, 40, 110),
+    z: box(grid.x + grid.width + 80, tall + 450, 40, 110),
   });
   placeStream(data, boxes, next, { middle: Math.max(0, (tall - 480) / 2) });
   return { row, tall, boxes, queryRow: data.shown.indexOf(data.query), keyColumn: data.shown.indexOf(data.key), all: Object.values(boxes) };
@@ -61,7 +61,7 @@ function placeStream(data, boxes, next, { middle }) {
   const headTall = within(420 / numHeads, 8, 40) * numHeads;
   const strip = (place, y) => box(place.x, middle + y, WIDE, STRIP);
   const column = () => next(WIDE, 0, 0, 110);
-  boxes.heads = next(300, headTall, middle, 110);
+  boxes.heads = next(300, headTall, middle, 230);
   boxes.heads_out = box(boxes.heads.x, middle + headTall + 60, 300, STRIP);
   if (data.nodes.has("hook_resid_mid")) {
     const place = column();
@@ -78,7 +78,7 @@ function placeStream(data, boxes, next, { middle }) {
   boxes.mlp_out = strip(place, 380);
   boxes.mlp_sum = strip(place, 490);
   const numAfter = data.numLayers - 1 - data.layer;
-  if (numAfter > 0) boxes.after = next(within(numAfter * 110, 160, 900), 300, middle + 90, 110);
+  if (numAfter > 0) boxes.after = next(within(numAfter * 110, 270, 900), 300, middle + 90, 110);
   boxes.end = next(WIDE + 90, 430, middle, 90);
   boxes.end_in = strip(boxes.end, 40);
   boxes.words = box(boxes.end.x, middle + 150, WIDE + 90, 280);
@@ -87,8 +87,8 @@ function placeStream(data, boxes, next, { middle }) {
 function placeCross(data, boxes, next, middle, strip) {
   const count = Math.min(data.encoderTokens.length, MOST_TOKENS);
   const place = next(Math.max(count * 46, WIDE + 60), 0, 0, 110);
-  boxes.cross = box(place.x, middle - 330, place.width, 780);
-  boxes.encoder = box(place.x, middle - 330, place.width, 150);
+  boxes.cross = box(place.x, middle - 270, place.width, 660);
+  boxes.encoder = box(place.x, middle - 270, Math.max(place.width * 0.6, 200), 100);
   boxes.cross_tokens = box(place.x, middle - 120, count * 46, 80);
   boxes.cross_bars = box(place.x, middle - 30, count * 46, 120);
   boxes.cross_out = strip(place, 180);

@@ -1,5 +1,5 @@
 // The journey's middle on the canvas: queries and keys, the grid of their products, which becomes weights, and the values.
-import { inkOn, colourOf } from "../../core/colour.js";
+import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { between, clamp01, eased } from "./camera.js";
 import { heatOf } from "./heat.js";
@@ -7,7 +7,7 @@ import { arrival } from "./layout.js";
 import { paintColumnNames, paintMatrix, paintNames, paintTitle } from "./paint_words.js";
 import { MONO } from "./pen.js";
 
-const NUMBERED = 34; // CSS pixels of a cell from which on its number is written in it
+const NUMBERED = 40; // CSS pixels of a cell from which on its number is written in it
 
 /** What the grid shows at a progress: how far each of its changes has come, 0 to 1. */
 function stageOf(film, progress) {
@@ -52,7 +52,7 @@ function paintGrid(pen, film, stage) {
       const ofDot = Math.sqrt(Math.abs(dots[cell]) / largestDot) * stage.dots * (isMasked[cell] ? 1 - stage.mask : 1);
       const size = between(ofDot * between(1, 0.72, stage.scale), Math.sqrt(weights[cell]), stage.softmax);
       const isPositive = dots[cell] >= 0 || stage.softmax > 0.5;
-      (isPositive ? positive : negative).push([x + row / 2, y + row / 2, size * row * 0.47]);
+      (isPositive ? positive : negative).push([x + row / 2, y + row * 0.45, size * row * 0.42]);
     });
   });
   pen.circles(positive, pen.colours.query, 0.9);
@@ -66,20 +66,40 @@ function paintGrid(pen, film, stage) {
 function paintNumbers(pen, film, stage) {
   const { data, layout, products } = film;
   const { row, boxes: { grid } } = layout;
-  const size = Math.min(row * 0.3, 15 / pen.scale);
+  const size = row * 0.24;
   data.shown.forEach((_, i) => {
     if (!pen.sees(grid.x, i * row, grid.width, row)) return;
     data.shown.forEach((key, j) => {
       const x = grid.x + j * row;
       if (!pen.sees(x, i * row, row, row)) return;
       const text = writtenAt(film, stage, i * products.numKeys + key);
-      pen.rect(x + row * 0.06, i * row + row * 0.68, row * 0.88, row * 0.27, pen.colours.raised, 0.85);
-      pen.number(text, x + row / 2, i * row + row * 0.82, { size, most: 15, room: row * 0.96 });
+      pen.rect(x + row * 0.06, i * row + row * 0.76, row * 0.88, row * 0.22, pen.colours.raised, 0.85);
+      pen.number(text, x + row / 2, i * row + row * 0.87, { size, most: 15, room: row * 0.96 });
     });
   });
 }
 
-function paintChosen(pen, { layout, data }) {
+/** Near by, where the names beside the grid are out of the picture: the names at the picture's left and upper edge. */
+function paintEdgeNames(pen, film) {
+  const { data, layout } = film;
+  const { row, boxes: { grid } } = layout;
+  if (row * pen.scale < NUMBERED || pen.x(grid.x) > 0 || !pen.sees(grid.x, grid.y, grid.width, grid.height)) return;
+  const [left, top] = [-pen.left / pen.scale, -pen.top / pen.scale];
+  const style = { size: row * 0.24, most: 15, family: MONO, weight: "600 " };
+  data.shown.forEach((position, i) => {
+    const name = shownToken(data.tokens[position]);
+    const room = row * 0.9;
+    const tone = position === data.query ? "query" : "muted";
+    if (i * row > top && i * row < grid.height) {
+      pen.text(name, left + 10 / pen.scale, i * row + row * 0.14, { ...style, room, colour: tone });
+    }
+    pen.text(name, grid.x + (i + 0.5) * row, Math.max(top, grid.y - row) + row * 0.14, {
+      ...style, align: "center", room, colour: position === data.key ? "key" : "muted",
+    });
+  });
+}
+
+function paintChosen(pen, { layout }) {
   const { row, queryRow, keyColumn, boxes: { grid } } = layout;
   pen.edge(grid.x, queryRow * row, grid.width, row, pen.colours.query, 2);
   if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, pen.colours.key, 2);
@@ -143,7 +163,7 @@ function paintSides(pen, film, share) {
   paintMatrix(pen, film, "q", data.queries, "Queries", share);
   pen.rect(k.x, k.y, k.width, k.height, pen.colours.sunk);
   pen.image(heatOf(film.shownKeys, width, film.mode, { isUpright: true }), k.x, k.y, k.width, k.height);
-  pen.rect(k.x, k.y, k.width, k.height * (1 - share), pen.colours.paper);
+  pen.rect(k.x, k.y, k.width, k.height * (1 - share), pen.colours.sunk);
   paintTitle(pen, k, "Keys", { tone: "key", shape: `${width} numbers each` });
   if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, pen.colours.key, 2);
   paintNames(pen, film, grid.x - 6, { room: 54 });
@@ -163,7 +183,8 @@ export function paintAttention(pen, film, progress) {
   paintTitle(pen, { ...grid, y: grid.y + grid.height + 44 }, `${title}, head ${data.head}`, {
     shape: `[${data.shown.length}, ${data.shown.length}]`,
   });
-  if (pen.scale < 0.4) paintTitle(pen, layout.boxes.k, "", { isLarge: true });
+  if (pen.scale < 0.4) paintTitle(pen, grid, "Attention", { isLarge: true, gap: 24 });
+  paintEdgeNames(pen, film);
   paintBars(pen, film);
   paintValues(pen, film, eased(arrival(progress, film.indexOf("values"))));
 }

@@ -28,7 +28,7 @@ function paintHeads(pen, film, progress) {
   const step = heads.height / count;
   const wide = heads.width * 0.66;
   const longest = lengths ? Math.max(...lengths, 1e-9) : 1;
-  paintTitle(pen, heads, `All ${count} heads`, { shape: `through W_O, ${data.stack.hidden_size} numbers each` });
+  paintTitle(pen, heads, `All ${count} heads`, { shape: "through W_O", isLarge: pen.scale < 0.4 });
   const [zX, zY] = center(z);
   const own = heads.y + (data.head + 0.5) * step;
   pen.line([[z.x + z.width + 6, zY], [heads.x - 70, zY], [heads.x - 70, own], [heads.x - 6, own]], pen.colours.value, { thickness: 4, isArrow: true });
@@ -122,7 +122,7 @@ function paintNeurons(pen, film, progress) {
   const of = (id) => data.strips.get(id)?.values;
   const share = eased(arrival(progress, film.indexOf("mlp")));
   const normed = of("ln2.hook_out");
-  paintTitle(pen, boxes.mlp, "MLP");
+  paintTitle(pen, boxes.mlp, "MLP", { isLarge: true });
   paintStrip(pen, film, boxes.mlp_in, normed ?? of("hook_resid_mid") ?? of("hook_resid_pre"), normed ? film.formula("ln2.hook_out") : "x");
   const box = boxes.neurons;
   const [id, values] = film.neurons;
@@ -151,7 +151,7 @@ function paintAfter(pen, film) {
   const { data, layout: { boxes } } = film;
   if (!boxes.after) return;
   const layers = Array.from({ length: data.numLayers - 1 - data.layer }, (_, i) => data.layer + 1 + i);
-  paintTitle(pen, boxes.after, "The blocks that follow");
+  paintTitle(pen, boxes.after, "More blocks", { isLarge: true });
   paintBlocks(pen, boxes.after, layers, { marks: data.lens && layers.map((layer) => shownToken(data.lens.top_tokens[layer + 1][0][0])) });
 }
 

@@ -54,10 +54,10 @@ function markRow(pen, film, box, position, colour) {
 export function paintMatrix(pen, film, name, array, title, share = 1) {
   const box = film.layout.boxes[name];
   const width = array.shape.at(-1);
-  paintTitle(pen, box, title, { shape: `[${film.data.shown.length}, ${width}]` });
+  paintTitle(pen, box, title, { shape: `[${film.data.shown.length}, ${width}]`, isLarge: name === "embed" });
   pen.rect(box.x, box.y, box.width, box.height, pen.colours.sunk);
   pen.image(heatOf(array.data, width, film.mode), box.x, box.y, box.width, box.height);
-  pen.rect(box.x + box.width * share, box.y, box.width * (1 - share), box.height, pen.colours.paper);
+  pen.rect(box.x + box.width * share, box.y, box.width * (1 - share), box.height, pen.colours.sunk);
   if (share < 1) return;
   markRow(pen, film, box, film.data.key, "key");
   markRow(pen, film, box, film.data.query, "query");
@@ -94,8 +94,10 @@ export function paintBlocks(pen, box, layers, { marks = null, colour = "accent" 
     pen.edge(x, box.y, width, box.height, pen.colours[colour]);
     pen.text(String(layer), x + width / 2, box.y + 18, { size: Math.min(18, width * 0.6), align: "center", colour: "muted" });
     if (marks) {
-      pen.text(marks[i], x + width / 2, box.y + box.height / 2 + 10, {
-        size: Math.min(20, width * 0.4), most: 15, align: "center", room: box.height * 0.8, isUpright: true, family: MONO,
+      const isUpright = width * pen.scale < 62;
+      pen.text(marks[i], x + width / 2, box.y + box.height / 2, {
+        size: Math.min(22, width * (isUpright ? 0.5 : 0.2)), most: 15, align: "center", room: isUpright ? box.height * 0.8 : width * 0.95,
+        isUpright, family: MONO,
       });
     }
   });

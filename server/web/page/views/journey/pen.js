@@ -3,6 +3,7 @@
 const MONO = "ui-monospace, monospace";
 const SANS = "system-ui, sans-serif";
 const SMALLEST = 10; // CSS pixels of any letter
+const THICKEST = 7; // CSS pixels of any line
 const HIDDEN = 7.5; // a text that would be smaller than this is left out
 
 const widths = new Map(); // of texts at 10 px, by font and text
@@ -64,12 +65,12 @@ export class Pen {
     this.context.strokeRect(this.x(x), this.y(y), width * this.scale, height * this.scale);
   }
 
-  /** A line through points [[x, y], …]; thickness in units of the scene, at least one CSS pixel; an arrow's head at the end. */
+  /** A line through points [[x, y], …]; thickness in units of the scene, 1 to 7 CSS pixels; an arrow's head at the end. */
   line(points, colour, { thickness = 2, alpha = 1, isArrow = false } = {}) {
     const { context } = this;
     context.globalAlpha = alpha;
     context.strokeStyle = colour;
-    context.lineWidth = Math.max(1, thickness * this.scale);
+    context.lineWidth = Math.max(1, Math.min(thickness * this.scale, THICKEST));
     context.beginPath();
     points.forEach(([x, y], i) => (i ? context.lineTo(this.x(x), this.y(y)) : context.moveTo(this.x(x), this.y(y))));
     context.stroke();

@@ -16,8 +16,10 @@ function coloursNow() {
   return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
 }
 
-/** The height of the canvas, in CSS pixels, for its width. */
-const heightFor = (width) => (width < 600 ? 520 : Math.round(Math.max(480, Math.min(660, width * 0.52))));
+const ABOVE = 410; // CSS pixels that stand above the canvas on a wide screen
+
+/** The height of the canvas, in CSS pixels, for its width: a screen shows all of it, the shared text too. */
+const heightFor = (width) => (width < 600 ? 520 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
 
 /** Where the address says that the journey is, as a progress. */
 function placeOf(film, { journey_stop: stop, journey_between: rest }) {

@@ -63,10 +63,11 @@ function embeddingStop({ data }, { query }) {
   const width = embed.shape.at(-1);
   const row = data.shown.indexOf(data.query);
   const values = embed.data.subarray(row * width, (row + 1) * width);
+  const scale = data.whole.embedding_scale === 1 ? "" : `, times ${format(data.whole.embedding_scale)}`;
   const positions = data.whole.positions.map((name) => POSITIONS[name]).join(" ");
   return {
     title: "Each token becomes a vector",
-    says: `${query} is one row of the token table: ${grouped(width)} numbers, of length ${format(lengthOf(values))}. ${positions ||
+    says: `${query} is one row of the token table${scale}: ${grouped(width)} numbers, of length ${format(lengthOf(values))}. ${positions ||
       "No position is added."}`,
     to: flowAt("hook_embed"), link: "Flow: the embedding",
   };
@@ -108,8 +109,8 @@ function dotsStop({ data, products }, { query, key, dot }) {
   return {
     title: "Every query meets every key",
     says: `A dot is as large as the product q · k of its row and column; orange ones are below 0. ${query} · ${key} = ${
-      format(dot)}, the sum of ${data.stack.head_dim} products. All ${grouped(data.shown.length ** 2)} pairs are drawn, also those that ` +
-      `${products.isMasked.some(Boolean) ? "the mask will hide" : "are far apart"}.`,
+      format(dot)}, the sum of ${data.stack.head_dim} products. All ${grouped(data.shown.length ** 2)} pairs are drawn${
+      products.isMasked.some(Boolean) ? ", also those that the mask will hide" : ""}.`,
     to: { view: "attention", attention_kind: "dots" }, link: "Attention: q · k",
   };
 }
@@ -125,7 +126,7 @@ function scaleStop({ data }, { query, key, dot, scaled, capped, bias, score }) {
   }
   if (capped !== undefined) steps.push(`softcapped at ±${format(explain.softcap)} it is ${format(capped)}`);
   if (bias !== undefined && Number.isFinite(score)) steps.push(`the bias for the distance, ${format(bias)}, makes it ${format(score)}`);
-  const why = explain.scale === 1 ? "" : " So that long vectors do not make the softmax too sure, products are scaled.";
+  const why = explain.scale === 1 ? "" : " Without the scale, long vectors would give nearly all weight to one token.";
   return {
     title: "From products to scores",
     says: `The score of ${query} for ${key}: ${steps.join("; ")}.${why}`,
@@ -138,36 +139,42 @@ function maskStop({ data, products }, { query }) {
   const count = products.isMasked.filter(Boolean).length;
   const row = shown.indexOf(at) * products.numKeys;
   const own = products.isMasked.slice(row, row + products.numKeys).filter((one) => !one).length;
-  const why = explain.causal ? "Tokens that come later are set to −∞" : "Nothing comes too late here: each token sees those before and after it";
-  const window = explain.window ? `; so are those ${grouped(explain.window)} and more away` : "";
+  const why = explain.causal ? "The scores of tokens that come later are set to −∞." : "Each token may look at those before and after it.";
+  const window = explain.window ? ` Those ${grouped(explain.window)} or more tokens away are hidden too.` : "";
   const hidden = count > 0 ? ` ${grouped(count)} scores of the rows drawn are −∞.` : "";
   return {
     title: explain.causal || count > 0 ? "The mask" : "No mask",
-    says: `${why}${window}.${hidden} ${query} may look at ${grouped(own)} of ${plural(products.numKeys, "token")}.`,
+    says: `${why}${window}${hidden} ${query} may look at ${grouped(own)} of ${plural(products.numKeys, "token")}.`,
     to: { view: "attention", attention_kind: "scores" }, link: "Attention: masked scores",
   };
 }
 
-function softmaxStop({ data, products, temperature }, { query, key, weight }) {
+/** A sentence on the token with the largest weight, where that is not the chosen one. */
+function mostOf({ data, rowWeights }, verb) {
+  const strongest = rowWeights.reduce((best, value, i) => (value > rowWeights[best] ? i : best), 0);
+  return strongest === data.key ? "" : ` Most ${verb} ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;
+}
+
+function softmaxStop(film, { query, key, weight }) {
+  const { data, products, temperature } = film;
   const at = temperature === 1 ? "" : ` at temperature ${format(temperature)}`;
   const own = data.explain.arrays.weights.data[data.key];
   const before = temperature === 1 ? "" : `, where the model itself, at 1, gives ${percent(own)}`;
   const sink = data.explain.softmax.sink === null ? "sum to 1" : "and the head's sink sum to 1";
   return {
     title: "Softmax: scores become shares",
-    says: `${query} gives ${key} ${percent(weight)}${at}${before}. The ${grouped(products.numKeys)} weights of a row ${sink}. ` +
-      "A low temperature gives all to the highest score, a high one makes all alike.",
+    says: `${query} gives ${key} ${percent(weight)}${at}${before}.${mostOf(film, "goes to")} The ${grouped(products.numKeys)} weights of ` +
+      `a row ${sink}. A low temperature gives all to the highest score, a high one makes all alike.`,
     to: { view: "attention", attention_kind: "pattern" }, link: "Attention: the pattern",
   };
 }
 
-function valuesStop({ data, z, temperature, rowWeights }, { query, key, weight }) {
-  const strongest = rowWeights.reduce((best, value, i) => (value > rowWeights[best] ? i : best), 0);
-  const most = strongest === data.key ? "" : ` Most comes from ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;
+function valuesStop(film, { query, key, weight }) {
+  const { data, z, temperature } = film;
   const after = temperature === 1 ? "" : " What follows is the model's own, at temperature 1.";
   return {
     title: "The values, weighted and summed",
-    says: `W_V makes a value of each token. That of ${key} counts ${percent(weight)}.${most} The sum over all tokens is z, what ${
+    says: `W_V makes a value of each token. That of ${key} counts ${percent(weight)}.${mostOf(film, "comes from")} The sum over all tokens is z, what ${
       query} has read: ${data.stack.head_dim} numbers of length ${format(lengthOf(z))}.${after}`,
     to: { view: "why" }, link: "Why: the weighted values",
   };
@@ -177,11 +184,12 @@ function headsStop({ data, lengths }) {
   const out = data.strips.get("hook_attn_out")?.values;
   const largest = lengths ? lengths.indexOf(Math.max(...lengths)) : null;
   const { isAfter, norm } = placing(data.stack);
+  const others = largest === data.head ? ", the longest of all" : lengths && `; head ${largest} writes the longest, ${format(lengths[largest])}`;
   return {
     title: "W_O and the sum over heads",
     says: `W_O turns z into ${grouped(data.stack.hidden_size)} numbers${lengths ? `: head ${data.head} writes a vector of length ${
-      format(lengths[data.head])}, head ${largest} the longest, ${format(lengths[largest])}` : ""}. All ${data.stack.num_heads} heads ` +
-      `together${isAfter ? `, after a ${norm},` : ""} write one of length ${out ? format(lengthOf(out)) : "…"}.`,
+      format(lengths[data.head])}${others}` : ""}. All ${data.stack.num_heads} heads ` +
+      `together${isAfter ? `, after ${norm},` : ""} write one of length ${out ? format(lengthOf(out)) : "…"}.`,
     to: { view: "contributions" }, link: "Contributions: who moved this word",
   };
 }
@@ -216,15 +224,16 @@ function mlpStop({ data, neurons: [id, values], formula }, { query }) {
   const out = data.strips.get("hook_mlp_out")?.values;
   const largest = values ? values.reduce((best, value, i) => (Math.abs(value) > Math.abs(values[best]) ? i : best), 0) : null;
   const isExperts = id.includes("expert");
-  const what = !values ? "Its numbers are on their way."
-    : isExperts ? `Of ${values.length} experts, number ${largest} suits it best, ${percent(values[largest])}; ${
-      data.stack.experts.num_chosen} are used.`
-      : `Of ${grouped(values.length)} neurons, number ${largest} answers most strongly, ${format(values[largest])}.`;
+  const { isAfter, norm } = placing(data.stack);
+  const inside = isExperts ? "a mixture of experts" : `an MLP alone: ${formula(id)}`;
   const gated = data.stack.gated_mlp && !isExperts ? " A gate decides how far each neuron opens." : "";
   const aside = data.stack.parallel_blocks ? " It reads the same vector as the attention, beside it." : "";
+  const most = !values ? "" : isExperts
+    ? ` Of ${values.length} experts, number ${largest} suits it best, ${percent(values[largest])}; ${data.stack.experts.num_chosen} are used.`
+    : ` Of ${grouped(values.length)} neurons, number ${largest} answers most strongly, ${format(values[largest])}.`;
   return {
     title: "The MLP: each token by itself",
-    says: `${query} goes through an MLP alone: ${formula(id)}.${gated}${aside} ${what} What it writes, of length ${
+    says: `${query} goes through ${inside}.${gated}${aside}${most} What it writes${isAfter ? `, after ${norm}` : ""}, of length ${
       out ? format(lengthOf(out)) : "…"}, is added too: ${formula("hook_resid_post")}.`,
     to: flowAt(id), link: isExperts ? "Flow: the experts" : "Flow: the neurons",
   };
@@ -235,12 +244,13 @@ function blocksStop({ data }) {
   const { lens, states } = data;
   const lengthAt = (layer) => (states?.[layer] ? format(lengthOf(states[layer])) : "…");
   const guess = (state) => `${quoted(lens.top_tokens[state][0][0])} (${percent(lens.arrays.probabilities.data[state])})`;
-  const lensSays = lens ? ` Read by the lens, block ${data.layer} would say ${guess(data.layer + 1)}, the last one says ${
-    guess(data.numLayers)}.` : "";
+  const last = rest > 0 && lens ? `, the last one says ${guess(data.numLayers)}` : "";
+  const lensSays = lens ? ` Read by the lens, block ${data.layer} would say ${guess(data.layer + 1)}${last}.` : "";
   return {
     title: rest > 0 ? `The same ${plural(rest, "time")} more` : "This is the last block",
     says: `${rest > 0 ? `${plural(rest, "block follows", "blocks follow")}, with weights of their own` : "No block follows"}. The vector's length is ` +
-      `${lengthAt(data.layer)} after block ${data.layer} and ${lengthAt(data.numLayers - 1)} after block ${data.numLayers - 1}.${lensSays}`,
+      `${lengthAt(data.layer)} after block ${data.layer}${rest > 0 ? ` and ${lengthAt(data.numLayers - 1)} after block ${
+        data.numLayers - 1}` : ""}.${lensSays}`,
     to: { view: "lens" }, link: "Lens: what each block would say",
   };
 }
@@ -267,8 +277,8 @@ function endWithoutHead(data, query) {
     title: isEncoderOfPair ? "Handed to the decoder" : "The vector is the answer",
     says: `${isEncoderOfPair ? "The decoder's cross-attention reads these vectors" : "This model ends with vectors, not with words"}: that of ` +
       `${query} has ${grouped(data.whole.hidden_size)} numbers and length ${values ? format(lengthOf(values)) : "…"}.`,
-    to: isEncoderOfPair ? { view: "stacks", part: "cross" } : { view: "embeddings" },
-    link: isEncoderOfPair ? "Encoder · decoder" : "Embeddings: texts as points",
+    to: isEncoderOfPair ? { view: "journey", part: "decoder", journey_stop: "cross" } : { view: "embeddings" },
+    link: isEncoderOfPair ? "Go on in the decoder" : "Embeddings: texts as points",
   };
 }
 
