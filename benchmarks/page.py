@@ -1,12 +1,13 @@
 """Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over
 time.
 
-Four tables are made, in headless Chromium with the server on the same machine:
+Five tables are made, in headless Chromium with the server on the same machine:
 
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
 3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
+4. milliseconds of script for a frame of the journey's film, and frames a second (page_journey.py);
+5. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
    what is read, and what flat means.
 
 With --check it ends with status 1 where the page misses what it promises: see the bounds below and in page_memory.py.
@@ -29,6 +30,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from benchmarks.checkpoint import make_llama
 from benchmarks.chromium import open_tab
 from benchmarks.load import percentile
+from benchmarks.page_journey import report_journey
 from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.processes import ROOT, Server, serve
 
@@ -38,7 +40,7 @@ SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
-TABLES = ("load", "frames", "memory")
+TABLES = ("load", "frames", "journey", "memory")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -278,6 +280,9 @@ def main() -> None:
         if "frames" in options.tables:
             with serve([str(make_small_checkpoint(options.cache))]) as server:
                 missed += report_frames(browser, server, options.seconds)
+        if "journey" in options.tables:
+            with serve([]) as server:
+                missed += report_journey(browser, server)
         browser.close()
     if "memory" in options.tables:
         flags = [f"--js-flags={options.js_flags}"] if options.js_flags else []

@@ -33,7 +33,8 @@ OTHERS = (
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
-    "write": "/v1/completions", "why": "/v1/explain", "contributions": "/v1/contributions", "lens": "/v1/lens",
+    "write": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
+    "lens": "/v1/lens",
     "next": "/v1/next", "heads": "/v1/heads", "embeddings": "/v1/embeddings",
 }  # fmt: skip
 """The route without which a view has nothing to show."""

@@ -69,6 +69,7 @@ function Stops({ stage, film }) {
     class=${classes("card", i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
     <h2><button type="button" class="plain" onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
     <p>${each.says}</p>
-    ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>${each.link} →</button>`}
+    ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>
+      ${each.link} →</button>`}
   </li>`)}</ol>`;
 }

@@ -121,6 +121,7 @@ export function paint(context, film, progress, { width, height, colours }) {
   const pen = new Pen(context, {
     width, height, middle: (height - room) / 2, colours, camera: { ...camera, span: camera.span / 0.97 },
   });
+  film.pen = Object.assign(pen, { below: room }); // tells where a point of the picture is in the scene
   context.fillStyle = colours.paper;
   context.fillRect(0, 0, width, height);
   paintWords(pen, film, at);
@@ -129,5 +130,5 @@ export function paint(context, film, progress, { width, height, colours }) {
   paintCaption(context, film, at, { width, height, colours, room });
 }
 
-/** A stop in words, with what the whole row's weights are at the stop of the softmax. */
+/** A stop in words. */
 export const described = (film, i) => `${i + 1}. ${film.stops[i].title}. ${film.stops[i].says}`;

@@ -149,7 +149,8 @@ function paintValues(pen, film, share) {
     }
   });
   const bend = weighted.y + weighted.height + 26;
-  pen.line([[sum.x + sum.width / 2, bend], [sum.x + sum.width / 2, sum.y + sum.height + 4]], pen.colours.value, { thickness: 4, isArrow: true, alpha: share });
+  const middle = sum.x + sum.width / 2;
+  pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], pen.colours.value, { thickness: 4, isArrow: true, alpha: share });
   pen.image(heatOf(z, width, film.mode, { isUpright: true }), sum.x, sum.y, sum.width, sum.height, share);
   pen.edge(sum.x, sum.y, sum.width, sum.height, pen.colours.value, 2);
   pen.text("z, the sum", sum.x + sum.width / 2, sum.y - 16, { size: 16, most: 15, align: "center", colour: "value", weight: "600 " });

@@ -18,7 +18,12 @@ function paintStrip(pen, film, box, values, title, { tone = "ink", share = 1, si
   if (sign) pen.text(sign, box.x - 18, box.y + box.height / 2, { size: 30, most: 24, align: "center" });
 }
 
-const center = (box) => [box.x + box.width / 2, box.y + box.height / 2];
+const middleOf = (box) => box.x + box.width / 2;
+/** Points from one to another: across to `bend`, up or down, and across again. */
+const stepped = ([x, y], [toX, toY], bend) => [[x, y], [bend, y], [bend, toY], [toX, toY]];
+/** An arrow down from a box to what stands below it, with room for its title. */
+const fall = (pen, from, to, colour) =>
+  pen.line([[middleOf(to), from.y + from.height + 4], [middleOf(to), to.y - 27]], colour, { thickness: 4, isArrow: true });
 
 function paintHeads(pen, film, progress) {
   const { data, layout, lengths } = film;
@@ -29,52 +34,43 @@ function paintHeads(pen, film, progress) {
   const wide = heads.width * 0.66;
   const longest = lengths ? Math.max(...lengths, 1e-9) : 1;
   paintTitle(pen, heads, `All ${count} heads`, { shape: "through W_O", isLarge: pen.scale < 0.4 });
-  const [zX, zY] = center(z);
   const own = heads.y + (data.head + 0.5) * step;
-  pen.line([[z.x + z.width + 6, zY], [heads.x - 70, zY], [heads.x - 70, own], [heads.x - 6, own]], pen.colours.value, { thickness: 4, isArrow: true });
+  const way = stepped([z.x + z.width + 6, z.y + z.height / 2], [heads.x - 6, own], heads.x - 70);
+  pen.line(way, pen.colours.value, { thickness: 4, isArrow: true });
   pen.text("W_O", heads.x - 66, own - 16, { size: 15, most: 14, colour: "value", family: MONO });
   for (let head = 0; head < count; head += 1) {
     const y = heads.y + head * step;
     const isOwn = head === data.head;
     if (film.headRows) pen.image(heatOf(film.headRows[head], data.stack.hidden_size, film.mode), heads.x, y + 1, wide * share, step - 2);
     if (lengths) {
-      pen.rect(heads.x + wide + 6, y + step * 0.2, (heads.width - wide - 6) * (lengths[head] / longest) * share, step * 0.6, pen.colours.value, isOwn ? 1 : 0.55);
+      const long = (heads.width - wide - 6) * (lengths[head] / longest) * share;
+      pen.rect(heads.x + wide + 6, y + step * 0.2, long, step * 0.6, pen.colours.value, isOwn ? 1 : 0.55);
       pen.text(`${head}: ${format(lengths[head], 3)}`, heads.x + heads.width + 8, y + step / 2, {
         size: Math.min(15, step * 0.62), most: 14, colour: isOwn ? "value" : "muted", family: MONO,
       });
     }
     if (isOwn) pen.edge(heads.x, y, wide, step, pen.colours.value, 2);
   }
-  pen.line([[heads.x + heads.width / 2, heads.y + heads.height + 4], [sum.x + sum.width / 2, sum.y - 26]], pen.colours.value, { thickness: 4, isArrow: true });
+  fall(pen, heads, sum, pen.colours.value);
   paintStrip(pen, film, sum, data.strips.get("hook_attn_out")?.values, `${film.formula("hook_attn_out")}`, { tone: "value" });
 }
 
 /** The residual stream: from the block's entry over the attention to each sum, and on to the next word. */
 function paintLane(pen, film) {
   const { layout: { boxes, row, queryRow } } = film;
-  const first = boxes.add_x ?? boxes.mlp_in;
-  const top = boxes.k.y - 70;
-  const y = (queryRow + 0.5) * row;
-  const start = boxes.pre.x + boxes.pre.width;
-  const style = { thickness: 7, alpha: 0.55 };
-  const rise = start + 30;
-  const fall = first.x - 60;
-  pen.line([[start, y], [rise, y], [rise, top], [fall, top], [fall, first.y + 17], [first.x - 4, first.y + 17]], pen.colours.ink, { ...style, isArrow: true });
+  const stream = (points) => pen.line(points, pen.colours.ink, { thickness: 7, alpha: 0.55, isArrow: true });
+  const way = (from, to, back = 50) => stream(stepped(from, to, to[0] - back));
+  const entryOf = (strip) => [strip.x - 4, strip.y + strip.height / 2];
+  const exitOf = (box) => [box.x + box.width, box.y + box.height / 2];
+  const first = entryOf(boxes.add_x ?? boxes.mlp_in);
+  const [start, y, top] = [boxes.pre.x + boxes.pre.width, (queryRow + 0.5) * row, boxes.k.y - 70];
+  stream([[start, y], [start + 30, y], [start + 30, top], ...stepped([start + 30, top], first, first[0] - 60).slice(1)]);
   pen.text("residual stream", boxes.grid.x, top - 20, { size: 22, most: 15, colour: "muted" });
-  const sums = [boxes.add_sum, boxes.cross_sum].filter(Boolean);
-  const goals = [boxes.cross_sum && boxes.cross_out, boxes.mlp_in].filter(Boolean);
-  sums.forEach((sum, i) => {
-    const to = goals[i];
-    const middle = to.x - 50;
-    pen.line([[sum.x + sum.width, sum.y + 17], [middle, sum.y + 17], [middle, to.y + 17], [to.x - 4, to.y + 17]], pen.colours.ink, { ...style, isArrow: true });
-  });
-  const last = boxes.after ?? boxes.end_in;
-  const goal = boxes.after ? boxes.after.y + boxes.after.height / 2 : boxes.end_in.y + 17;
-  const from = boxes.mlp_sum;
-  pen.line([[from.x + from.width, from.y + 17], [last.x - 50, from.y + 17], [last.x - 50, goal], [last.x - 6, goal]], pen.colours.ink, { ...style, isArrow: true });
-  if (!boxes.after) return;
-  const [endY, out] = [boxes.end_in.y + 17, boxes.after.x + boxes.after.width];
-  pen.line([[out, goal], [boxes.end_in.x - 45, goal], [boxes.end_in.x - 45, endY], [boxes.end_in.x - 6, endY]], pen.colours.ink, { ...style, isArrow: true });
+  if (boxes.add_sum) way(exitOf(boxes.add_sum), entryOf(boxes.cross_out ?? boxes.mlp_in));
+  if (boxes.cross_sum) way(exitOf(boxes.cross_sum), entryOf(boxes.mlp_in));
+  const end = entryOf(boxes.end_in);
+  way(exitOf(boxes.mlp_sum), boxes.after ? [boxes.after.x - 6, exitOf(boxes.after)[1]] : end);
+  if (boxes.after) way(exitOf(boxes.after), end, 45);
 }
 
 function paintAdd(pen, film, progress) {
@@ -113,8 +109,9 @@ function paintCross(pen, film, progress) {
   }
   pen.rect(bars.x, bars.y + bars.height, bars.width, 2, pen.colours.line);
   paintTitle(pen, { ...tokens, y: tokens.y - 4 }, `Cross-attention, head ${data.head}`, { gap: 14 });
-  paintStrip(pen, film, out, data.strips.get("hook_cross_attn_out")?.values, film.formula("hook_cross_attn_out"), { tone: "value", sign: "+" });
-  paintStrip(pen, film, boxes.cross_sum, data.strips.get("hook_resid_mid_cross")?.values, film.formula("hook_resid_mid_cross"), { sign: "=" });
+  const sum = (box, id, more) => paintStrip(pen, film, box, data.strips.get(id)?.values, film.formula(id), more);
+  sum(out, "hook_cross_attn_out", { tone: "value", sign: "+" });
+  sum(boxes.cross_sum, "hook_resid_mid_cross", { sign: "=" });
 }
 
 function paintNeurons(pen, film, progress) {
@@ -137,12 +134,12 @@ function paintNeurons(pen, film, progress) {
       const left = (values.length % columns) * cell;
       pen.rect(box.x + left, box.y + (box.height / rows) * (rows - 1), box.width - left, box.height / rows, pen.colours.paper);
     }
-    pen.text(`${values.length} ${id.includes("expert") ? "experts" : "neurons"}: ${film.formula(id)}`, box.x, box.y - 14, { size: 16, most: 15 });
+    const what = id.includes("expert") ? "experts" : "neurons";
+    pen.text(`${values.length} ${what}: ${film.formula(id)}`, box.x, box.y - 14, { size: 16, most: 15 });
   }
   pen.edge(box.x, box.y, box.width, box.height, pen.colours.line);
-  const x = boxes.mlp_in.x + boxes.mlp_in.width / 2;
-  pen.line([[x, boxes.mlp_in.y + 38], [x, box.y - 30]], pen.colours.muted, { thickness: 3, isArrow: true });
-  pen.line([[x, box.y + box.height + 4], [x, boxes.mlp_out.y - 28]], pen.colours.muted, { thickness: 3, isArrow: true });
+  fall(pen, boxes.mlp_in, { ...boxes.mlp_in, y: box.y }, pen.colours.muted);
+  fall(pen, box, boxes.mlp_out, pen.colours.muted);
   paintStrip(pen, film, boxes.mlp_out, of("hook_mlp_out"), film.formula("hook_mlp_out"), { sign: "+" });
   paintStrip(pen, film, boxes.mlp_sum, of("hook_resid_post"), film.formula("hook_resid_post"), { sign: "=" });
 }
@@ -169,7 +166,8 @@ function paintEnd(pen, film, progress) {
   const step = words.height / tokens.length;
   tokens.forEach(({ token, probability }, i) => {
     const y = words.y + i * step;
-    pen.text(shownToken(token), words.x + 100, y + step / 2, { size: 20, most: 17, align: "right", family: MONO, room: 100, weight: i ? "" : "600 " });
+    const weight = i ? "" : "600 ";
+    pen.text(shownToken(token), words.x + 100, y + step / 2, { size: 20, most: 17, align: "right", family: MONO, room: 100, weight });
     pen.rect(words.x + 110, y + step * 0.2, between(2, 150, share * probability / tokens[0].probability), step * 0.6, pen.colours.accent);
     pen.text(percent(probability), words.x + 268, y + step / 2, { size: 18, most: 15, family: MONO });
   });

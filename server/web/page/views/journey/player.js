@@ -90,7 +90,8 @@ export class Player {
     const start = secondsAt(this.progress);
     this.#run((ms) => {
       const seconds = start + ms / 1000;
-      this.#show(progressAt(seconds, this.count));
+      const progress = progressAt(seconds, this.count);
+      if (progress !== this.progress) this.#show(progress); // at a stop nothing moves
       return seconds >= secondsOf(this.count);
     });
   }

@@ -1,12 +1,14 @@
 // The journey's canvas: it shows one moment of the film, is scrubbed, played and walked, and keeps its place in the address.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
 import { palette, theme } from "../../core/theme.js";
 import { savers } from "../../parts/picture.js";
 import { progressAt, secondsOf } from "./camera.js";
-import { paint } from "./film.js";
+import { described, paint } from "./film.js";
 import { Player } from "./player.js";
+import { foundAt, saysOf } from "./pointing.js";
 
 const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent"];
 
@@ -141,10 +143,23 @@ export function Canvas({ stage, film }) {
     event.preventDefault();
     event.stopPropagation();
   };
+  const [pointed, setPointed] = useState(null);
+  const at = (event) => {
+    const edge = canvas.current.getBoundingClientRect();
+    return foundAt(film, event.clientX - edge.left, event.clientY - edge.top);
+  };
+  const pick = (event) => {
+    const found = at(event);
+    if (found) select(found);
+  };
+  const word = shownToken(film.data.tokens[film.data.query]);
+  const label = `The journey of “${word}” through the model, ${film.stops.length} stops; ` +
+    "arrow keys go from one to the next, space plays";
   return html`<div class="journey-canvas">
     <canvas ref=${canvas} role="application" aria-roledescription="film" tabindex="0" onKeyDown=${onKeyDown}
-      aria-label=${`The journey of “${film.data.tokens[film.data.query].trim()}” through the model, ${film.stops.length} stops; arrow keys go from
-        one to the next, space plays`} aria-describedby="journey-said"></canvas>
-    <p class="unseen" id="journey-said" aria-live="polite">${stage.isPlaying ? "" : `${stop + 1}. ${film.stops[stop]?.title}. ${film.stops[stop]?.says}`}</p>
+      onClick=${pick} onPointerMove=${(event) => setPointed(at(event))} onPointerLeave=${() => setPointed(null)}
+      aria-label=${label} aria-describedby="journey-said"></canvas>
+    <p class="readout" aria-hidden="true">${pointed ? saysOf(film, pointed) : "\u00a0"}</p>
+    <p class="unseen" id="journey-said" aria-live="polite">${stage.isPlaying || !film.stops[stop] ? "" : described(film, stop)}</p>
   </div>`;
 }

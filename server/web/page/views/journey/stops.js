@@ -139,7 +139,8 @@ function maskStop({ data, products }, { query }) {
   const count = products.isMasked.filter(Boolean).length;
   const row = shown.indexOf(at) * products.numKeys;
   const own = products.isMasked.slice(row, row + products.numKeys).filter((one) => !one).length;
-  const why = explain.causal ? "The scores of tokens that come later are set to −∞." : "Each token may look at those before and after it.";
+  const why = explain.causal
+    ? "The scores of tokens that come later are set to −∞." : "Each token may look at those before and after it.";
   const window = explain.window ? ` Those ${grouped(explain.window)} or more tokens away are hidden too.` : "";
   const hidden = count > 0 ? ` ${grouped(count)} scores of the rows drawn are −∞.` : "";
   return {
@@ -174,8 +175,8 @@ function valuesStop(film, { query, key, weight }) {
   const after = temperature === 1 ? "" : " What follows is the model's own, at temperature 1.";
   return {
     title: "The values, weighted and summed",
-    says: `W_V makes a value of each token. That of ${key} counts ${percent(weight)}.${mostOf(film, "comes from")} The sum over all tokens is z, what ${
-      query} has read: ${data.stack.head_dim} numbers of length ${format(lengthOf(z))}.${after}`,
+    says: `W_V makes a value of each token. That of ${key} counts ${percent(weight)}.${mostOf(film, "comes from")} The sum over all ` +
+      `tokens is z, what ${query} has read: ${data.stack.head_dim} numbers of length ${format(lengthOf(z))}.${after}`,
     to: { view: "why" }, link: "Why: the weighted values",
   };
 }
@@ -184,7 +185,8 @@ function headsStop({ data, lengths }) {
   const out = data.strips.get("hook_attn_out")?.values;
   const largest = lengths ? lengths.indexOf(Math.max(...lengths)) : null;
   const { isAfter, norm } = placing(data.stack);
-  const others = largest === data.head ? ", the longest of all" : lengths && `; head ${largest} writes the longest, ${format(lengths[largest])}`;
+  const others = largest === data.head ? ", the longest of all"
+    : lengths && `; head ${largest} writes the longest, ${format(lengths[largest])}`;
   return {
     title: "W_O and the sum over heads",
     says: `W_O turns z into ${grouped(data.stack.hidden_size)} numbers${lengths ? `: head ${data.head} writes a vector of length ${
@@ -229,7 +231,8 @@ function mlpStop({ data, neurons: [id, values], formula }, { query }) {
   const gated = data.stack.gated_mlp && !isExperts ? " A gate decides how far each neuron opens." : "";
   const aside = data.stack.parallel_blocks ? " It reads the same vector as the attention, beside it." : "";
   const most = !values ? "" : isExperts
-    ? ` Of ${values.length} experts, number ${largest} suits it best, ${percent(values[largest])}; ${data.stack.experts.num_chosen} are used.`
+    ? ` Of ${values.length} experts, number ${largest} suits it best, ${percent(values[largest])}; ${
+      data.stack.experts.num_chosen} are used.`
     : ` Of ${grouped(values.length)} neurons, number ${largest} answers most strongly, ${format(values[largest])}.`;
   return {
     title: "The MLP: each token by itself",
@@ -248,23 +251,24 @@ function blocksStop({ data }) {
   const lensSays = lens ? ` Read by the lens, block ${data.layer} would say ${guess(data.layer + 1)}${last}.` : "";
   return {
     title: rest > 0 ? `The same ${plural(rest, "time")} more` : "This is the last block",
-    says: `${rest > 0 ? `${plural(rest, "block follows", "blocks follow")}, with weights of their own` : "No block follows"}. The vector's length is ` +
-      `${lengthAt(data.layer)} after block ${data.layer}${rest > 0 ? ` and ${lengthAt(data.numLayers - 1)} after block ${
+    says: `${rest > 0 ? `${plural(rest, "block follows", "blocks follow")}, with weights of their own` : "No block follows"}. The ` +
+      `vector's length is ${lengthAt(data.layer)} after block ${data.layer}${rest > 0 ? ` and ${lengthAt(data.numLayers - 1)} after block ${
         data.numLayers - 1}` : ""}.${lensSays}`,
     to: { view: "lens" }, link: "Lens: what each block would say",
   };
 }
 
 function nextStop({ data }, { query }) {
-  const norm = data.nodes.has("ln_final.hook_out") ? `A last ${NORMS[data.whole.norm]}, then ` : "";
+  const isMask = data.capabilities.kind === "encoder";
+  const norm = isMask ? "The head for masked words transforms the vector, then "
+    : data.nodes.has("ln_final.hook_out") ? `A last ${NORMS[data.whole.norm]}, then ` : "";
   const cap = data.whole.final_logit_softcap ? ` Logits are capped at ±${format(data.whole.final_logit_softcap)}.` : "";
   if (!data.next) return endWithoutHead(data, query);
   const [first, second] = data.next.temperatures[0].tokens;
-  const isMask = data.capabilities.kind === "encoder";
   const said = ({ token, probability, logit }) => `${quoted(token)} ${percent(probability)} (logit ${format(logit)})`;
   return {
     title: isMask ? "The word in its place" : "The next word",
-    says: `${norm || "The last vector: "}W_U gives each of the ${grouped(data.capabilities.vocab_size)} tokens a logit, and softmax makes ` +
+    says: `${norm}W_U gives each of the ${grouped(data.capabilities.vocab_size)} tokens a logit, and softmax makes ` +
       `probabilities of them.${cap} ${isMask ? "In the place of" : "After"} ${query}: ${said(first)}, then ${said(second)}.`,
     to: { view: "next" }, link: "Next token: the whole vocabulary",
   };
@@ -275,8 +279,8 @@ function endWithoutHead(data, query) {
   const isEncoderOfPair = data.capabilities.kind === "encoder-decoder" && data.stackName === "encoder";
   return {
     title: isEncoderOfPair ? "Handed to the decoder" : "The vector is the answer",
-    says: `${isEncoderOfPair ? "The decoder's cross-attention reads these vectors" : "This model ends with vectors, not with words"}: that of ` +
-      `${query} has ${grouped(data.whole.hidden_size)} numbers and length ${values ? format(lengthOf(values)) : "…"}.`,
+    says: `${isEncoderOfPair ? "The decoder's cross-attention reads these vectors" : "This model ends with vectors, not with words"}: ` +
+      `that of ${query} has ${grouped(data.whole.hidden_size)} numbers and length ${values ? format(lengthOf(values)) : "…"}.`,
     to: isEncoderOfPair ? { view: "journey", part: "decoder", journey_stop: "cross" } : { view: "embeddings" },
     link: isEncoderOfPair ? "Go on in the decoder" : "Embeddings: texts as points",
   };
