@@ -15,7 +15,7 @@ MOST_DRAW_MS = 8.0
 TEXT = "Once upon a time there was a little girl who lived with her grandmother in a house in the wood."
 SIZES = {"wide": (1440, 900), "phone": (390, 844)}
 MOMENTS = 300
-# Every moment is drawn three times, and the fastest counts: other processes share the cores. The scrubber draws at once.
+# Every moment is drawn three times, the fastest counts: other processes share the cores. The scrubber draws at once.
 TIME_MOMENTS = """(moments) => {
   const scrubber = document.querySelector('.journey-scrubber');
   const pixel = document.querySelector('.journey-canvas canvas').getContext('2d');

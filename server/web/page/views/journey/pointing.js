@@ -26,5 +26,6 @@ export function saysOf({ data, products, weights }, { query, key }) {
   if (key === undefined) return word(query);
   const cell = data.shown.indexOf(query ?? data.query) * products.numKeys + key;
   const score = products.isMasked[cell] ? "−∞, masked" : format(products.scores[cell]);
-  return `${word(query ?? data.query)} → ${word(key)}: q · k ${format(products.dots[cell])}, score ${score}, weight ${percent(weights[cell])}`;
+  const numbers = `q · k ${format(products.dots[cell])}, score ${score}, weight ${percent(weights[cell])}`;
+  return `${word(query ?? data.query)} → ${word(key)}: ${numbers}`;
 }
