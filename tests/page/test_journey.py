@@ -5,6 +5,7 @@ opened by keyboard.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,9 +46,9 @@ def number(text: str, before: str, after: str = "") -> float:
     return float(found[1])
 
 
-def near(value: float) -> object:
+def near(value: float | np.floating[Any]) -> object:
     """Return what equals `value` as it is written, of numbers that were rounded to bfloat16 on their way."""
-    return pytest.approx(value, rel=2e-3)
+    return pytest.approx(float(value), rel=2e-3)
 
 
 def point(server: Server, name: str, **more: object) -> np.ndarray:
