@@ -72,7 +72,7 @@ def test_the_attentions_numbers_follow_from_queries_keys_and_values(open_view: O
     assert number(says(page, "dots"), "“girl” · “little” = ") == near(dots[QUERY, KEY])
     assert "All 81 pairs" in says(page, "dots")
     scaled = dots / np.sqrt(32)
-    assert number(says(page, "scale"), "1 / √32 = ") == near(scaled[QUERY, KEY])
+    assert number(says(page, "scale"), "0.1768 (which is 1 / √32) = ") == near(scaled[QUERY, KEY])
     assert "36 scores of the rows drawn are -∞" in says(page, "mask")
     assert "“girl” may look at 9 of 9 tokens" in says(page, "mask")
     weights = softmax(scaled[QUERY, : QUERY + 1])

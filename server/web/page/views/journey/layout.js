@@ -36,7 +36,7 @@ export function layoutOf(data) {
     return made;
   };
   const has = (id) => data.rows[id] !== null;
-  const boxes = { tokens: next(150, tall, 0, 30), embed: next(WIDE) };
+  const boxes = { tokens: next(150, tall, 0, 60), embed: next(WIDE) };
   if (has("hook_pos_embed")) boxes.position = next(WIDE);
   if (data.layer > 0) boxes.before = next(within(data.layer * 70, 70, MOST_BLOCKS_WIDE));
   boxes.pre = next(WIDE);

@@ -119,7 +119,7 @@ function scaleStop({ data }, { query, key, dot, scaled, capped, bias, score }) {
   const { explain } = data;
   const steps = [];
   if (explain.scale !== 1) {
-    const root = Math.abs(explain.scale * Math.sqrt(data.stack.head_dim) - 1) < 1e-6 ? `, 1 / √${data.stack.head_dim}` : "";
+    const root = Math.abs(explain.scale * Math.sqrt(data.stack.head_dim) - 1) < 1e-6 ? ` (which is 1 / √${data.stack.head_dim})` : "";
     steps.push(`${format(dot)} × ${format(explain.scale)}${root} = ${format(scaled)}`);
   } else {
     steps.push(`${format(dot)} is not scaled in this model`);
