@@ -213,6 +213,25 @@ def test_keys_walk_play_and_leave_and_the_address_keeps_the_place(open_view: Ope
     expect(page.locator(".journey-stops [aria-current=step] h2")).to_have_text("15. The next word")
 
 
+def test_numbers_stand_in_the_cells_of_a_matrix_that_is_enlarged(
+    open_view: Open, server: Server, tmp_path: Path
+) -> None:
+    page = open_view("journey", **PAIR, journey_stop="qk")
+    film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
+    box = film.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 330, box["y"] + 200, steps=4)  # the queries are at the left
+    page.mouse.up()
+    for _ in range(7):
+        film.press("+")
+    queries = point(server, "attn.hook_rot_q", heads=HEAD).flatten()
+    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "near.svg")))
+    two_digits = {f"{value:.2g}".replace("-", "−") for value in queries}
+    assert len(words & two_digits) >= 10
+
+
 def test_less_motion_jumps(open_view: Open) -> None:
     page = open_view("journey", **PAIR)
     page.emulate_media(reduced_motion="reduce")

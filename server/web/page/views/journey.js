@@ -35,14 +35,17 @@ function Controls({ stage, film, body, temperature }) {
   const picture = useRef(null);
   picture.current = stage.savers;
   const last = film.stops.length - 1;
-  const heat = (value) => select({ journey_temperature: value, journey_stop: "softmax", journey_between: 0 });
+  const heat = (value) => {
+    player.travel(film.indexOf("softmax")); // where it shows
+    select({ journey_temperature: value });
+  };
   return html`<div class="journey-controls">
     <button type="button" aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
-      onClick=${() => player.travel(nextOf(player.progress, -1))}>◂</button>
+      onClick=${() => player.travel(nextOf(player.goal, -1))}>◂</button>
     <button type="button" class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
       ? "Pause" : "Play"}</button>
     <button type="button" aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
-      onClick=${() => player.travel(nextOf(player.progress, 1))}>▸</button>
+      onClick=${() => player.travel(nextOf(player.goal, 1))}>▸</button>
     <input type="range" class="journey-scrubber" ref=${stage.scrubber} min="0" max=${last} step="0.01" aria-label="Place in the journey"
       aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
       onInput=${(event) => player.seek(Number(event.target.value))}

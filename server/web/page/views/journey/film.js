@@ -109,8 +109,11 @@ function captionRoom(context, film, width) {
   return 42 + lines * LINE;
 }
 
-/** Draw a moment: progress is 0 at the first stop, and a whole number at each. */
-export function paint(context, film, progress, { width, height, colours }) {
+/**
+ * Draw a moment: progress is 0 at the first stop, and a whole number at each. aside: {x, y, zoom}, how far from the stop's
+ * frame somebody looks.
+ */
+export function paint(context, film, progress, { width, height, colours, aside = { x: 0, y: 0, zoom: 1 } }) {
   const { stops, frames } = film;
   const room = captionRoom(context, film, width);
   const view = { width: width * 0.97, height: Math.max(120, height - room) * 0.97 };
@@ -118,9 +121,8 @@ export function paint(context, film, progress, { width, height, colours }) {
   const from = Math.floor(at);
   const [start, end] = [from, Math.min(from + 1, stops.length - 1)].map((i) => cameraOver(frames[stops[i].id], view));
   const camera = cameraBetween(start, end, at - from);
-  const pen = new Pen(context, {
-    width, height, middle: (height - room) / 2, colours, camera: { ...camera, span: camera.span / 0.97 },
-  });
+  const seen = { x: camera.x + aside.x, y: camera.y + aside.y, span: camera.span / 0.97 / aside.zoom };
+  const pen = new Pen(context, { width, height, middle: (height - room) / 2, colours, camera: seen });
   film.pen = Object.assign(pen, { below: room }); // tells where a point of the picture is in the scene
   context.fillStyle = colours.paper;
   context.fillRect(0, 0, width, height);

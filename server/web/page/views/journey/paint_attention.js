@@ -4,7 +4,7 @@ import { format, percent } from "../../core/numbers.js";
 import { between, clamp01, eased } from "./camera.js";
 import { heatOf } from "./heat.js";
 import { arrival } from "./layout.js";
-import { paintColumnNames, paintMatrix, paintNames, paintTitle } from "./paint_words.js";
+import { paintCells, paintColumnNames, paintMatrix, paintNames, paintTitle } from "./paint_words.js";
 import { MONO } from "./pen.js";
 
 const NUMBERED = 40; // CSS pixels of a cell from which on its number is written in it
@@ -148,6 +148,7 @@ function paintValues(pen, film, share) {
       });
     }
   });
+  paintCells(pen, v, width, data.shown.length, (row, column) => film.valueOf(data.shown[column])[row]);
   const bend = weighted.y + weighted.height + 26;
   const middle = sum.x + sum.width / 2;
   pen.line([[middle, bend], [middle, sum.y + sum.height + 4]], pen.colours.value, { thickness: 4, isArrow: true, alpha: share });
@@ -165,6 +166,7 @@ function paintSides(pen, film, share) {
   pen.rect(k.x, k.y, k.width, k.height, pen.colours.sunk);
   pen.image(heatOf(film.shownKeys, width, film.mode, { isUpright: true }), k.x, k.y, k.width, k.height);
   pen.rect(k.x, k.y, k.width, k.height * (1 - share), pen.colours.sunk);
+  if (share === 1) paintCells(pen, k, width, data.shown.length, (row, column) => film.shownKeys[column * width + row]);
   paintTitle(pen, k, "Keys", { tone: "key", shape: `${width} numbers each` });
   if (share === 1 && layout.keyColumn >= 0) pen.edge(k.x + layout.keyColumn * row, k.y, row, k.height, pen.colours.key, 2);
   paintNames(pen, film, grid.x - 6, { room: 54 });

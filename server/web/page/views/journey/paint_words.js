@@ -1,5 +1,6 @@
 // The journey's first part on the canvas: tokens, their vectors, the blocks before, the norm.
 import { shownToken } from "../../core/model.js";
+import { format } from "../../core/numbers.js";
 import { eased } from "./camera.js";
 import { heatOf } from "./heat.js";
 import { arrival } from "./layout.js";
@@ -50,6 +51,24 @@ function markRow(pen, film, box, position, colour) {
   if (row >= 0) pen.edge(box.x, box.y + row * film.layout.row, box.width, film.layout.row, pen.colours[colour], 2);
 }
 
+const DIGITS = [40, 14]; // CSS pixels of a cell that has room for its number
+
+/** The numbers in a matrix's cells, as far as the camera is near enough to read them. */
+export function paintCells(pen, box, rows, columns, valueAt) {
+  const [wide, tall] = [box.width / columns, box.height / rows];
+  if (wide * pen.scale < DIGITS[0] || tall * pen.scale < DIGITS[1]) return;
+  const range = (first, size, step, count) => [Math.max(0, Math.floor(first / step)), Math.min(count, Math.ceil((first + size) / step))];
+  const [left, right] = range(-pen.left / pen.scale - box.x, pen.size.width / pen.scale, wide, columns);
+  const [top, bottom] = range(-pen.top / pen.scale - box.y, pen.size.height / pen.scale, tall, rows);
+  for (let row = top; row < bottom; row += 1) {
+    for (let column = left; column < right; column += 1) {
+      const [x, y] = [box.x + (column + 0.5) * wide, box.y + (row + 0.5) * tall];
+      pen.rect(x - wide * 0.46, y - 7 / pen.scale, wide * 0.92, 14 / pen.scale, pen.colours.raised, 0.8);
+      pen.number(format(valueAt(row, column), 2), x, y, { size: 11 / pen.scale, most: 11, room: wide });
+    }
+  }
+}
+
 /** A matrix with a line for each word, uncovered from the left by a share. */
 export function paintMatrix(pen, film, name, array, title, share = 1) {
   const box = film.layout.boxes[name];
@@ -59,6 +78,7 @@ export function paintMatrix(pen, film, name, array, title, share = 1) {
   pen.image(heatOf(array.data, width, film.mode), box.x, box.y, box.width, box.height);
   pen.rect(box.x + box.width * share, box.y, box.width * (1 - share), box.height, pen.colours.sunk);
   if (share < 1) return;
+  paintCells(pen, box, film.data.shown.length, width, (row, column) => array.data[row * width + column]);
   markRow(pen, film, box, film.data.key, "key");
   markRow(pen, film, box, film.data.query, "query");
 }

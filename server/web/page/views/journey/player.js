@@ -9,6 +9,7 @@ export class Player {
   #frame = null;
   #timer = null;
   progress = 0;
+  goal = 0; // where it goes, or is
   count = 1;
   isPlaying = false;
 
@@ -19,6 +20,7 @@ export class Player {
 
   #show(progress) {
     this.progress = Math.max(0, Math.min(this.count - 1, progress));
+    if (this.isPlaying) this.goal = this.progress;
     this.onMove(this.progress);
   }
 
@@ -51,6 +53,7 @@ export class Player {
   pause() {
     const wasMoving = this.#frame !== null || this.#timer !== null;
     this.#end();
+    this.goal = this.progress;
     if (wasMoving) this.onRest(this.progress);
   }
 
@@ -58,6 +61,7 @@ export class Player {
   seek(progress) {
     this.#end();
     this.#show(progress);
+    this.goal = this.progress;
   }
 
   /** Go there in a moment; at once for those who asked their system for less motion. */
@@ -65,6 +69,7 @@ export class Player {
     this.#end();
     const from = this.progress;
     const to = Math.max(0, Math.min(this.count - 1, progress));
+    this.goal = to;
     if (wantsLessMotion() || from === to) {
       this.#show(to);
       this.onRest(this.progress);

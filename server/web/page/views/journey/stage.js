@@ -28,10 +28,14 @@ function placeOf(film, { journey_stop: stop, journey_between: rest }) {
   return film.indexOf(stop) + rest;
 }
 
+/** How far somebody has moved and enlarged what the camera shows; the next stop is seen as it is meant again. */
+const NOT_ASIDE = { x: 0, y: 0, zoom: 1 };
+
 /**
- * {canvas, scrubber, player, stop, isPlaying, drawAt, seconds, savers}: what the stage's parts share. canvas and scrubber
- * are refs; stop is the index of the nearest stop; drawAt(share) draws that share of the film's time, 0 to 1, on the canvas,
- * and seconds is how long the film is, for those who record it.
+ * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: what the stage's parts share. canvas and
+ * scrubber are refs; look({x, y, zoom}) moves the picture by CSS pixels and enlarges it; stop is the index of the nearest
+ * stop; drawAt(share) draws that share of the film's time, 0 to 1, on the canvas, and seconds is how long the film is, for
+ * those who record it.
  */
 export function useStage(film) {
   const canvas = useRef(null);
@@ -40,12 +44,20 @@ export function useStage(film) {
   const mode = useStore(theme);
   const latest = useRef({});
   const [nearest, playing] = useMemo(() => [new Store(0), new Store(false)], []);
+  const aside = useRef(NOT_ASIDE);
   const drawMoment = (progress) => {
     const { film: shown, colours } = latest.current;
-    if (shown && canvas.current?.width) drawOn(canvas.current, shown, progress, colours);
+    if (shown && canvas.current?.width) drawOn(canvas.current, shown, progress, { colours, aside: aside.current });
+  };
+  const look = ({ x = 0, y = 0, zoom = 1 }) => {
+    const now = aside.current;
+    const scale = latest.current.film.pen.scale;
+    aside.current = { x: now.x + x / scale, y: now.y + y / scale, zoom: Math.max(0.2, Math.min(40, now.zoom * zoom)) };
+    drawMoment(player.progress);
   };
   const player = useMemo(() => new Player({
     onMove: (progress) => {
+      aside.current = NOT_ASIDE;
       drawMoment(progress);
       nearest.set(Math.round(progress));
       if (scrubber.current) scrubber.current.value = String(progress);
@@ -70,12 +82,13 @@ export function useStage(film) {
     if (Math.abs(wanted - player.progress) > 0.006) player.travel(wanted);
   }, [selection.journey_stop, selection.journey_between]);
   return {
-    canvas, scrubber, player,
+    canvas, scrubber, player, look,
     stop: useStore(nearest),
     isPlaying: useStore(playing),
     seconds: film ? secondsOf(film.stops.length) : 0,
     drawAt: (share) => drawMoment(progressAt(share * secondsOf(film.stops.length), film.stops.length)),
-    savers: film && savers((context, size) => paint(context, film, player.progress, { ...size, colours: coloursNow() }),
+    savers: film && savers((context, size) => paint(context, film, player.progress,
+      { ...size, colours: coloursNow(), aside: aside.current }),
       width, heightFor(width), mode),
   };
 }
@@ -109,27 +122,30 @@ function sized(canvas, width) {
   canvas.style.height = `${height}px`;
 }
 
-function drawOn(canvas, film, progress, colours) {
+function drawOn(canvas, film, progress, options) {
   const scale = devicePixelRatio || 1;
   const context = canvas.getContext("2d", { alpha: false });
   context.setTransform(scale, 0, 0, scale, 0, 0);
-  paint(context, film, progress, { width: canvas.width / scale, height: canvas.height / scale, colours });
+  paint(context, film, progress, { width: canvas.width / scale, height: canvas.height / scale, ...options });
 }
 
+const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** What a key does on the canvas; true if it was used. */
-export function keyPressed({ player, stop }, key) {
+export function keyPressed(stage, key) {
+  const { player } = stage;
   const last = player.count - 1;
   const go = (to) => player.travel(Math.max(0, Math.min(last, to)));
-  if (key in STEPS) go(nextOf(player.progress, STEPS[key]));
+  if (key in STEPS) go(nextOf(player.goal, STEPS[key]));
   else if (/^[0-9]$/.test(key)) go(key === "0" ? 9 : Number(key) - 1);
+  else if (key in ZOOMS) stage.look({ zoom: ZOOMS[key] });
   else if (key === "Home") go(0);
   else if (key === "End") go(last);
   else if (key === " " || key === "Enter") (player.isPlaying ? player.pause() : player.play());
   else if (key === "Escape") (player.isPlaying ? player.pause() : go(0));
   else return false;
-  return stop !== null;
+  return true;
 }
 
 /** The next stop from a progress in a direction. */
@@ -148,8 +164,22 @@ export function Canvas({ stage, film }) {
     const edge = canvas.current.getBoundingClientRect();
     return foundAt(film, event.clientX - edge.left, event.clientY - edge.top);
   };
+  const drag = useRef(null);
+  const move = (event) => {
+    setPointed(at(event));
+    if (!(event.buttons & 1) || event.pointerType !== "mouse" || !drag.current) return; // a finger scrolls the page
+    const [x, y] = [drag.current.x - event.clientX, drag.current.y - event.clientY];
+    if (!drag.current.isMoving && Math.hypot(x, y) < 4) return;
+    drag.current = { x: event.clientX, y: event.clientY, isMoving: true };
+    stage.look({ x, y });
+  };
+  const zoom = (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    stage.look({ zoom: event.deltaY < 0 ? 1.15 : 1 / 1.15 });
+  };
   const pick = (event) => {
-    const found = at(event);
+    const found = drag.current?.isMoving ? null : at(event);
     if (found) select(found);
   };
   const word = shownToken(film.data.tokens[film.data.query]);
@@ -157,7 +187,8 @@ export function Canvas({ stage, film }) {
     "arrow keys go from one to the next, space plays";
   return html`<div class="journey-canvas">
     <canvas ref=${canvas} role="application" aria-roledescription="film" tabindex="0" onKeyDown=${onKeyDown}
-      onClick=${pick} onPointerMove=${(event) => setPointed(at(event))} onPointerLeave=${() => setPointed(null)}
+      onClick=${pick} onWheel=${zoom} onPointerMove=${move} onPointerLeave=${() => setPointed(null)}
+      onPointerDown=${(event) => { drag.current = { x: event.clientX, y: event.clientY, isMoving: false }; }}
       aria-label=${label} aria-describedby="journey-said"></canvas>
     <p class="readout" aria-hidden="true">${pointed ? saysOf(film, pointed) : "\u00a0"}</p>
     <p class="unseen" id="journey-said" aria-live="polite">${stage.isPlaying || !film.stops[stop] ? "" : described(film, stop)}</p>
