@@ -6,7 +6,8 @@ Five tables are made, in headless Chromium with the server on the same machine:
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
 3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py);
+4. milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py), and of the
+   journey's film, with frames a second (page_journey.py);
 5. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
    what is read, and what flat means.
 
@@ -30,6 +31,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from benchmarks.checkpoint import make_llama
 from benchmarks.chromium import open_tab
 from benchmarks.load import percentile
+from benchmarks.page_head_change import report_head_changes
+from benchmarks.page_journey import report_journey
 from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.page_motion import report_motion
 from benchmarks.processes import ROOT, Server, serve
@@ -40,7 +43,7 @@ SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
-TABLES = ("load", "frames", "motion", "memory")
+TABLES = ("load", "frames", "heads", "motion", "journey", "memory")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -280,9 +283,15 @@ def main() -> None:
         if "frames" in options.tables:
             with serve([str(make_small_checkpoint(options.cache))]) as server:
                 missed += report_frames(browser, server, options.seconds)
+        if "heads" in options.tables:
+            with serve([]) as server, tab(browser) as (_, page):
+                missed += report_head_changes(page, server.url, layers=range(6), num_heads=8)
         if "motion" in options.tables:
             with serve([]) as server:
                 missed += report_motion(browser, server, options.seconds)
+        if "journey" in options.tables:
+            with serve([]) as server:
+                missed += report_journey(browser, server)
         browser.close()
     if "memory" in options.tables:
         flags = [f"--js-flags={options.js_flags}"] if options.js_flags else []

@@ -33,7 +33,7 @@ OTHERS = (
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
-    "write": "/v1/completions", "why": "/v1/explain", "contributions": "/v1/contributions",
+    "write": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
     "embeddings": "/v1/embeddings",
 }  # fmt: skip
@@ -138,6 +138,36 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, br
             if view == "attention":
                 said = page.locator(".head-pictures .readout").first.inner_text()
                 assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=1e-3)
+
+
+JOURNEYS = {
+    "gemma3": ("RMSNorm before the attention", "Both are normed. Both are rotated", "shared by 2 heads", "times 6.928",
+               "together, after RMSNorm, write", "The mask", "The next word"),
+    "gpt2": ("LayerNorm before the attention", "A learned vector for its place", "The mask", "gelu(up)",
+             "The next word"),
+    "mpnet": ("A learned vector for its place", "No mask", "the bias for the distance", "x + attention, then LayerNorm",
+              "The word in its place"),
+    "t5": ("RMSNorm before the attention", "is not scaled in this model; the bias for the distance", "The mask",
+           "Cross-attention to the encoder", "The next word"),
+}  # fmt: skip
+"""What the journey says of each of UNLIKE."""
+UNSAID = {"gemma3": (), "gpt2": ("rotated", "shared"), "mpnet": ("before the attention", "Cross"), "t5": ("rotated",)}
+"""What it does not say, since the model has no such part."""
+
+
+@pytest.mark.slow
+def test_the_journey_names_the_parts_that_a_family_has(family: Family, browser: Browser) -> None:
+    if family.name not in JOURNEYS:
+        pytest.skip("the other test opens it")
+    with page_of(family.server, browser) as page:
+        weight, _ = theirs(family.folder, family.server)
+        open_view(page, VIEWS.index("journey"))
+        told = page.locator(".journey-stops").inner_text()
+    assert [words for words in JOURNEYS[family.name] if words not in told] == []
+    assert [words for words in UNSAID[family.name] if words in told] == []
+    share = re.search(r"” gives “[^”]*” ([\d.e-]+) %", told)
+    assert share, told
+    assert float(share[1]) == pytest.approx(100 * weight, rel=6e-3)
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from benchmarks.processes import Server, free_port, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 
 VIEWS = (
-    "write", "attention", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks", "embeddings",
+    "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
+    "embeddings",
     "weights", "server",
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ def test_the_selection_is_kept_through_all_views(open_view: Open) -> None:
             expect(page.locator("#head")).to_have_value("5")
         if page.locator(".text-tokens").count():
             expect(page.locator(".text-tokens .is-query")).to_have_text("there")
-    assert with_heads == 7  # Weights has a choice of its own
+    assert with_heads == 8  # Weights has a choice of its own
 
 
 def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:

@@ -157,6 +157,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "per_layer_size": own.per_layer_size,
         "stream_scales": own.stream_scales,
         "altup": None if own.altup is None else asdict(own.altup),
+        "embedding_scale": own.embedding_scale,
         "residual_scale": own.residual_scale,
         "attention_gate": own.attention_gate,
         "attention_scale": own.attention_scale,

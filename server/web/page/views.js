@@ -25,6 +25,10 @@ export const VIEWS = [
     load: () => import("./views/attention.js"),
   },
   {
+    id: "journey", title: "Journey", about: "from a word to the next, in one picture",
+    lacks: lacks("/v1/explain"), load: () => import("./views/journey.js"),
+  },
+  {
     id: "why", title: "Why", about: "where one weight comes from",
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },

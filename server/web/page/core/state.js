@@ -74,6 +74,10 @@ const FIELDS = {
 
   flow_open: text(""), // the tensor that is opened
 
+  journey_stop: text(""), // its name; "" is the first
+  journey_between: number(0, 0, 0.99), // how far it has gone to the next
+  journey_temperature: number(1, 0, 100), // of the attention, computed from the model's scores
+
   embeddings_texts: text(""), // one a line; "" is the examples
   embeddings_layer: text(""), // "" is after the final norm
   embeddings_pooling: text(""), // "" is the model's own

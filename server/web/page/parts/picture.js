@@ -151,7 +151,7 @@ export function scrollTo(box, { y, height }) {
 }
 
 /** {png(), svg()}: the picture as it is drawn, as promises of files. */
-const savers = (draw, width, height, mode) => ({
+export const savers = (draw, width, height, mode) => ({
   png: () => pngOf(draw, width, height, mode),
   svg: async () => svgOf(draw, width, height, mode),
 });

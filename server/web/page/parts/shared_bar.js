@@ -20,7 +20,7 @@ const EXAMPLES = [
 
 // Views that look at no text, or bring their own.
 const WITHOUT_TEXT = new Set(["write", "embeddings", "weights", "server"]);
-const WITH_HEAD = new Set(["attention", "why", "contributions", "motion", "heads", "flow", "stacks"]);
+const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow", "stacks"]);
 
 /** The bar above every view that looks at the shared text. */
 export function SharedBar({ view }) {

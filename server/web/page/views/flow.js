@@ -10,8 +10,7 @@ import { Problem, Progress } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
-import { NORMS } from "./flow/bands.js";
-import { bareName, blockBands, endNodes, pointsOf } from "./flow/graph.js";
+import { graphOf } from "./flow/named_graph.js";
 import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
 import { Opened } from "./flow/opened.js";
 
@@ -52,50 +51,6 @@ export function View() {
 }
 
 const wordAt = (tokens, position) => (tokens.length ? `“${shownToken(tokens[position ?? 0])}”` : "…");
-
-/** {bands, ends, numLayers}; each node with its point, its name on the wire, and the name of its norm's scale. */
-function graphOf(capabilities, stackName, layer, numLayers) {
-  const stack = capabilities.stacks[stackName];
-  const points = pointsOf(capabilities, stackName, layer);
-  const onWire = (point, at) => point.name.replace("{layer}", at);
-  const named = (node) => {
-    if (node.full) return node;
-    const scale = points.get(node.id.replace("hook_out", "hook_scale"));
-    return {
-      ...node,
-      point: points.get(node.id),
-      full: onWire(points.get(node.id), layer),
-      scale: node.id.endsWith("hook_out") ? onWire(scale, layer) : null,
-    };
-  };
-  const bands = blockBands(stack, points, layer, stack.cross_attention ? encoderOutput(capabilities, onWire) : null);
-  return {
-    bands: bands.map((band) => ({ ...band, nodes: band.nodes.map(named) })),
-    ends: endNodes(stack, points).map((nodes) => nodes.map(named)),
-    numLayers,
-  };
-}
-
-/** What the encoder hands to the decoder: the residual stream after its last block, normed where it has a final norm. */
-function encoderOutput(capabilities, onWire) {
-  const last = capabilities.stacks.encoder.num_layers - 1;
-  const own = pointsOf(capabilities, "encoder", last);
-  const point = own.get("ln_final.hook_out") ?? own.get("hook_resid_post");
-  const how = [
-    bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`,
-  ];
-  return {
-    id: "encoder",
-    title: "encoder out",
-    how,
-    tone: "key",
-    point,
-    full: onWire(point, last),
-    scale: null,
-    isEncoderOutput: true,
-    about: "What the encoder made of its text: the decoder's keys and values are read from it.",
-  };
-}
 
 /** The lengths of a tensor's axes, as the server would answer them; "n" and "m" until the texts are known. */
 function shapeOf(node, { tokens, encoderTokens }) {

@@ -1,0 +1,78 @@
+// One journey: a token's way through the model as one large picture, with a camera that goes from stop to stop.
+import { classes, html, useMemo, useRef } from "../core/html.js";
+import { format } from "../core/numbers.js";
+import { select, useSelection } from "../core/state.js";
+import { useStore } from "../core/store.js";
+import { theme } from "../core/theme.js";
+import { Problem, Progress } from "../parts/problem.js";
+import { Slider } from "../parts/slider.js";
+import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { useJourney } from "./journey/data.js";
+import { filmOf } from "./journey/film.js";
+import { Canvas, nextOf, useStage } from "./journey/stage.js";
+
+const TEMPERATURES = [0, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100];
+
+export function View() {
+  const { text, journey_temperature: temperature } = useSelection();
+  const { data, body, error, loading, retry } = useJourney();
+  const mode = useStore(theme);
+  const film = useMemo(() => data && filmOf(data, temperature, mode), [data, temperature, mode]);
+  const stage = useStage(film);
+  if (!text) return html`<p class="lack">Write something above: one of its tokens goes on a journey.</p>`;
+  return html`<div class="journey" aria-busy=${loading}>
+    <${Problem} error=${error} retry=${retry} />
+    ${film
+      ? html`<section class="card"><${Controls} stage=${stage} film=${film} body=${body} temperature=${temperature} />
+          <${Canvas} stage=${stage} film=${film} /></section>
+        <${Stops} stage=${stage} film=${film} />`
+      : !error && html`<${Progress} active=${loading} />`}
+  </div>`;
+}
+
+function Controls({ stage, film, body, temperature }) {
+  const { player, stop, isPlaying } = stage;
+  const picture = useRef(null);
+  picture.current = stage.savers;
+  const last = film.stops.length - 1;
+  const heat = (value) => {
+    player.travel(film.indexOf("softmax")); // where it shows
+    select({ journey_temperature: value });
+  };
+  return html`<div class="journey-controls">
+    <button type="button" aria-label="Previous stop" title="Previous stop (←)" disabled=${stop === 0}
+      onClick=${() => player.travel(nextOf(player.goal, -1))}>◂</button>
+    <button type="button" class="primary" onClick=${() => (isPlaying ? player.pause() : player.play())}>${isPlaying
+      ? "Pause" : "Play"}</button>
+    <button type="button" aria-label="Next stop" title="Next stop (→)" disabled=${stop === last}
+      onClick=${() => player.travel(nextOf(player.goal, 1))}>▸</button>
+    <input type="range" class="journey-scrubber" ref=${stage.scrubber} min="0" max=${last} step="0.01" aria-label="Place in the journey"
+      aria-valuetext=${`stop ${stop + 1} of ${last + 1}, ${film.stops[stop]?.title}`}
+      onInput=${(event) => player.seek(Number(event.target.value))}
+      onChange=${(event) => player.travel(Number(event.target.value))} />
+    <${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES} onPick=${heat} write=${format}
+      hint="The scores are divided by it before the softmax; the model itself uses 1" />
+    <span class="journey-tools"><${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"
+      arrays=${savedArrays(film)} /></span>
+  </div>`;
+}
+
+/** What is drawn of the attention, as arrays with the tokens' names. */
+function savedArrays({ data, products, weights }) {
+  const rows = data.shown.map((position) => data.tokens[position]);
+  const shape = [rows.length, products.numKeys];
+  const of = (label, values) => ({ label, array: { data: Float64Array.from(values), shape }, rows, columns: data.tokens });
+  return [of("products", products.dots), of("scores", products.scores), of("weights", weights)];
+}
+
+/** The same in words: each stop with its numbers, and the view that shows more of them. */
+function Stops({ stage, film }) {
+  const { layer, head, query, key } = film.data;
+  return html`<ol class="journey-stops">${film.stops.map((each, i) => html`<li key=${each.id}
+    class=${classes("card", i === stage.stop && "on")} aria-current=${i === stage.stop ? "step" : undefined}>
+    <h2><button type="button" class="plain" onClick=${() => stage.player.travel(i)}>${i + 1}. ${each.title}</button></h2>
+    <p>${each.says}</p>
+    ${each.to && html`<button type="button" class="quiet" onClick=${() => select({ layer, head, query, key, ...each.to })}>
+      ${each.link} →</button>`}
+  </li>`)}</ol>`;
+}

@@ -1,0 +1,120 @@
+// The numbers of the journey: a few looks at one layer and head, for the words around the chosen pair.
+import { useLook, useJson } from "../../core/fetching.js";
+import { useMemo, useRef } from "../../core/html.js";
+import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
+import { useSequences } from "../../core/sequences.js";
+import { useSelection } from "../../core/state.js";
+import { placing } from "../flow/bands.js";
+import { nodesOf } from "../flow/diagram.js";
+import { pointsOf } from "../flow/graph.js";
+import { graphOf } from "../flow/named_graph.js";
+import { useNumbers } from "../flow/numbers.js";
+
+const MOST_WORDS = 24; // rows and columns of the grid; of longer texts those that end with the chosen ones
+const TOP = 5; // likeliest tokens
+
+/** The positions that are drawn: all of a short text, else a stretch that has the query and, where it can, the key. */
+export function windowOf(count, query, key) {
+  const size = Math.min(count, MOST_WORDS);
+  const last = Math.max(query, key);
+  const hasBoth = Math.abs(query - key) < size;
+  const end = Math.min(count, Math.max(size, (hasBoth ? last : query) + 1));
+  return Array.from({ length: size }, (_, i) => end - size + i);
+}
+
+/** What is chosen, as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
+function usePlace() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, layer, head, numLayers } = useHead();
+  const stackName = part === "cross" ? "decoder" : part;
+  const sequences = useSequences();
+  const tokens = sequences[stackName];
+  const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading;
+  const query = isReady ? clamp(selection.query, tokens.length) : null;
+  const key = isReady ? clamp(selection.key, tokens.length) : null;
+  const place = {
+    isReady,
+    stackName,
+    stack: stackAt(capabilities.stacks[stackName], layer),
+    whole: capabilities.stacks[stackName],
+    layer,
+    head,
+    numLayers,
+    tokens,
+    encoderTokens: sequences.encoder,
+    query,
+    key,
+    encoderKey: isReady ? clamp(selection.key, sequences.encoder.length) : null,
+  };
+  return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
+}
+
+/** {place, rows, shown, …}: everything that the scene and its sentences are made of, as far as it has come. */
+export function useJourney() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { place, error, isPair } = usePlace();
+  const { isReady, stackName, layer, head, query, key, tokens } = place;
+  const asked = inputOf(selection, capabilities);
+  const graph = useMemo(() => graphOf(capabilities, stackName, layer, place.numLayers), [capabilities, stackName, layer]);
+  const points = useMemo(() => pointsOf(capabilities, stackName, layer), [capabilities, stackName, layer]);
+  const shown = useMemo(() => (isReady ? windowOf(tokens.length, query, key) : []), [tokens.length, query, key]);
+  const full = (id, at = layer) => points.get(id)?.name.replace("{layer}", at);
+  const numbers = useNumbers(graph, place);
+  const part = isPair ? { part: stackName } : {};
+  const of = (body) => ({ ...asked, ...body });
+  const hasNormBefore = placing(place.stack).isBefore; // else its norm comes later, of a sum
+  const inside = isReady && { explain: of({ ...part, layer, head, query_position: query }) };
+  const explain = useLook(inside ? "v1/explain" : null, inside.explain);
+  const rows = useLook(isReady ? "v1/trace" : null, of({
+    points: ["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out", "attn.hook_rot_q", "attn.hook_attn_scores"]
+      .filter((id) => points.has(id) && (id !== "ln1.hook_out" || hasNormBefore)).map((id) => full(id)),
+    heads: head, positions: shown, key_positions: "all", dtype: "float32",
+  }));
+  const whole = useLook(isReady ? "v1/trace" : null, of({
+    points: [full("attn.hook_result"), ...Array.from({ length: place.numLayers }, (_, at) => full("hook_resid_post", at))],
+    positions: query, dtype: "float32",
+  }));
+  const works = (route) => capabilities.routes[route].works && (stackName === "decoder" || capabilities.kind === "encoder");
+  const lens = useLook(isReady && works("/v1/lens") ? "v1/lens" : null, of({ positions: query, top_k: 1 }));
+  const next = useJson(isReady && works("/v1/next") ? "v1/next" : null, of({ position: query, num_tokens: TOP }));
+  const cross = useLook(isReady && isPair && stackName === "decoder" ? "v1/explain" : null,
+    of({ part: "cross", layer, head, query_position: query }));
+  const answers = [explain, rows, whole, lens, next, cross];
+  const failed = [{ error }, numbers, ...answers].find((one) => one.error);
+  const loading = !failed && (answers.some((one) => one.loading) || numbers.loading || !isReady);
+  // Of a new selection all is shown at once, or numbers of two would stand side by side; the first picture need not wait.
+  const kept = useRef(null);
+  if (selection.text === "" || explain.error || rows.error) kept.current = null;
+  const isWaiting = loading && kept.current !== null;
+  kept.current = useMemo(() => {
+    if (isWaiting || !isReady || !explain.entry || !rows.entry) return kept.current;
+    const arrays = (id) => rows.entry.arrays[full(id)] ?? null;
+    return {
+      ...place,
+      capabilities,
+      shown,
+      nodes: new Map(nodesOf(graph).map((node) => [node.id, node])),
+      strips: numbers.strips,
+      scales: numbers.scales,
+      explain: explain.entry,
+      cross: cross.entry,
+      rows: Object.fromEntries(["hook_embed", "hook_pos_embed", "hook_resid_pre", "ln1.hook_out"].map((id) => [id, arrays(id)])),
+      queries: arrays("attn.hook_rot_q"),
+      scores: arrays("attn.hook_attn_scores"),
+      results: whole.entry?.arrays[full("attn.hook_result")] ?? null,
+      states: whole.entry && Array.from({ length: place.numLayers }, (_, at) =>
+        whole.entry.arrays[full("hook_resid_post", at)]?.data ?? null),
+      lens: lens.entry,
+      next: next.data?.data[0] ?? null,
+    };
+  }, [isWaiting, isReady, tokens, place.encoderTokens, numbers.strips, ...answers.map((one) => one.data)]);
+  return {
+    data: kept.current,
+    body: inside.explain,
+    error: failed?.error ?? null,
+    loading,
+    retry: () => [numbers, ...answers].forEach((one) => one.error && one.retry()),
+  };
+}

@@ -1,0 +1,34 @@
+// Vectors and matrices as small canvases with one pixel a number, made once for the numbers and the theme they are of.
+import { colourIndex, colourTable } from "../../core/colour.js";
+import { rangeOf } from "../flow/diagram.js";
+
+const made = new WeakMap(); // of arrays of numbers: {key, canvas}
+
+/**
+ * A canvas of `columns` pixels a line. range: {low, high}, as the numbers' own if none; isUpright: rows and columns
+ * change places.
+ */
+export function heatOf(values, columns, mode, { range = null, isUpright = false } = {}) {
+  const key = `${columns} ${mode} ${isUpright} ${range?.high}`;
+  const kept = made.get(values);
+  if (kept?.key === key) return kept.canvas;
+  const rows = Math.ceil(values.length / columns);
+  const { low, high } = range ?? rangeOf(values, "diverging");
+  const table = colourTable("diverging", mode);
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = isUpright ? [rows, columns] : [columns, rows];
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  for (let i = 0; i < values.length; i += 1) {
+    const [row, column] = [Math.floor(i / columns), i % columns];
+    const at = (isUpright ? column * rows + row : i) * 4;
+    const colour = colourIndex(values[i], low, high) * 3;
+    pixels.data[at] = table[colour];
+    pixels.data[at + 1] = table[colour + 1];
+    pixels.data[at + 2] = table[colour + 2];
+    pixels.data[at + 3] = 255;
+  }
+  context.putImageData(pixels, 0, 0);
+  made.set(values, { key, canvas });
+  return canvas;
+}

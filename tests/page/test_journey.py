@@ -1,0 +1,286 @@
+"""The journey: the numbers of each stop are those of the weights and of the API, and it can be walked, played and
+opened by keyboard.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from safetensors.torch import load_file
+
+from benchmarks.processes import ROOT, Server
+from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.page.test_accessibility import serious
+from tests.page.test_flow import traced
+
+LAYER, HEAD, QUERY, KEY = 1, 3, 8, 7
+PAIR = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}
+BLOCK = f"blocks.{LAYER}"
+STOPS = (
+    "model", "tokens", "embedding", "norm", "qk", "dots", "scale", "mask", "softmax", "values", "heads", "add", "mlp",
+    "blocks", "next",
+)  # fmt: skip
+Weight = Callable[[str], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def weight() -> Weight:
+    """weight("model.norm.weight"): a matrix of the built-in model, from its file."""
+    weights = load_file(ROOT / "model" / "fables" / "model.safetensors")
+    return lambda name: weights[name].double().numpy()
+
+
+def says(page: Page, stop: str) -> str:
+    """Return the sentences of a stop, with the signs of numbers as Python reads them."""
+    return page.locator(".journey-stops li p").nth(STOPS.index(stop)).inner_text().replace("−", "-")
+
+
+def number(text: str, before: str, after: str = "") -> float:
+    """Return the first number of a text that stands between two others."""
+    found = re.search(rf"{re.escape(before)}(-?\d+(?:\.\d+)?(?:e-?\d+)?){re.escape(after)}", text)
+    assert found, f"no number after {before!r} in {text!r}"
+    return float(found[1])
+
+
+def near(value: float | np.floating[Any]) -> object:
+    """Return what equals `value` as it is written, of numbers that were rounded to bfloat16 on their way."""
+    return pytest.approx(float(value), rel=2e-3)
+
+
+def point(server: Server, name: str, **more: object) -> np.ndarray:
+    return traced(server, f"{BLOCK}.{name}", **more)
+
+
+def products(server: Server) -> np.ndarray:
+    """Return q . k of every pair of words, masked ones too, from the queries and keys of the trace."""
+    q, k = (point(server, f"attn.hook_rot_{side}", heads=HEAD)[:, 0] for side in "qk")
+    return np.asarray(q @ k.T)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    shares = np.exp(scores - scores.max())
+    return np.asarray(shares / shares.sum())
+
+
+def test_the_attentions_numbers_follow_from_queries_keys_and_values(open_view: Open, server: Server) -> None:
+    page = open_view("journey", **PAIR)
+    dots = products(server)
+    assert number(says(page, "dots"), "“girl” · “little” = ") == near(dots[QUERY, KEY])
+    assert "All 81 pairs" in says(page, "dots")
+    scaled = dots / np.sqrt(32)
+    assert number(says(page, "scale"), "0.1768 (which is 1 / √32) = ") == near(scaled[QUERY, KEY])
+    assert "36 scores of the rows drawn are -∞" in says(page, "mask")
+    assert "“girl” may look at 9 of 9 tokens" in says(page, "mask")
+    weights = softmax(scaled[QUERY, : QUERY + 1])
+    assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(100 * weights[KEY], rel=6e-3)
+    values = point(server, "attn.hook_v", heads=HEAD)[:, 0]
+    z = weights @ values[: QUERY + 1]
+    assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(z))
+
+
+def test_what_heads_and_neurons_write_is_z_and_the_neurons_times_the_weights(
+    open_view: Open, server: Server, weight: Weight
+) -> None:
+    page = open_view("journey", **PAIR)
+    table = weight("model.embed_tokens.weight")
+    ids = ask(server, "/tokenize", {"prompt": TEXT})["tokens"]
+    assert number(says(page, "embedding"), "of length ") == near(np.linalg.norm(table[ids[QUERY]]))
+    stream = point(server, "hook_resid_pre")[QUERY]
+    assert number(says(page, "norm"), "by ") == near(np.sqrt(np.mean(stream**2)))
+    z = point(server, "attn.hook_z")[QUERY]
+    output = weight(f"model.layers.{LAYER}.self_attn.o_proj.weight")
+    written_by = [np.linalg.norm(output[:, 32 * head : 32 * head + 32] @ z[head]) for head in range(8)]
+    assert number(says(page, "heads"), f"head {HEAD} writes a vector of length ") == near(written_by[HEAD])
+    assert number(says(page, "heads"), "together write one of length ") == near(np.linalg.norm(output @ z.reshape(-1)))
+    middle = stream + output @ z.reshape(-1)
+    said = says(page, "add")
+    assert number(said, "is now ") == near(np.linalg.norm(middle))
+    cosine = middle @ stream / np.linalg.norm(middle) / np.linalg.norm(stream)
+    assert number(said, "cosine of both is ") == near(cosine)
+    neurons = point(server, "mlp.hook_post")[QUERY]
+    strongest = int(np.argmax(np.abs(neurons)))
+    assert f"Of 688 neurons, number {strongest} answers most strongly, " in says(page, "mlp")
+    down = weight(f"model.layers.{LAYER}.mlp.down_proj.weight") @ neurons
+    assert number(says(page, "mlp"), "What it writes, of length ") == near(np.linalg.norm(down))
+    end = traced(server, "blocks.5.hook_resid_post", positions=QUERY)[0]
+    assert number(says(page, "blocks"), f"after block {LAYER} and ") == near(np.linalg.norm(end))
+
+
+def test_the_next_word_is_the_one_that_a_completion_begins_with(open_view: Open, server: Server) -> None:
+    page = open_view("journey", **PAIR)
+    body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 2}
+    likeliest = ask(server, "/v1/completions", body)["choices"][0]["logprobs"]["top_logprobs"][0]
+    (first, chance), (second, after) = sorted(likeliest.items(), key=lambda item: -item[1])
+    said = says(page, "next")
+    assert f"“{first.strip()}” {percent(float(np.exp(chance)))}" in said
+    assert f"“{second.strip()}” {percent(float(np.exp(after)))}" in said
+
+
+def test_the_attentions_temperature_is_that_of_its_softmax(open_view: Open, server: Server) -> None:
+    page = open_view("journey", **PAIR)
+    scores = products(server)[QUERY, : QUERY + 1] / np.sqrt(32)
+    values = point(server, "attn.hook_v", heads=HEAD)[: QUERY + 1, 0]
+    slider = page.get_by_role("slider", name="temperature of the attention")
+    for key, temperature in (("ArrowLeft", 0.7), ("End", 100.0)):
+        slider.press(key)
+        weights = softmax(scores / temperature)
+        expect(page.locator(".journey-stops .on h2")).to_have_text(
+            f"{STOPS.index('softmax') + 1}. Softmax: scores become shares"
+        )
+        expect(page.locator(".journey-stops .on p")).to_contain_text(f"at temperature {written(temperature)}")
+        assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(
+            100 * weights[KEY], rel=6e-3
+        )
+        assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(weights @ values))
+        assert "What follows is the model's own, at temperature 1" in says(page, "values")
+    page.wait_for_url(re.compile("journey_temperature=100"))
+
+
+def drawn(page: Page, path: Path) -> str:
+    """Return the picture as the page saves it."""
+    page.get_by_role("button", name="Save…").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="picture (SVG)").click()
+    download.value.save_as(path)
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_picture_has_the_numbers_before_the_mask_and_after_it(
+    open_view: Open, server: Server, tmp_path: Path
+) -> None:
+    page = open_view("journey", **PAIR | {"query": 2, "key": 1}, text="Once upon a time", journey_stop="dots")
+    q, k = (
+        ask(
+            server,
+            "/v1/trace",
+            {"input": "Once upon a time", "points": [f"{BLOCK}.attn.hook_rot_{side}"], "heads": HEAD},
+        )
+        for side in "qk"
+    )
+    queries, keys = (
+        np.array(answer["data"][0]["points"][f"{BLOCK}.attn.hook_rot_{side}"]["data"])[:, 0]
+        for answer, side in ((q, "q"), (k, "k"))
+    )
+    dots = queries @ keys.T
+    seen = written_cells(drawn(page, tmp_path / "dots.svg"))
+    assert seen == pytest.approx(dots.flatten().tolist(), rel=6e-3)  # three digits
+    go_to(page, "mask")
+    cells = re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "mask.svg"))
+    assert cells.count("−∞") == 6
+    go_to(page, "softmax")
+    shares = [softmax(dots[row, : row + 1] / np.sqrt(32)) for row in range(4)]
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "softmax.svg"))
+    assert {percent(float(share)) for share in shares[2]} <= set(words)
+
+
+def written_cells(svg: str) -> list[float]:
+    """Return the numbers of the grid's cells in their order."""
+    texts = re.findall(r'<text[^>]*text-anchor="middle"[^>]*monospace[^>]*>([^<]*)</text>', svg)
+    return [float(text.replace("−", "-")) for text in texts if re.fullmatch(r"−?\d[\d.]*", text)][:16]
+
+
+def go_to(page: Page, stop: str) -> None:
+    page.locator(".journey-stops h2 button").nth(STOPS.index(stop)).click()
+    page.wait_for_url(re.compile(rf"journey_stop={stop}\b"))
+
+
+def test_keys_walk_play_and_leave_and_the_address_keeps_the_place(open_view: Open) -> None:
+    page = open_view("journey", **PAIR)
+    film = page.get_by_role("application", name=re.compile("The journey of “girl” through the model, 15 stops"))
+    film.press("ArrowRight")
+    page.wait_for_url(re.compile(r"journey_stop=tokens\b"))
+    expect(page.locator("#journey-said")).to_contain_text("2. The text becomes tokens. The text is cut into 9 tokens")
+    film.press("9")
+    page.wait_for_url(re.compile(r"journey_stop=softmax\b"))
+    film.press("End")
+    page.wait_for_url(re.compile(r"journey_stop=next\b"))
+    film.press("ArrowLeft")
+    page.wait_for_url(re.compile(r"journey_stop=blocks\b"))
+    film.press("Escape")
+    page.wait_for_url(lambda url: "journey_stop" not in url)
+    film.press("Space")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    film.press("Escape")
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    page.get_by_role("slider", name="Place in the journey").press("End")
+    page.wait_for_url(re.compile(r"journey_stop=next\b"))
+    page.reload()
+    settle(page)
+    expect(page.locator(".journey-stops [aria-current=step] h2")).to_have_text("15. The next word")
+
+
+def test_numbers_stand_in_the_cells_of_a_matrix_that_is_enlarged(
+    open_view: Open, server: Server, tmp_path: Path
+) -> None:
+    page = open_view("journey", **PAIR, journey_stop="qk")
+    film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
+    box = film.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 330, box["y"] + 200, steps=4)  # the queries are at the left
+    page.mouse.up()
+    for _ in range(7):
+        film.press("+")
+    queries = point(server, "attn.hook_rot_q", heads=HEAD).flatten()
+    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "near.svg")))
+    two_digits = {f"{value:.2g}".replace("-", "−") for value in queries}
+    assert len(words & two_digits) >= 10
+
+
+def test_less_motion_jumps(open_view: Open) -> None:
+    page = open_view("journey", **PAIR)
+    page.emulate_media(reduced_motion="reduce")
+    positions: list[str] = page.evaluate(
+        """() => {
+          document.querySelector('.journey-controls [aria-label="Next stop"]').click();
+          return [document.querySelector('.journey-scrubber').value];
+        }"""
+    )
+    assert positions == ["1"]  # at once, in the same turn of the script
+
+
+def test_each_stop_opens_its_view_with_the_pair(open_view: Open) -> None:
+    page = open_view("journey", **PAIR)
+    for stop, view, more in (
+        ("qk", "flow", "flow_open=attn.hook_q"),
+        ("dots", "attention", "attention_kind=dots"),
+        ("scale", "why", f"key={KEY}"),
+        ("next", "next", f"query={QUERY}"),
+    ):
+        page.locator(".journey-stops li").nth(STOPS.index(stop)).get_by_role("button", name="→").click()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        assert more in page.url
+        assert f"query={QUERY}" in page.url
+        page.go_back()
+        expect(page.locator(".journey-stops li")).to_have_count(len(STOPS))
+
+
+def test_a_click_on_the_picture_chooses_the_words(open_view: Open) -> None:
+    page = open_view("journey", **PAIR, journey_stop="tokens")
+    film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
+    box = film.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.3)
+    page.wait_for_url(re.compile(r"query=[1-5]\b"))
+    expect(page.locator(".journey[aria-busy=false]")).to_be_visible()
+    assert "number 8 (blue)" not in says(page, "tokens")
+
+
+def test_axe_finds_nothing_on_a_stop(browser: Browser, server: Server) -> None:
+    context = browser.new_context(bypass_csp=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(f"{server.url}/#view=journey&text={TEXT}&journey_stop=softmax")
+    page.locator("#view-journey h1").wait_for()
+    settle(page)
+    assert not serious(page)
+    small = page.locator(".journey button, .journey input").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect()).filter((box) => box.height < 24 || box.width < 24).length"
+    )
+    assert small == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    context.close()
