@@ -173,7 +173,7 @@ def test_an_answer_stops_where_it_is_told_to() -> None:
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="accepted are geometry, circuits, head_output, head_readout"):
+    with pytest.raises(ValueError, match="accepted are geometry, weights, stored, circuits, head_output, head_readout"):
         ask("gpt2", "colour")
 
 
