@@ -8,7 +8,8 @@ up, down, router, experts.{e}. and shared. gate, up, down (.weight [out, in] and
 `AttentionRule` has them), attn_post_norm.gain (of the attention's output, where it is normed before it is added),
 stream_scale.weight (the number by which the stream is multiplied after it), where each sum is normed attn_norm,
 cross_norm and mlp_norm (.gain and .bias), and by the names of their points, wherever they stand, ln1, ln1_post,
-ln_cross, ln2, ln2_post, q_norm and k_norm (.gain and .bias); embed_norm is of the embedding.
+ln_cross, ln2, ln2_post, q_norm and k_norm (.gain and .bias); embed_norm is of the embedding. rotary.frequencies, of a
+block that rotates queries and keys, is no parameter.
 """
 
 import re
@@ -110,6 +111,9 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
             sums["cross_norm"] = block.cross.of_sum
         if match[2] in _NORMS_OF_SUMS:
             return _of_norm(sums.get(match[2]), kind)
+        if match[2] == "rotary":
+            rope = stack.ropes[int(match[1])]
+            return None if rope is None else rope.frequencies
         if match[2] == "sinks":
             return block.self_attention.heads.rule.sinks
         return _of_norm(_norms(block).get(match[2]), kind)

@@ -95,7 +95,8 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
     outside = [
         each for of in dict.fromkeys((stack, stacks(config)[0])) for each in _Stack(config, of, ours, set()).outside()
     ]
-    inside = list(_Stack(config, stack, ours, set()).in_block(at or 0))
+    maker = _Stack(config, stack, ours, set())
+    inside = [*maker.in_block(at or 0), *maker.rotary(at or 0)]
     found = _meant(short, outside if at is None else inside)
     if found is not None:
         return found
@@ -176,6 +177,17 @@ class _Stack:
             if "{layer}" in pattern and pattern.startswith(f"{self._before}blocks."):
                 yield from self._matrix_and_bias(pattern, layer)
         yield from self._experts(before, ours)
+
+    def rotary(self, layer: int) -> Iterator[NamedWeight]:
+        """Yield the frequencies of a block that rotates queries and keys: radians a position for each pair of their
+        numbers, i and i + pair. They are no parameters, so no list has them.
+        """
+        rope, head_dim = self._own.rope_of(layer), self._own.at(layer).head_dim
+        if rope is not None:
+            dims = head_dim if rope.rope_type == "proportional" else rope.dims or head_dim
+            name, ours = "attn.rotary_frequencies", "rotary.frequencies"
+            before, live = f"{self._before}blocks.{layer}.", f"{self._ours_before}layers.{layer}."
+            yield NamedWeight(before + name, live + ours, ("pair",), (dims // 2,))
 
     def _matrix_and_bias(self, pattern: str, layer: int) -> Iterator[NamedWeight]:
         try:

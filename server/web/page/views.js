@@ -46,6 +46,7 @@ export const VIEWS = [
   },
   {
     id: "weights", title: "Weights", about: "where the parameters are",
+    usesText: ({ weights_show: shown }) => ["product", "positions", "units"].includes(shown),
     load: () => import("./views/weights.js"),
   },
   {

@@ -148,6 +148,19 @@ def test_every_name_of_the_list_is_there_in_its_shape_and_tells_how_it_is_kept(n
     assert unembedding.tied_to == ("embed.W_E" if config.tie_word_embeddings else None)
 
 
+@pytest.mark.parametrize("name", ["llama-llama3", "gemma3", "gpt_neox"])
+def test_frequencies_of_a_rotation_turn_a_query_as_the_network_does(name: str) -> None:
+    config, _, lookup = network(name)
+    assert not [each for each in list_weights(config).weights if "rotary" in each.name]
+    found = WeightReader(lookup).named(find_weight(config, "rotary_frequencies", 1)).double()
+    rope = lookup._model.decoder.ropes[1]  # type: ignore[union-attr]
+    assert rope is not None
+    cos, _ = rope.at(torch.tensor([3]))
+    torch.testing.assert_close((3 * found).cos(), cos[0, 0, : len(found)].double(), rtol=0, atol=1e-6)
+    with pytest.raises(UnknownMatrix, match="no weight 'rotary_frequencies'"):
+        find_weight(network("gpt2")[0], "rotary_frequencies", 1)
+
+
 def test_what_transformer_lens_has_no_name_for_is_told() -> None:
     config, *_ = network("qwen3_5")
     assert "delta_out.weight" in list_weights(config).not_listed

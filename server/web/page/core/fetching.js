@@ -59,7 +59,7 @@ restarts.follow(forget);
 
 /** The answer of a look (see `askLook`), from memory where it was asked before. */
 export async function look(route, body, options) {
-  const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body.input);
+  const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body?.input);
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 

@@ -17,14 +17,15 @@ const EXAMPLES = [
 ];
 
 // Views that look at no text, or bring their own.
-const WITHOUT_TEXT = new Set(["write", "embeddings", "weights", "server"]);
+const WITHOUT_TEXT = new Set(["write", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "why", "contributions", "heads", "flow", "stacks"]);
 
 /** The bar above every view that looks at the shared text. */
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();
   const hasHead = WITH_HEAD.has(view.id);
-  if (WITHOUT_TEXT.has(view.id)) return null;
+  const selection = useSelection();
+  if (!(view.usesText?.(selection) ?? !WITHOUT_TEXT.has(view.id))) return null;
   return html`<section class="shared" aria-label="What is looked at">
     <${TextFields} isPair=${kind === "encoder-decoder"} />
     ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />`

@@ -11,6 +11,7 @@ import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
+import { OwnLogits } from "./next/own_logits.js";
 import { useRow } from "./next/row.js";
 import { TextScore } from "./next/text_score.js";
 
@@ -35,6 +36,7 @@ export function View() {
       probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
     <${Answer} answer=${answer}>${() => html`<${Row} row=${row} drawn=${drawn} body=${asAsked(body, options)} />`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
+    <${OwnLogits} />
   </div>`;
 }
 
