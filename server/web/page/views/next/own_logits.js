@@ -4,7 +4,6 @@ import { entropy, format, softmax } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Temperature } from "../../parts/slider.js";
-import { SaveMenu } from "../../parts/tools.js";
 
 const MOST = 20;
 const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
@@ -22,8 +21,7 @@ export function OwnLogits() {
   const logits = readLogits(text);
   const temperatures = BESIDE.includes(chosen) ? BESIDE : [...BESIDE, chosen].sort((a, b) => a - b);
   const columns = logits && temperatures.map((t) => ({ t, shares: softmax(logits, t) }));
-  return html`<section class="card own-logits"><header><h2>Try softmax on your own numbers</h2>
-      ${logits && html`<${SaveMenu} name="softmax" arrays=${saved(logits, columns)} />`}</header>
+  return html`<section class="card own-logits"><h2>Try softmax on your own numbers</h2>
     <p>Each number is divided by the temperature T, e is raised to it, and the results are divided by their sum. A small T
       gives nearly all to the largest number, a large T makes all alike; entropy says how many choices are left open.</p>
     <div class="toolbar">
@@ -49,10 +47,4 @@ function Shares({ logits, columns, chosen }) {
     <tr><th scope="row">as many equal choices</th>
       ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(Math.exp(entropy(shares)), 3)}</td>`)}
     </tr></tbody></table></div>`;
-}
-
-function saved(logits, columns) {
-  const data = Float64Array.from(logits.flatMap((_, i) => columns.map(({ shares }) => shares[i])));
-  return [{ label: "shares", array: { data, shape: [logits.length, columns.length] }, rows: logits,
-    columns: columns.map(({ t }) => `T = ${t}`) }];
 }

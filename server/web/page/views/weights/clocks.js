@@ -56,7 +56,8 @@ const degrees = (angle) => `${format((((angle % TURN) + TURN) % TURN) * (360 / T
 
 /** The angle of each pair, how many tokens make a whole turn, and what was measured of a query. */
 export function PairTable({ pairs, position, isMeasured }) {
-  const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`, ...(isMeasured ? ["the query was turned by"] : [])];
+  const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
+    ...(isMeasured ? ["the query was turned by"] : [])];
   return html`<details><summary>All ${pairs.length} pairs in a table</summary><div class="scrolled">
     <table class="plain-table" aria-label="Angles of the pairs"><${Headings} names=${heads} />
     <tbody>${pairs.map(({ angle, whole, turned }, i) => html`<tr><th scope="row">${i}</th>

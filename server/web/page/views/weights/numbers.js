@@ -9,8 +9,8 @@ import { Answer } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
-const MOST_ROWS = 128; // of a window
-const MOST_COLUMNS = 256;
+const MOST_ROWS = 64; // of a window
+const MOST_COLUMNS = 64;
 const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 
 const indices = (first, count) => Array.from({ length: count }, (_, i) => String(first + i));

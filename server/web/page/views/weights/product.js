@@ -90,20 +90,21 @@ function partsOf(entry, matrix, bias, path, head) {
 function Told({ parts, letter, word, handle, own }) {
   const { d, width, heads, gap, scale } = parts;
   const [side, small, meaning] = SPACES[letter];
-  const { head, numHeads, stack } = useHead();
+  const { head, layer, numHeads, stack } = useHead();
+  const precision = useCapabilities().compute_dtype;
   const isShared = letter !== "Q" && heads < numHeads;
   const names = useMemo(() => ({ heads: Array.from({ length: heads }, (_, i) => String(i)),
     dims: Array.from({ length: width }, (_, i) => String(i)) }), [heads, width]);
   const pick = ({ row }) => select({ head: isShared ? row * (numHeads / heads) : row });
-  return html`<p>The vector of <b class=${letter === "Q" ? "query" : "key"}>“${word}”</b> where block begins has
-      ${grouped(d)} numbers. ${scale === null ? "This model's attention reads it as it is."
-      : html`The block first divides it by its ${stack.norm === "rmsnorm" ? "root mean square" : "spread, the mean taken away"},
-        ${format(scale)}, and multiplies each number by a gain of its own: that is x.`} W<sub>${letter}</sub> of head ${head}
-      turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each line of the picture
+  return html`<p>The vector of <b class=${letter === "Q" ? "query" : "key"}>“${word}”</b>, where
+      block ${layer} begins, has ${grouped(d)} numbers. ${scale === null ? "This model's attention reads it as it is."
+      : html`The block first divides it by its ${stack.norm === "rmsnorm" ? "root mean square" : "spread, the mean taken away"} of${" "}
+        <span class="number">${format(scale)}</span> and multiplies each number by a gain of its own: that is x.`} W<sub>${letter}</sub> of
+      head ${head} turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each line of the picture
       is one number of ${small}: its products with x, added up.${isShared ? ` ${numHeads / heads} heads share key head ${own}.` : ""}</p>
-    <${ProductPicture} parts=${parts} letter=${letter} small=${small} word=${word} handle=${handle} />
-    <p class="hint">Multiplied here, in the browser; the model's own ${small} differs by at most
-      <span class="gap">${format(gap, 2)}</span>.</p>
+    <${ProductPicture} parts=${parts} names=${{ word, matrix: `W_${letter}`, result: small }} handle=${handle} />
+    <p class="hint">Multiplied here, in the browser; the model's own ${small} differs by at
+      most <span class="gap">${format(gap, 2)}</span>: it computes in ${precision}.</p>
     <h3>The same word in every head</h3>
     <p>Each line is the word's ${side} in one head's own space of ${width} numbers. Choose a line to open that head.</p>
     <${Matrix} values=${parts.all} rowNames=${names.heads} columnNames=${names.dims} rowTitle="head" columnTitle="d_head"

@@ -1,8 +1,9 @@
 // How many parameters a model of any shape has, part by part: GPT-3's, the served one's, or one that is typed in.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { useHead, useCapabilities } from "../../core/model.js";
-import { bytes, format, grouped, percent } from "../../core/numbers.js";
+import { bytes, grouped, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
+import { Choices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
 import { Headings } from "../../parts/headings.js";
 import { SaveMenu } from "../../parts/tools.js";
@@ -67,8 +68,8 @@ export function Sizes() {
     <p>A model is a list of matrices. Type the sizes of one and see where its parameters are: each line multiplies the
       sizes that it names.</p>
     <div class="toolbar">
-      <button type="button" aria-pressed=${isIt(GPT3)} onClick=${() => set(GPT3, { remember: true })}>GPT-3</button>
-      <button type="button" aria-pressed=${isIt(served)} onClick=${() => set(served, { remember: true })}>${model}</button>
+      <${Choices} label="Sizes of" value=${[GPT3, served].findIndex(isIt)} choices=${[[0, "GPT-3"], [1, model]]}
+        onPick=${(place) => set([GPT3, served][place], { remember: true })} />
       ${stack.experts && html`<span class="hint">${model} has experts, which are not counted here; the overview has them.</span>`}
     </div>
     <${SizeFields} sizes=${sizes} onTake=${set} />
@@ -114,7 +115,7 @@ function Beside({ sizes, total }) {
     <dt>kept keys and values of one full context</dt><dd>2 × ${grouped(layers)} layers × ${grouped(keyHeads)} heads
       × ${grouped(head)} × ${grouped(context)} tokens = ${grouped(cache)} numbers, ${bytes(2 * cache)}</dd>
     <dt>weights of attention over one full context</dt><dd>${grouped(context)}² × ${grouped(heads * layers)} heads
-      = ${format(context ** 2 * heads * layers, 3)}, half of them masked where each word looks back</dd>
+      = ${grouped(BigInt(context) ** 2n * BigInt(heads * layers))}, half of them masked where each word looks back</dd>
     <dt>not counted</dt><dd>norms, biases, and positions: ${grouped(context)} × ${grouped(model)} = ${grouped(context * model)} if
       they are learned</dd>
   </dl>`;

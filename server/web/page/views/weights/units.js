@@ -1,16 +1,15 @@
 // Two neurons over a text: how their numbers go together, and how much one tells about the other.
 import { useJson, useLook } from "../../core/fetching.js";
-import { html, useCallback, useRef, useState } from "../../core/html.js";
-import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
-import { extent, format, grouped } from "../../core/numbers.js";
+import { html, useRef, useState } from "../../core/html.js";
+import { clamp, inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
-import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { usePrefix } from "./asks.js";
+import { Dots } from "./dots.js";
 
-const MARGIN = { left: 52, right: 16, top: 10, bottom: 34 };
 const STRONGEST = 8;
 
 export function Units() {
@@ -65,63 +64,13 @@ function valuesOf(entry, name, pair) {
 
 function Figures({ entry }) {
   const { strongest_correlations: rho, strongest_information: shared } = entry.arrays;
-  if (rho.data.length === 0) return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
+  if (rho.data.length === 0) {
+    return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
+  }
   return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b></dd>
     <dt>mutual information</dt><dd><b class="number">${format(shared.data[0])}</b> nats; two neurons that have nothing to do with
-      each other would show about ${format(entry.baseline.information)} in so few words (${entry.num_samples})</dd></dl>`;
-}
-
-function Dots({ values: [across, up], tokens, pair, handle }) {
-  const [at, setAt] = useState(null);
-  const spread = ([low, high]) => (high > low ? [low, high] : [low - 1, high + 1]);
-  const [left, right] = spread(extent(across));
-  const [low, high] = spread(extent(up));
-  const xOf = (value, width) => MARGIN.left + ((value - left) / (right - left)) * (width - MARGIN.left - MARGIN.right);
-  const yOf = (value, tall) => MARGIN.top + ((high - value) / (high - low)) * (tall - MARGIN.top - MARGIN.bottom);
-  const identity = JSON.stringify([across, up]);
-  const draw = useCallback((context, { width, height, colours }) => {
-    context.strokeStyle = colours.line;
-    context.strokeRect(MARGIN.left, MARGIN.top, width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom);
-    context.font = "12px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    context.fillStyle = colours.muted;
-    context.textAlign = "left";
-    context.fillText(format(left, 3), MARGIN.left, height - 22);
-    context.textAlign = "right";
-    context.fillText(format(right, 3), width - MARGIN.right, height - 22);
-    context.fillText(format(high, 3), MARGIN.left - 5, MARGIN.top + 6);
-    context.fillText(format(low, 3), MARGIN.left - 5, height - MARGIN.bottom - 6);
-    context.textAlign = "center";
-    context.fillText(`neuron ${pair[0]} →, neuron ${pair[1]} ↑`, (MARGIN.left + width) / 2, height - 8);
-    context.fillStyle = colours.query;
-    across.forEach((value, i) => {
-      context.beginPath();
-      context.arc(xOf(value, width), yOf(up[i], height), 4, 0, 2 * Math.PI);
-      context.fill();
-    });
-  }, [identity, pair[0], pair[1]]);
-  const overlay = useCallback((context, { width, height, colours }) => {
-    if (at === null || at >= across.length) return;
-    context.strokeStyle = colours.key;
-    context.lineWidth = 2;
-    context.beginPath();
-    context.arc(xOf(across[at], width), yOf(up[at], height), 8, 0, 2 * Math.PI);
-    context.stroke();
-  }, [at, identity]);
-  const nearest = (x, y, width) => across.reduce((best, value, i) => {
-    const distance = Math.hypot(xOf(value, width) - x, yOf(up[i], 300) - y);
-    return distance < best.distance ? { distance, i } : best;
-  }, { distance: 30, i: null }).i;
-  const said = (i) => `“${shownToken(tokens[i] ?? "")}” (${i}): ${format(across[i])}, ${format(up[i])}`;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${300} handle=${handle}
-    label=${`Neuron ${pair[0]} against neuron ${pair[1]}, a dot for each word`} summary=${across.map((_, i) => said(i)).slice(0, 12).join("; ")}
-    readout=${at === null || at >= across.length ? "" : said(at)} onPoint=${(x, y, width) => setAt(x === null ? null : nearest(x, y, width))}
-    onKey=${(key) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
-      if (!step) return false;
-      setAt(((at ?? (step > 0 ? -1 : 0)) + step + across.length) % across.length);
-      return true;
-    }} />`;
+      each other would show about ${format(entry.baseline.information)} in so few words
+      (${entry.num_samples})</dd></dl>`;
 }
 
 /** The pairs of the layer's neurons that go together most, asked for by a click: there are many pairs. */
