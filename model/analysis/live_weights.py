@@ -44,6 +44,11 @@ class LiveWeights:
         whole = linear.bias if kind == "bias" else linear.to_dense()
         return whole if part is None or whole is None else whole.chunk(2)[part]
 
+    def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """Return some rows of the token table, without the others: it may be stored quantised, and large."""
+        tokens = self._model.tokens
+        return tokens(torch.tensor(ids, device=tokens.device))
+
     def stored_as(self, name: str) -> str | None:
         """Return how the numbers of a weight are kept, for people, or None if the network has no such weight."""
         owner, _, kind = name.rpartition(".")

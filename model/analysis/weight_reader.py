@@ -26,6 +26,16 @@ class TellsStorage(Protocol):
         """Return it for people, or None if there is no such weight."""
 
 
+@runtime_checkable
+class GathersTokens(Protocol):
+    """A lookup that also returns some rows of the token table without making all of them."""
+
+    def __call__(self, name: str, /) -> torch.Tensor | None: ...
+
+    def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """Return the rows [n, e] of the ids."""
+
+
 _SHARED = ("embed.weight", "embed_out.weight", "head.weight", "head.bias")
 """Weights of the whole model, whatever the stack."""
 

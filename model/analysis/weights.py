@@ -14,7 +14,7 @@ from model.analysis import circuits, head_readout
 from model.analysis.matrices import find_matrix
 from model.analysis.weight_geometry import Check, geometry
 from model.analysis.weight_names import find_weight, list_weights
-from model.analysis.weight_reader import Lookup, TellsStorage, WeightReader
+from model.analysis.weight_reader import GathersTokens, Lookup, TellsStorage, WeightReader
 from model.config import ModelConfig
 
 Options = Mapping[str, Any]
@@ -53,8 +53,13 @@ def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
 
 
 def _weights(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    found = WeightReader(lookup).named(find_weight(config, options["name"]), options.get("head"))
-    for name in ("rows", "columns"):
+    chosen_axes = ["rows", "columns"]
+    if options["name"] == "embed.W_E" and options.get("rows") is not None and isinstance(lookup, GathersTokens):
+        found = lookup.token_rows(tuple(options["rows"]))
+        chosen_axes.remove("rows")
+    else:
+        found = WeightReader(lookup).named(find_weight(config, options["name"]), options.get("head"))
+    for name in chosen_axes:
         if options.get(name) is not None:
             chosen = torch.tensor(options[name], device=found.device)
             found = found.index_select(options[f"{name}_axis"], chosen)

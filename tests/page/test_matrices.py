@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from benchmarks.processes import Server, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import serious
+from tests.page.test_copied import copied
 from tests.page.test_saved import of_fables
 
 SHOWN = ("numbers", "product", "rank", "angles", "positions", "units", "sizes")
@@ -112,6 +113,9 @@ def test_value_down_and_up_stand_for_a_large_matrix_of_low_rank(open_view: Open)
     shares = values[:32] / values[:32].sum()
     assert f"{np.exp(-(shares * np.log(shares)).sum()):.3g}, the effective rank" in text
     assert "There are 32; the other 224 of a full matrix are 0." in text
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    python = copied(page, page.get_by_role("button", name="Copy as…"), "Python")
+    assert 'client.weights("blocks.2.attn.W_V", head=5, model="fables")' in python
 
 
 def test_angles_between_words_are_those_of_their_rows(open_view: Open) -> None:

@@ -3,6 +3,7 @@ import { html } from "../../core/html.js";
 import { entropy, format, softmax } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { Temperature } from "../../parts/slider.js";
 
 const MOST = 20;
@@ -35,7 +36,7 @@ export function OwnLogits() {
 
 function Shares({ logits, columns, chosen }) {
   const mark = (t) => (t === chosen ? "on" : undefined);
-  return html`<div class="scrolled"><table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
+  return html`<${Scrolled} label="Softmax of the numbers"><table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
     <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t)}</th>`)}
     </tr></thead>
     <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit)}</th>
@@ -46,5 +47,5 @@ function Shares({ logits, columns, chosen }) {
       ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(entropy(shares), 3)}</td>`)}</tr>
     <tr><th scope="row">as many equal choices</th>
       ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(Math.exp(entropy(shares)), 3)}</td>`)}
-    </tr></tbody></table></div>`;
+    </tr></tbody></table><//>`;
 }

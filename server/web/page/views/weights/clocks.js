@@ -3,6 +3,7 @@ import { html, useCallback } from "../../core/html.js";
 import { format, grouped } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
 import { Picture } from "../../parts/picture.js";
+import { Scrolled } from "../../parts/scrolled.js";
 
 const SIZE = 56; // CSS pixels of a clock and its name
 const MOST = 16;
@@ -58,10 +59,10 @@ const degrees = (angle) => `${format((((angle % TURN) + TURN) % TURN) * (360 / T
 export function PairTable({ pairs, position, isMeasured }) {
   const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
     ...(isMeasured ? ["the query was turned by"] : [])];
-  return html`<details><summary>All ${pairs.length} pairs in a table</summary><div class="scrolled">
+  return html`<details><summary>All ${pairs.length} pairs in a table</summary><${Scrolled} label="The pairs">
     <table class="plain-table" aria-label="Angles of the pairs"><${Headings} names=${heads} />
     <tbody>${pairs.map(({ angle, whole, turned }, i) => html`<tr><th scope="row">${i}</th>
       <td class="number">${format(angle)}</td><td class="number">${angle ? grouped(Math.round(TURN / angle)) : "never"}</td>
       <td class="number">${degrees(whole)}</td>${isMeasured && html`<td class="number">${degrees(turned)}</td>`}</tr>`)}</tbody>
-    </table></div></details>`;
+    </table><//></details>`;
 }

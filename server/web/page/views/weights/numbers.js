@@ -6,6 +6,7 @@ import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
@@ -129,9 +130,9 @@ function Cells({ seen, names, at, chosen }) {
   const [row, column] = [from(chosen.row, seen.numRows), from(chosen.column, seen.numColumns)];
   const rows = indices(row, Math.min(seen.numRows, 2 * AROUND + 1)).map(Number);
   const columns = indices(column, Math.min(seen.numColumns, 2 * AROUND + 1)).map(Number);
-  return html`<div class="scrolled"><table class="cells" aria-label="The numbers around the chosen cell">
+  return html`<${Scrolled} label="Exact numbers"><table class="cells" aria-label="The numbers around the chosen cell">
     <thead><tr><td></td>${columns.map((j) => html`<th scope="col">${names.columns[j]}</th>`)}</tr></thead>
     <tbody>${rows.map((i) => html`<tr><th scope="row">${names.rows[i]}</th>${columns.map((j) =>
       html`<td class=${i === chosen.row && j === chosen.column ? "on" : undefined}>${format(at(i, j))}</td>`)}</tr>`)}</tbody>
-  </table></div>`;
+  </table><//>`;
 }

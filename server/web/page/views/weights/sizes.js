@@ -6,6 +6,7 @@ import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { Field } from "../../parts/field.js";
 import { Headings } from "../../parts/headings.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { Treemap } from "./treemap.js";
 
@@ -96,14 +97,14 @@ function SizeFields({ sizes, onTake }) {
 }
 
 function Parts({ rows, total }) {
-  return html`<div class="scrolled"><table class="plain-table" aria-label="Parameters of each part">
+  return html`<${Scrolled} label="The parts in a table"><table class="plain-table" aria-label="Parameters of each part">
     <${Headings} names=${["part", "weight", "sizes multiplied", "parameters", "share"]} />
     <tbody>${rows.map(({ component, weight, factors, parameters, share }) => html`<tr>
       <th scope="row">${component}</th><td><code>${weight}</code></td>
       <td class="number">${factors.map(grouped).join(" × ")}</td>
       <td class="number">${grouped(parameters)}</td><td class="number">${percent(share)}</td></tr>`)}
     <tr><th scope="row">in all</th><td></td><td></td><td class="number">${grouped(total)}</td><td class="number">100 %</td></tr>
-    </tbody></table></div>`;
+    </tbody></table><//>`;
 }
 
 /** What the sizes mean beside the matrices: memory, the numbers kept for a text, and the pattern of one. */
