@@ -181,7 +181,7 @@ def of_head(name: str) -> Any:
 
 
 def weight_numbers(api: Api) -> Arrays:
-    return {f"blocks.{LAYER}.mlp.W_in": of_fables(f"layers.{LAYER}.mlp.up_proj").T[64:128, 624:688]}
+    return {f"blocks.{LAYER}.mlp.W_in": of_fables(f"layers.{LAYER}.mlp.up_proj").T[64:96, 656:688]}
 
 
 def weight_product(api: Api) -> Arrays:

@@ -37,7 +37,7 @@ function OfWords() {
   const chosen = useMemo(() => unique(pieces.data), [pieces.data]);
   const weight = useWeight(chosen.ids.length ? "W_E" : null, { rows: chosen.ids.join(",") });
   return html`<${Shown} title="Right angles: the vectors of words" weight=${weight} names=${chosen.tokens} error=${pieces.error}
-    about=${html`<${Between} value="words" /><${DelayedText} label="Words" rows=${1} value=${words}
+    about=${html`<${Between} value="words" /><${DelayedText} label="Words" rows=${2} value=${words}
       onText=${(value) => select({ weights_words: value })} />`} turned=${false} />`;
 }
 

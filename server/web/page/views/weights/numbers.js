@@ -10,8 +10,8 @@ import { Scrolled } from "../../parts/scrolled.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, useWeight, useWeightList, WeightCard } from "./asks.js";
 
-const MOST_ROWS = 64; // of a window
-const MOST_COLUMNS = 64;
+const MOST_ROWS = 32; // of a window: cells in which a number fits
+const MOST_COLUMNS = 32;
 const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 
 const indices = (first, count) => Array.from({ length: count }, (_, i) => String(first + i));
