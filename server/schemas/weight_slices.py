@@ -43,9 +43,9 @@ class WeightsQuery(BaseModel):
         "all",
         description='Of the first axis of a matrix, or of a vector: "all", indices with commas between, and ranges '
         '"0:64", the end left out; negative counts from the end. Rows of W_E are token ids.',
-        max_length=1 << 16,
+        max_length=1 << 14,
     )
-    columns: Text = Field("all", description="Of the second axis of a matrix, in the same way.", max_length=1 << 16)
+    columns: Text = Field("all", description="Of the second axis of a matrix, in the same way.", max_length=1 << 14)
     encoding_format: Literal["float", "base64"] = Field("float", description="The array in JSON.")
 
 
