@@ -10,7 +10,7 @@ from benchmarks.processes import Server, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_copied import copied
-from tests.page.test_saved import of_fables
+from tests.page.test_saved_matrices import of_fables
 
 SHOWN = ("numbers", "product", "rank", "angles", "positions", "units", "sizes")
 

@@ -36,7 +36,8 @@ export function OwnLogits() {
 
 function Shares({ logits, columns, chosen }) {
   const mark = (t) => (t === chosen ? "on" : undefined);
-  return html`<${Scrolled} label="Softmax of the numbers"><table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
+  return html`<${Scrolled} label="Softmax of the numbers">
+    <table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
     <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t)}</th>`)}
     </tr></thead>
     <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit)}</th>

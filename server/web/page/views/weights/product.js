@@ -100,8 +100,9 @@ function Told({ parts, letter, word, handle, own }) {
       block ${layer} begins, has ${grouped(d)} numbers. ${scale === null ? "This model's attention reads it as it is."
       : html`The block first divides it by its ${stack.norm === "rmsnorm" ? "root mean square" : "spread, the mean taken away"} of${" "}
         <span class="number">${format(scale)}</span> and multiplies each number by a gain of its own: that is x.`} W<sub>${letter}</sub> of
-      head ${head} turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each line of the picture
-      is one number of ${small}: its products with x, added up.${isShared ? ` ${numHeads / heads} heads share key head ${own}.` : ""}</p>
+      head ${head} turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each line of the
+      picture is one number of ${small}: its products with x, added
+      up.${isShared ? ` ${numHeads / heads} heads share key head ${own}.` : ""}</p>
     <${ProductPicture} parts=${parts} names=${{ word, matrix: `W_${letter}`, result: small }} handle=${handle} />
     <p class="hint">Multiplied here, in the browser; the model's own ${small} differs by at
       most <span class="gap">${format(gap, 2)}</span>: it computes in ${precision}.</p>
