@@ -66,6 +66,11 @@ class GroupedRows:
         """Return the number of inputs that share a factor."""
         return self.superblock if self.scale_factors is None else self.codes.shape[1] // self.scale_factors.shape[1]
 
+    @property
+    def stored(self) -> str:
+        """Return how the numbers are kept, for people."""
+        return f"{8 if self.values is None else 4} bits, a scale for {self.group} inputs"
+
     @classmethod
     def quantize(cls, weight: Tensor) -> "GroupedRows":
         """Return a weight [N, K] in codes of 4 bits, -8 to 7 times the scale of 32 inputs, or of 16. K: a multiple of
@@ -129,6 +134,11 @@ class QuantizedMatrix:
     """Of the network that the weight is part of, to which `to_dense` rounds."""
     readers: Sequence[Callable[[], GroupedRows]]
     """Each reads the next rows."""
+
+    @property
+    def stored(self) -> str:
+        """Return how the numbers are kept, for people; rows of several kinds have several ways."""
+        return " or ".join(dict.fromkeys(part.stored for part in self.read()))
 
     @property
     def device(self) -> torch.device:

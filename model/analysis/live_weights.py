@@ -4,19 +4,26 @@ offset.
 Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
 it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
 layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
-up, down (.weight [out, in] and .bias), sinks.by_head (as `AttentionRule` has them), attn_post_norm.gain (of the
-attention's output, where it is normed before it is added), stream_scale.weight (the number by which the stream is
-multiplied after it), and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
+up, down, router, experts.{e}. and shared. gate, up, down (.weight [out, in] and .bias), sinks.by_head (as
+`AttentionRule` has them), attn_post_norm.gain (of the attention's output, where it is normed before it is added),
+stream_scale.weight (the number by which the stream is multiplied after it), where each sum is normed attn_norm,
+cross_norm and mlp_norm (.gain and .bias), and by the names of their points, wherever they stand, ln1, ln1_post,
+ln_cross, ln2, ln2_post, q_norm and k_norm (.gain and .bias); embed_norm is of the embedding. rotary.frequencies, of a
+block that rotates queries and keys, is no parameter.
 """
 
 import re
 
 import torch
 
+from model.layers.experts import Experts
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
+from model.network.block import Block
+from model.network.dense_and_experts import DenseAndExperts
 from model.network.stack import Stack
+from model.network.sublayers import MixedFeedforward, SelfAttention
 from model.network.transformer import Transformer
 
 
@@ -27,17 +34,73 @@ class LiveWeights:
         self._model = model
 
     def __call__(self, name: str) -> torch.Tensor | None:
-        model = self._model
         owner, _, kind = name.rpartition(".")
-        shared = {"head": model.head, "embed_out": model.project_out}
         if owner == "embed":
-            return model.tokens.to_dense()
-        if owner in shared:
-            return _of_linear(shared[owner], kind)
+            return self._model.tokens.to_dense()
+        stack, rest = self._stack_of(owner)
+        linear, part = self._linear(stack, rest)
+        if linear is None:
+            return _of_stack(stack, rest, kind)
+        whole = linear.bias if kind == "bias" else linear.to_dense()
+        return whole if part is None or whole is None else whole.chunk(2)[part]
+
+    def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """Return some rows of the token table, without the others: it may be stored quantised, and large."""
+        tokens = self._model.tokens
+        return tokens(torch.tensor(ids, device=tokens.device))
+
+    def stored_as(self, name: str) -> str | None:
+        """Return how the numbers of a weight are kept, for people, or None if the network has no such weight."""
+        owner, _, kind = name.rpartition(".")
+        if owner == "embed":
+            return self._model.tokens.stored
+        linear = self._linear(*self._stack_of(owner))[0]
+        if linear is not None and kind == "weight":
+            return linear.weight.stored
+        found = self(name)
+        return None if found is None else str(found.dtype).removeprefix("torch.")
+
+    def _stack_of(self, owner: str) -> tuple[Stack, str]:
+        """Return the stack that a weight is in, and the name of what has it there."""
+        model = self._model
         has_two = model.encoder is not None and model.decoder is not None
         stack = model.encoder if has_two and owner.startswith("encoder.") else model.decoder or model.encoder
         assert stack is not None
-        return _of_stack(stack, owner.removeprefix("encoder."), kind)
+        return stack, owner.removeprefix("encoder.")
+
+    def _linear(self, stack: Stack, owner: str) -> tuple[Linear | None, int | None]:
+        """Return the layer that has a weight, if one does, and which half of its rows the weight is: a gated mlp keeps
+        gate and up one under the other.
+        """
+        shared = {"head": self._model.head, "embed_out": self._model.project_out}
+        match = re.fullmatch(r"layers\.(\d+)\.([\w.]+)", owner)
+        if match is None:
+            return shared.get(owner), None
+        block = stack.blocks[int(match[1])]
+        path, _, last = match[2].rpartition(".")
+        mlp = _expert(block, path) if path else block.one_mlp
+        if last in ("gate", "up") and mlp is not None:
+            halves = {"gate": 0, "up": 1}
+            return (mlp.up, halves[last]) if mlp.gate is not None else (mlp.up if last == "up" else None, None)
+        if path:
+            return (None if mlp is None else mlp.down), None
+        experts = _experts(block)
+        if last == "router":
+            return (None if experts is None else experts.router), None
+        return block.linears.get(last), None
+
+
+def _experts(block: Block) -> Experts | None:
+    mixed = block.mlp.f.experts if isinstance(block.mlp.f, DenseAndExperts) else block.mlp.f
+    return mixed.experts if isinstance(mixed, MixedFeedforward) else None
+
+
+def _expert(block: Block, path: str) -> Mlp | None:
+    """Return the expert of a path, "experts.3" or "shared"."""
+    experts = _experts(block)
+    if experts is None:
+        return None
+    return experts.shared if path == "shared" else experts.experts[int(path.rpartition(".")[2])]
 
 
 def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
@@ -51,33 +114,38 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         sums = {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
         if block.cross is not None:
             sums["cross_norm"] = block.cross.of_sum
-        if match[2].endswith("_norm"):
+        if match[2] in _NORMS_OF_SUMS:
             return _of_norm(sums.get(match[2]), kind)
+        if match[2] == "rotary":
+            rope = stack.ropes[int(match[1])]
+            return None if rope is None else rope.frequencies
         if match[2] == "sinks":
             return block.self_attention.heads.rule.sinks
-        if match[2] in ("gate", "up"):
-            return None if block.one_mlp is None else _of_up(block.one_mlp, match[2], kind)
-        return _of_linear(block.linears.get(match[2]), kind)
-    if owner == "final_norm":
-        return _of_norm(stack.final_norm, kind)
+        return _of_norm(_norms(block).get(match[2]), kind)
+    if owner in ("final_norm", "embed_norm"):
+        return _of_norm(stack.final_norm if owner == "final_norm" else stack.embedding.norm, kind)
     if owner == "position_bias":
         has_bias = stack.config.position_bias is not None or stack.config.alibi
         return stack.blocks[0].self_attention.heads.rule.bias if has_bias else None
     return stack.embedding.positions if owner == "pos_embed" else None
 
 
-def _of_up(mlp: Mlp, name: str, kind: str) -> torch.Tensor | None:
-    """Return the weight or bias of gate or up, which a gated mlp stores one under the other."""
-    whole = _of_linear(mlp.up, kind)
-    if mlp.gate is None:
-        return whole if name == "up" else None
-    return None if whole is None else whole.chunk(2)[("gate", "up").index(name)]
+_NORMS_OF_SUMS = ("attn_norm", "cross_norm", "mlp_norm")
 
 
-def _of_linear(linear: Linear | None, kind: str) -> torch.Tensor | None:
-    if linear is None:
-        return None
-    return linear.bias if kind == "bias" else linear.to_dense()
+def _norms(block: Block) -> dict[str, Norm | None]:
+    """Return a block's norms by the names of their points, whether before, after or of the sum."""
+    found: dict[str, Norm | None] = {}
+    if isinstance(block.attention.f, SelfAttention):
+        found |= {"q_norm": block.attention.f.q_norm, "k_norm": block.attention.f.k_norm}
+    for residual in (block.attention, block.cross, block.mlp):
+        if residual is not None:
+            first = residual.before or residual.of_sum
+            found[residual.norm] = first or residual.after
+            found[f"{residual.norm}_post"] = residual.after if first is not None else None
+    if isinstance(block.mlp.f, DenseAndExperts):
+        found["ln2"] = block.mlp.f.before_dense
+    return found
 
 
 def _of_norm(norm: Norm | None, kind: str) -> torch.Tensor | None:

@@ -5,15 +5,36 @@ questions about heads ask for one layer after another.
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from model.analysis.circuits import Head
 from model.analysis.matrices import MatrixLocation
+from model.analysis.weight_names import NamedWeight
 from model.config import ModelConfig
 
 Lookup = Callable[[str], torch.Tensor | None]
 """Looks a weight up by the name that `model.analysis.live_weights` gives it: [out, in] or [out], or None."""
+
+
+@runtime_checkable
+class TellsStorage(Protocol):
+    """A lookup that also says how a weight's numbers are kept."""
+
+    def stored_as(self, name: str) -> str | None:
+        """Return it for people, or None if there is no such weight."""
+
+
+@runtime_checkable
+class GathersTokens(Protocol):
+    """A lookup that also returns some rows of the token table without making all of them."""
+
+    def __call__(self, name: str, /) -> torch.Tensor | None: ...
+
+    def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
+        """Return the rows [n, e] of the ids."""
+
 
 _SHARED = ("embed.weight", "embed_out.weight", "head.weight", "head.bias")
 """Weights of the whole model, whatever the stack."""
@@ -59,6 +80,20 @@ class WeightReader:
             chosen = slice(head * width, (head + 1) * width)
             part = part[:, chosen] if is_output else part[chosen]
         return part.T if place.is_turned else part
+
+    def named(self, weight: NamedWeight, head: int | None = None) -> torch.Tensor:
+        """Return a weight with TransformerLens's axes, or one head of it, without the axis of heads; a view where the
+        network's own is no copy.
+        """
+        part = self.need(weight.weight.removeprefix(self._prefix))[weight.first : weight.last]
+        count = weight.num_heads
+        if count is None or len(weight.shape) == 2:  # a matrix or vector, or a bias of heads
+            whole = (part.T if weight.is_turned else part).reshape(weight.shape)
+        elif weight.axes[-1] == "d_head":
+            whole = part.reshape(count, -1, part.shape[1]).transpose(1, 2)
+        else:
+            whole = part.T.reshape(weight.shape)
+        return whole if head is None else whole[head]
 
     def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
         """Return the factors of one query head, with its key head's W_K and W_V, in float64.

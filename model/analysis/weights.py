@@ -4,6 +4,7 @@ Each question is a name and options; each answer is tensors by name. Tensors of 
 in the order of the option `pairs`.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from model.analysis import circuits, head_readout
 from model.analysis.matrices import find_matrix
 from model.analysis.weight_geometry import Check, geometry
-from model.analysis.weight_reader import Lookup, WeightReader
+from model.analysis.weight_names import find_weight, list_weights
+from model.analysis.weight_reader import GathersTokens, Lookup, TellsStorage, WeightReader
 from model.config import ModelConfig
 
 Options = Mapping[str, Any]
@@ -26,6 +28,8 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
     circuits: part, pairs, compose: ov.singular_values and qk.singular_values [pair, D], ov.eigenvalues [pair, D, 2]
         (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
         first is not in an earlier layer than the second.
+    weights: name (full), head, rows with rows_axis, columns with columns_axis (None: all): weights, float32.
+    stored: nothing: json, the bytes of {our weight: how its numbers are kept} of every weight that has a name.
     head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
     `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.
@@ -46,6 +50,26 @@ def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
         seed=options.get("seed", 0),
         spectrum=bool(options.get("spectrum", 1)),
     )
+
+
+def _weights(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    chosen_axes = ["rows", "columns"]
+    if options["name"] == "embed.W_E" and options.get("rows") is not None and isinstance(lookup, GathersTokens):
+        found = lookup.token_rows(tuple(options["rows"]))
+        chosen_axes.remove("rows")
+    else:
+        found = WeightReader(lookup).named(find_weight(config, options["name"]), options.get("head"))
+    for name in chosen_axes:
+        if options.get(name) is not None:
+            chosen = torch.tensor(options[name], device=found.device)
+            found = found.index_select(options[f"{name}_axis"], chosen)
+    return {"weights": found.to(torch.float32).contiguous()}
+
+
+def _stored(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    names = dict.fromkeys(each.weight for each in list_weights(config).weights)
+    told = json.dumps({name: lookup.stored_as(name) if isinstance(lookup, TellsStorage) else None for name in names})
+    return {"json": torch.frombuffer(bytearray(told.encode()), dtype=torch.uint8)}
 
 
 def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
@@ -103,6 +127,8 @@ def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig,
 
 _ANSWERS: dict[str, Callable[[ModelConfig, Lookup, Options, Check], Tensors]] = {
     "geometry": _geometry,
+    "weights": _weights,
+    "stored": _stored,
     "circuits": _circuits,
     "head_output": _head_output,
     "head_readout": _head_readout,

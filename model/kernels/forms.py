@@ -26,6 +26,10 @@ class Weight(Protocol):
     def num_outputs(self) -> int:
         """Return N."""
 
+    @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people: "bfloat16", "4 bits, a scale for 32 inputs"."""
+
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""
 

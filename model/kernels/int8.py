@@ -52,6 +52,11 @@ class Int8BlockedWeight:
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
 
     @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        return "int8, a scale for each output"
+
+    @property
     def form(self) -> int:
         """Return the weight's form, one of `Form` in decoder.h."""
         return _BYTES_FORM if self._rounds_to_bytes else _FORM

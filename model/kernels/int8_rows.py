@@ -28,6 +28,11 @@ class Int8Rows:
     dtype: torch.dtype
     """The dtype of the weight that was given."""
 
+    @property
+    def stored(self) -> str:
+        """Return how the numbers are kept, for people."""
+        return "int8, a scale for each output"
+
     @classmethod
     def quantize(cls, weight: torch.Tensor) -> "Int8Rows":
         """Return the int8 nearest to each number of weight [out, in].

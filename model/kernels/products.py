@@ -80,6 +80,11 @@ class BlockedWeight:
         return self.packed.dtype
 
     @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def form(self) -> int:
         """Return the weight's form, one of `Form` in decoder.h."""
         if self.dtype == torch.float32:

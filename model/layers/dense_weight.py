@@ -30,6 +30,12 @@ class DenseWeight:
             self._weight = Int8Rows.quantize(weight)
         self._batch_invariant = batch_invariant
 
+    @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        weight = self._weight
+        return str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.stored
+
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias): x [R, K] -> [R, N]."""
         y = (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self.to_dense(), bias)

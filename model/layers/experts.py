@@ -39,17 +39,16 @@ class Experts:
         shared_gate: [1, d], the sigmoid of whose product it is multiplied by, if it is; router_norm: of what the router
         multiplies, over sqrt(d); scales [E]: factors of what each expert adds.
         """
-        self.router = router
-        self._experts = experts
-        self._shared, self._shared_gate = shared, shared_gate
+        self.router, self.experts = router, experts
+        self.shared, self.shared_gate = shared, shared_gate
         self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
         self._router_norm, self._scales = router_norm, scales
 
     @property
     def linears(self) -> list[Linear]:
         """Return all matrices."""
-        mlps = self._experts if self._shared is None else [*self._experts, self._shared]
-        gates = [] if self._shared_gate is None else [self._shared_gate]
+        mlps = self.experts if self.shared is None else [*self.experts, self.shared]
+        gates = [] if self.shared_gate is None else [self.shared_gate]
         return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]
 
     def route(self, x: torch.Tensor) -> torch.Tensor:
@@ -78,20 +77,20 @@ class Experts:
         makes of it; weights [rows, C].
         """
         mixed = self._mixed(x, chosen, weights)
-        if self._shared is None:
+        if self.shared is None:
             return mixed
-        shared = self._shared.down(self._shared.hidden(x, None))
-        if self._shared_gate is not None:  # a sigmoid is the softmax of a number and 0
-            gate = self._shared_gate(x)  # [rows, 1]
+        shared = self.shared.down(self.shared.hidden(x, None))
+        if self.shared_gate is not None:  # a sigmoid is the softmax of a number and 0
+            gate = self.shared_gate(x)  # [rows, 1]
             shared = shared * self.probabilities(torch.cat((gate, torch.zeros_like(gate)), -1))[:, :1].to(x.dtype)
         return mixed + shared
 
     def _mixed(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         pairs = chosen.flatten().argsort(stable=True)  # of a row and one of its experts, by expert
-        counts = torch.bincount(chosen.flatten(), minlength=len(self._experts)).tolist()
+        counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
         # index_select runs few rows in this thread; x[...] would wake torch's others, and wait for them behind ours.
         given = torch.split(x.index_select(0, pairs // self._num_chosen), counts)
-        busy = [(expert, own) for expert, own in zip(self._experts, given, strict=True) if len(own)]
+        busy = [(expert, own) for expert, own in zip(self.experts, given, strict=True) if len(own)]
         made = torch.cat([expert.down(expert.hidden(own, None)) for expert, own in busy])
         made *= weights.to(x.dtype).flatten().index_select(0, pairs)[:, None]
         places = pairs.argsort().view(chosen.shape).sort(-1).values  # of what was made of each row, by expert

@@ -75,6 +75,11 @@ class Fp8Weight:
         self._values = rows.values
         self._scales = rows.scales
 
+    @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        return "fp8, a scale for each output"
+
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias): x [R, K] -> [R, N]."""
         y = self._in_tiles(x) if self._batch_invariant else self._product(x)

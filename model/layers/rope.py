@@ -160,6 +160,8 @@ class Rope:
         """Make the tables; `dtype` is the model's. They are float32, and float64 for float64."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         found = frequencies(rope, head_dim, max_len, wide)
+        self.frequencies = found.inverse
+        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]."""
         angles = torch.arange(max_len, dtype=wide)[:, None] * found.inverse  # [max_len, R / 2]
         is_native = kernels.why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())

@@ -48,6 +48,12 @@ class TokenTable:
         """Return the whole table: a copy if it is stored in blocks."""
         return self._rows if isinstance(self._rows, torch.Tensor) else self._rows.to_dense()
 
+    @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        rows = self._rows
+        return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else rows.stored
+
     def new_zeros(self, *shape: int) -> torch.Tensor:
         """Return zeros of the table's dtype, on its device."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)

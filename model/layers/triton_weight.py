@@ -26,6 +26,11 @@ class TritonWeight:
     def find_largest(self, x: Tensor) -> None:
         """Return None: search what `multiply` returns."""
 
+    @property
+    def stored(self) -> str:
+        """Return how its numbers are kept, for people."""
+        return str(self._weight.dtype).removeprefix("torch.")
+
     def to_dense(self) -> Tensor:
         """Return the weight [N, K] itself."""
         return self._weight

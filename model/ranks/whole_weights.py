@@ -40,9 +40,16 @@ class WholeWeights:
             return self._read("embed.weight" if is_tied else name)
         if last in ("gate", "up"):
             return self._of_up(path, last, kind, config)
+        if last in ("q_norm", "k_norm") and kind == "gain":  # over all heads it is split as they are
+            gain = self._read(f"{owner}.weight")
+            return None if gain is None else gain + config.norm_weight_offset
         if last == "position_bias":
             return self._bias_by_distance(name, config)
         return self._own(name)
+
+    def stored_as(self, name: str) -> str | None:
+        """Return how the numbers of a weight are kept, for people: every rank keeps its part the same way."""
+        return self._own.stored_as(name)
 
     def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:
         """Return the weight or bias of gate or up, which a gated mlp stores one under the other."""

@@ -6,7 +6,7 @@ A flag wins over its `LIGHTWELL_*` variable, the variable over the default. `ser
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from server.config import setting_types as types
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import repeated_name
+from server.config.setting_fields import setting as _setting
+from server.config.setting_fields import switch as _switch
 from server.config.setting_names import flag_name, is_service_link, variable_name
 from server.config.setting_types import SettingType
 from server.engine.config import EngineConfig
@@ -21,14 +23,6 @@ from server.engine.config import EngineConfig
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, its value and what is accepted."""
-
-
-def _setting(default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None) -> Any:
-    return field(default=default, metadata={"type": setting_type, "help": help_text, "shown_default": shown_default})
-
-
-def _switch(help_text: str, *, shown_default: str | None = None) -> Any:
-    return _setting(False, types.switch(), help_text, shown_default=shown_default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +62,12 @@ class Settings:
         types.origins(),
         "Origin whose web pages may call this server; repeat the flag for several (variable: commas between).",
         shown_default="none",
+    )
+    weights_access: Literal["open", "admin", "off"] | None = _setting(
+        None,
+        types.choice("open", "admin", "off"),
+        "Who may read the weights' numbers: everybody who may use the server, admin keys, or nobody.",
+        shown_default="open without keys, else admin",
     )
     dtype: str = _setting(
         "auto",

@@ -24,6 +24,7 @@ from server.routes.inspect import (
     rollout,
     trace,
     trajectory,
+    weight_slices,
     weights,
 )
 from server.routes.openai import chat, completions, embeddings, models, tokenize
@@ -84,7 +85,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         include_in_schema=keys.has_admin,
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
-    of_weights = (correlations, weights)
+    of_weights = (correlations, weights, weight_slices)
     for part in (completions, chat, embeddings):
         part.add_routes(running, context)
     for part in (*inspections, *of_weights):

@@ -5,6 +5,7 @@ refuse.
 from dataclasses import dataclass
 
 from model.config import ModelConfig
+from server.auth.keys import ApiKey
 from server.engine.request import Part
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
@@ -17,6 +18,9 @@ ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
     "/v1/rollout", "/v1/geometry", "/v1/circuits",
 )  # fmt: skip
+
+ROUTE_OF_WEIGHTS = "/v1/models/{model_id}/weights"
+"""The route that lists weights, which may be read by some clients alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,21 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             "messages",
         )
     return None
+
+
+def why_no_weights(context: AppContext, key: ApiKey | None) -> UnsupportedReason | None:
+    """Return why a client with this key (None: none is needed) may not read weights, or None if it may."""
+    access = context.settings.weights_access or ("open" if context.keys.is_open else "admin")
+    if access == "open" or (access == "admin" and key is not None and key.is_admin):
+        return None
+    if access == "off":
+        return UnsupportedReason("this server hands out no weights (--weights-access off)", "weights_off")
+    whose = "it has no keys, and so no admin" if key is None else f"the API key {key.name!r} is no admin key"
+    return UnsupportedReason(
+        f"this server hands out its weights to admin keys alone, and {whose}; an admin key of --api-key-file is "
+        "accepted, or every client with --weights-access open",
+        "admin_key_needed",
+    )
 
 
 def _lacking(config: ModelConfig, lack: str) -> UnsupportedReason:

@@ -23,6 +23,7 @@ from lightwell_client import (
     Parameters,
     Rollout,
     Trajectory,
+    Weights,
 )
 from lightwell_client._heatmap import heat_map_png
 from tests.client.answers import (
@@ -122,6 +123,8 @@ GEOMETRY = {
 HISTOGRAM: Arrays = {"histogram": (("bin",), np.arange(4, dtype=np.int32))}
 CIRCUITS = {"part": "decoder", "layers": [0, 1], "heads": [0, 1], "kv_heads": [0, 0]}
 CIRCUITS_ARRAYS: Arrays = {"ov.effective_rank": (("layer", "head"), np.ones((2, 2), np.float32))}
+WEIGHTS = {"name": "embed.W_E", "head": None, "rows": [7, 2], "columns": None, "whole_shape": [5, 4], "tied_to": None}
+WEIGHTS_ARRAYS: Arrays = {"weights": (("d_vocab", "d_model"), draw(2, 4))}
 CORRELATIONS = {
     "point": "blocks.0.mlp.hook_post",
     "num_samples": 9,
@@ -145,6 +148,7 @@ ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
     ("circuits", (), Circuits, CIRCUITS, CIRCUITS_ARRAYS),
     ("correlations", (["The fox", "A goose"], "mlp.hook_post"), Correlations, CORRELATIONS, HISTOGRAM),
     ("geometry", ("W_E",), Geometry, GEOMETRY, HISTOGRAM),
+    ("weights", ("W_E",), Weights, WEIGHTS, WEIGHTS_ARRAYS),
 ]
 
 
@@ -160,11 +164,12 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     fields: dict[str, Any],
     arrays: Arrays,
 ) -> None:
-    if method == "geometry":  # which must first ask for the model's name
+    if method in ("geometry", "weights"):  # which must first ask for the model's name
         server.will(Reply(body={"data": [{"id": "org/toy"}]}))
     server.will(write("arrays", (fields_of(0, **fields), arrays)))
     result: Any = ask.call(method, *arguments)
     paths = {"correlations": "/v1/geometry", "geometry": "/v1/models/org/toy/geometry?matrix=W_E"}
+    paths["weights"] = "/v1/models/org/toy/weights/W_E"
     assert server.seen[-1].path == paths.get(method, f"/v1/{method}")
     assert isinstance(result, result_type)
     for name, (axes, array) in arrays.items():
@@ -257,3 +262,18 @@ def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> No
     drawn.set_yticks([0], ["a name as long as those of an encoder-decoder's parts"])
     check_nothing_is_cut(drawn.figure)
     pyplot.close(drawn.figure)
+
+
+def test_rows_and_columns_of_a_weight_are_asked_for_as_python_writes_them(client: Client, server: WireServer) -> None:
+    for rows, written in ((slice(2, 8), "2%3A8"), ([7, 0, -1], "7%2C0%2C-1"), (3, "3"), (slice(None, 4), "%3A4")):
+        server.will(as_safetensors("arrays", (fields_of(0, **WEIGHTS), WEIGHTS_ARRAYS)))
+        found = client.weights("attn.W_Q", layer=2, head=5, rows=rows, model="org/toy")
+        assert server.seen[-1].path == f"/v1/models/org/toy/weights/attn.W_Q?layer=2&head=5&rows={written}"
+        assert (found.values == WEIGHTS_ARRAYS["weights"][1]).all()
+    with pytest.raises(TypeError, match="has steps"):
+        client.weights("W_E", rows=slice(0, 8, 2), model="org/toy")
+    data = [{"name": "embed.W_E", "axes": ["d_vocab", "d_model"], "shape": [5, 4], "stored": "bfloat16"}]
+    server.will(Reply(body={"data": data}))
+    (named,) = client.weight_names(model="org/toy")
+    assert (named.name, named.shape, named.stored, named.tied_to) == ("embed.W_E", (5, 4), "bfloat16", None)
+    assert server.seen[-1].path == "/v1/models/org/toy/weights"

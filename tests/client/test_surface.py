@@ -28,6 +28,7 @@ from server.schemas.mechanisms import (
 from server.schemas.predictions import LensRequest, NextRequest
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from server.schemas.trace import TraceRequest
+from server.schemas.weight_slices import WeightsQuery
 from server.schemas.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
@@ -101,14 +102,14 @@ BODIES: dict[str, type[BaseModel]] = {
     "lens": LensRequest, "explain": ExplainRequest, "contributions": ContributionsRequest,
     "trajectory": TrajectoryRequest, "heads": HeadsRequest, "rollout": RolloutRequest,
     "geometry": GeometryQuery, "circuits": CircuitsRequest, "tokenize": TokenizeRequest,
-    "correlations": CorrelationsRequest, "detokenize": DetokenizeRequest,
+    "weights": WeightsQuery, "correlations": CorrelationsRequest, "detokenize": DetokenizeRequest,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_the_defaults_that_are_shown_are_the_servers(name: str) -> None:
     ours = {"timeout", "extra_body", "extra_headers", "include_usage"}
-    if name == "geometry":
+    if name in ("geometry", "weights"):
         ours |= {"model"}  # a part of the path
     if name == "tokenize":
         ours |= {"add_generation_prompt"}  # of messages, another body

@@ -219,6 +219,11 @@ def test_all_that_a_view_saves_is_what_it_shows(open_view: Open, server: Server,
     page = open_view(what.partition(",")[0], **PLACE, **saved.state)
     if "attention" in what:
         expect(page.locator(".wall-name")).to_have_text(f"layer {LAYER}, head {HEAD} is open")  # all layers are here
+    check_saved(page, server, tmp_path, saved)
+
+
+def check_saved(page: Page, server: Server, tmp_path: Path, saved: Saved) -> None:
+    """Save all that the page's menus offer, and compare it with what they should hold."""
     menus = page.get_by_role("button", name="Save…")
     expect(menus).to_have_count(saved.num_menus)
     decoder = page.context.new_page()  # of pictures: the page's own policy lets none in

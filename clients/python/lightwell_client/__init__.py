@@ -52,6 +52,7 @@ from lightwell_client._results import (
 from lightwell_client._token_attention import TokenAttention
 from lightwell_client._trace import TraceResult
 from lightwell_client._version import __version__
+from lightwell_client._weight_slices import WeightName, Weights
 from lightwell_client._weights import (
     Baseline,
     CensusRow,
@@ -132,5 +133,7 @@ __all__ = [
     "Unavailable",
     "UnsupportedMediaType",
     "Usage",
+    "WeightName",
+    "Weights",
     "__version__",
 ]

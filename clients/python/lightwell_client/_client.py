@@ -6,7 +6,7 @@ clients/python/write_client.py writes this file from _async_client.py: change th
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
-from lightwell_client import _calls, _weights
+from lightwell_client import _calls, _weight_slices, _weights
 from lightwell_client._attention import AttentionResult
 from lightwell_client._connection import Connection, Stream
 from lightwell_client._embeddings import Embeddings
@@ -36,6 +36,7 @@ from lightwell_client._options import (
     EmbeddingOptions,
     GenerateOptions,
     Message,
+    ModelOptions,
     OneText,
     Options,
     Prompt,
@@ -46,6 +47,7 @@ from lightwell_client._options import (
 from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._trace import TRACE, TraceOptions, TraceResult
+from lightwell_client._weight_slices import WeightName, Weights, WeightsOptions
 from lightwell_client._weights import (
     CIRCUITS,
     CORRELATIONS,
@@ -209,6 +211,17 @@ class Client(Connection):
         """
         name = self._name(options.get("model"))
         return (self._send(_weights.geometry(name, matrix, options)))[0]
+
+    def weight_names(self, **options: Unpack[ModelOptions]) -> list[WeightName]:
+        """Return every weight by TransformerLens's name, with its axes and shape (GET /v1/models/NAME/weights)."""
+        return self._send(_weight_slices.weight_names(self._name(options.get("model")), options))
+
+    def weights(self, weight: str, **options: Unpack[WeightsOptions]) -> Weights:
+        """Return the numbers of a weight, or of some of its rows and columns (GET /v1/models/NAME/weights/...): "W_E",
+        "blocks.0.attn.W_Q", or "W_Q" with `layer` and `head`. A server with keys may want an admin key.
+        """
+        model = self._name(options.get("model"))
+        return (self._send(_weight_slices.weights(model, weight, options)))[0]
 
     def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
         """Return the OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""

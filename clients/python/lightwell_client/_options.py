@@ -215,6 +215,7 @@ documented_arguments = documented(
         "layer": "The layer's number; negative counts from the end.",
         "head": "The head's number; negative counts from the end.",
         "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
+        "weight": 'The name of a weight: "W_E", "blocks.0.ln1.w", or "W_Q" with `layer`.',
         "text": "A text, or messages as the chat template writes them.",
         "token_ids": "Token ids.",
         "name": "The adapter's name, for `model`.",

@@ -74,7 +74,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         """
         arrival = time.monotonic()
         check_model(context, model_id)
-        _check_once(request)
+        check_once(request)
         wanted = negotiate(request.headers.get("accept"))
         place, head = _locate(context, query)
         if wanted is Format.NPY:
@@ -82,8 +82,8 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         check_num_values(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
         options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
         question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
-        found = await _ask(context, request, arrival, question)
-        return _answer(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
+        found = await ask_about_weights(context, request, arrival, question)
+        return answer_about_weights(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
@@ -111,7 +111,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         num_values = len(pairs) * (4 * alike.head_dim + 10) + composed
         check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
         question = asked_of_weights("circuits", 2 * num_values, part=part, pairs=pairs, compose=int(body.compose))
-        found = await _ask(context, request, arrival, question)
+        found = await ask_about_weights(context, request, arrival, question)
         group = alike.num_heads // alike.num_kv_heads
         fields: dict[str, Any] = {
             "object": "circuits",
@@ -124,7 +124,9 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
         arrays = _circuit_arrays(found, chosen.shape)
-        return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
+        return answer_about_weights(
+            context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format
+        )
 
 
 def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
@@ -139,7 +141,7 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     return next(iter(found.values()))
 
 
-async def _ask(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
+async def ask_about_weights(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
     """Return the worker's answer to a question about the weights."""
     task, num_bytes = asked
     work = Work(task, Prompt(()), num_bytes)
@@ -147,7 +149,10 @@ async def _ask(context: AppContext, request: Request, arrival: float, asked: Ask
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 
-def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
+def answer_about_weights(
+    context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
+) -> Response:
+    """Return the entry in the wanted format."""
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
@@ -155,7 +160,7 @@ def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding
 # ---- geometry
 
 
-def _check_once(request: Request) -> None:
+def check_once(request: Request) -> None:
     """Raise BadRequest for a name that the query gives twice: only one of its values would count."""
     names = [name for name, _ in request.query_params.multi_items()]
     for name in names:

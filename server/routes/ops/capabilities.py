@@ -3,20 +3,24 @@
 from dataclasses import asdict
 from typing import Any, get_args
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from model.config import DeltaNetConfig, ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
 from model.hooks.points import Point, Stack
 from server.engine.request import AttentionKind, CaptureDtype, Pooling
+from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import MAX_VALUE_BYTES
 from server.routes.prompts import encoder_limit
 from server.routes.supported_routes import (
+    ROUTE_OF_WEIGHTS,
     ROUTES_OF_A_DECODER,
     ROUTES_OF_A_HEAD,
     ROUTES_OF_ANY_MODEL,
+    UnsupportedReason,
     parts_of,
+    why_no_weights,
     why_not,
 )
 from server.schemas.base import MAX_PROMPTS
@@ -41,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
 
     @router.get("/v1/capabilities", tags=["models"], summary="What the model can show")
-    async def capabilities() -> dict[str, Any]:
+    async def capabilities(request: Request) -> dict[str, Any]:
         """Return the shapes of each stack, every point with its axes, and which routes answer; those that do not say
         why.
         """
@@ -76,7 +80,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "max_interventions": MAX_INTERVENTIONS,
                 "max_value_bytes": MAX_VALUE_BYTES,
             },
-            "routes": {route: _route(context, route) for route in _ROUTES},
+            "routes": {
+                **{route: _route(why_not(context, route)) for route in _ROUTES},
+                ROUTE_OF_WEIGHTS: _route(why_no_weights(context, request.scope.get(KEY_IN_SCOPE))),
+            },
             "limits": {
                 "max_response_bytes": context.settings.max_response_bytes,
                 "max_capture_bytes": context.capture_limit,
@@ -228,6 +235,5 @@ def _embeddings(context: AppContext) -> dict[str, Any]:
     }
 
 
-def _route(context: AppContext, route: str) -> dict[str, Any]:
-    refusal = why_not(context, route)
+def _route(refusal: UnsupportedReason | None) -> dict[str, Any]:
     return {"works": refusal is None, "reason": None if refusal is None else refusal.reason}

@@ -39,7 +39,7 @@ export const VIEWS = [
   {
     id: "motion", title: "Motion", about: "the arrows that move a word",
     lacks: lacks("/v1/contributions"), load: () => import("./views/motion.js"),
-    bringsText: (selection) => selection.motion_show === "contexts",
+    usesText: ({ motion_show: shown }) => shown !== "contexts",
   },
   {
     id: "lens", title: "Lens", about: "what each layer would say",
@@ -67,6 +67,7 @@ export const VIEWS = [
   },
   {
     id: "weights", title: "Weights", about: "where the parameters are",
+    usesText: ({ weights_show: shown }) => ["product", "positions", "units"].includes(shown),
     load: () => import("./views/weights.js"),
   },
   {

@@ -46,16 +46,22 @@ function pythonOf(value) {
 }
 
 // What is asked of the weights: a GET of a model's name, what is asked, and options; the client has methods of these names.
-const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry)(?:\?(.*))?$/;
+const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry|weights)(?:\/([^?]+))?(?:\?(.*))?$/;
+const valueOf = (text) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
 /** {method, first, options} of a request, as the client takes it; a method of undefined where it has none. */
 function callOf(route, body) {
-  const [, name, asked, query] = OF_A_MODEL.exec(route) ?? [];
+  const [, name, asked, weight, query] = OF_A_MODEL.exec(route) ?? [];
   const model = asked && decodeURIComponent(name);
   if (asked === "parameters") return { method: asked, first: model, options: {} };
   if (asked === "geometry") {
     const { matrix, ...options } = Object.fromEntries(new URLSearchParams(query));
     return { method: asked, first: matrix, options: { ...options, model } };
+  }
+  if (asked === "weights") {
+    const options = Object.fromEntries([...new URLSearchParams(query)].map(([key, value]) => [key, valueOf(value)]));
+    return weight ? { method: asked, first: weight, options: { ...options, model } }
+      : { method: "weight_names", options: { model } };
   }
   const { input, prompt, messages, ...options } = body ?? {};
   return { method: METHODS[route], first: input ?? prompt ?? messages, options };

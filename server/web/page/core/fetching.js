@@ -62,7 +62,7 @@ restarts.follow(forget);
 export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
-  const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body.input);
+  const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body?.input);
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 

@@ -84,6 +84,20 @@ const FIELDS = {
 
   weights_matrix: text(""), // a name as capabilities has it; "" is the token table
   weights_axis: choice("rows", "columns"),
+  weights_show: choice("overview", "numbers", "product", "rank", "angles", "positions", "units", "sizes"),
+  weights_name: text("blocks.{layer}.attn.W_Q"), // of the weight whose numbers are shown
+  weights_row: integer(0), // the first row and column of what is seen of a large one
+  weights_column: integer(0),
+  weights_letter: choice("Q", "K", "V"), // which of a head's matrices reads the word
+  weights_between: choice("words", "vectors"), // whose angles are shown
+  weights_words: text("king queen prince princess man woman boy girl"),
+  weights_less: flag(false), // whether the identity is taken away
+  weights_unit: integer(0), // two neurons of a layer's MLP
+  weights_other: integer(1),
+  weights_sizes: text(""), // of a model's parts, with commas between; "" is GPT-3
+
+  next_logits: text("2, 1, 0"), // a reader's own
+  next_logits_temperature: number(1, 0, 100),
 
   change: text(""), // what is changed inside the model, see core/changes.js
   change_show: choice("after", "before", "difference"),

@@ -19,7 +19,7 @@ const EXAMPLES = [
 ];
 
 // Views that look at no text, or bring their own.
-const WITHOUT_TEXT = new Set(["write", "embeddings", "weights", "server"]);
+const WITHOUT_TEXT = new Set(["write", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow", "stacks"]);
 
 /** The bar above every view that looks at the shared text. */
@@ -28,7 +28,7 @@ export function SharedBar({ view }) {
   const hasHead = WITH_HEAD.has(view.id);
   const selection = useSelection();
   const [isOpen, setOpen] = useState(false); // on a phone, where the bar is one line until it is opened
-  if (WITHOUT_TEXT.has(view.id) || view.bringsText?.(selection)) return null;
+  if (!(view.usesText?.(selection) ?? !WITHOUT_TEXT.has(view.id))) return null;
   return html`<section class=${classes("shared", isOpen && "open")} aria-label="What is looked at">
     <${Fold} isOpen=${isOpen} onTurn=${() => setOpen(!isOpen)} hasHead=${hasHead} />
     <${TextFields} isPair=${kind === "encoder-decoder"} />

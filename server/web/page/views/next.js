@@ -14,6 +14,7 @@ import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
+import { OwnLogits } from "./next/own_logits.js";
 import { useRow } from "./next/row.js";
 import { TextScore } from "./next/text_score.js";
 
@@ -45,6 +46,7 @@ export function View() {
     <${Answer} answer=${answer}>${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
+    <${OwnLogits} />
   </div>`;
 }
 

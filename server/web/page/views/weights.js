@@ -11,11 +11,34 @@ import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Angles } from "./weights/angles.js";
 import { CosineHistogram, savedCosines } from "./weights/histogram.js";
+import { LowRank } from "./weights/low_rank.js";
+import { WeightNumbers } from "./weights/numbers.js";
+import { Positions } from "./weights/positions.js";
+import { Product } from "./weights/product.js";
+import { Sizes } from "./weights/sizes.js";
 import { Treemap } from "./weights/treemap.js";
+import { Units } from "./weights/units.js";
+
+const SHOWN = {
+  overview: ["overview", () => html`<${Census} /><${Geometry} /><${Circuits} />`],
+  numbers: ["the numbers", WeightNumbers],
+  product: ["W · x = q, k, v", Product],
+  rank: ["value down, value up", LowRank],
+  angles: ["right angles", Angles],
+  positions: ["positions", Positions],
+  units: ["two neurons", Units],
+  sizes: ["sizes of any model", Sizes],
+};
 
 export function View() {
-  return html`<div class="weights-view"><${Census} /><${Geometry} /><${Circuits} /></div>`;
+  const { weights_show: shown } = useSelection();
+  const [, Part] = SHOWN[shown];
+  return html`<div class="weights-view"><div class="toolbar"><${Choices} label="Show" value=${shown}
+      choices=${Object.entries(SHOWN).map(([name, [title]]) => [name, title])}
+      onPick=${(name) => select({ weights_show: name }, { remember: true })} /></div>
+    <${Part} key=${shown} /></div>`;
 }
 
 function Census() {

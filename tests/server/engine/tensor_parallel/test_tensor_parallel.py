@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from model.analysis.live_weights import LiveWeights
+from model.analysis.weight_names import list_weights
 from model.checkpoint.folder import PACKAGED, ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import WeightFiles
@@ -183,7 +184,7 @@ def test_rows_that_come_with_tokens_are_those_of_a_trace(ranks: Ranks, tmp_path:
         np.testing.assert_array_equal(row[:, : position + 1], whole[:, position, : position + 1])
 
 
-@pytest.mark.parametrize("name", ["llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied"])
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied", "olmo2"])
 def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, whole = LiveWeights(load(folder)), load_shared(folder, ranks).whole_weights
@@ -192,6 +193,7 @@ def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_pat
     names |= {each.replace("norm.weight", "norm.gain") for each in names}
     names |= {"head.weight", "head.bias", "pos_embed.weight", "position_bias.by_distance"}
     names |= {"layers.0.down.bias", "nonsense.weight"}
+    names |= {each.weight for each in list_weights(read_config(folder)).weights}
     names |= {"encoder.position_bias.by_distance"} if name.startswith("t5") else set()
     for each in names:
         if "gate_up" in each or each.endswith("position_bias.weight"):

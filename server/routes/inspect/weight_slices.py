@@ -1,0 +1,205 @@
+"""Hands out the weights: GET /v1/models/{id}/weights lists them, and /weights/{name} returns a part of one."""
+
+import json
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from model.analysis.matrices import UnknownMatrix
+from model.analysis.weight_names import NamedWeight, find_weight, list_weights
+from model.hooks.point_names import stack_config
+from server.http.errors import BadRequest, Forbidden, shown
+from server.http.tensor_formats import Wire, negotiate
+from server.routes.auth_route import KEY_IN_SCOPE
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import asked_of_weights, described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once
+from server.routes.prompts import check_model
+from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
+from server.routes.supported_routes import ROUTE_OF_WEIGHTS, check_part, why_no_weights
+from server.schemas.weight_slices import WeightListAnswer, WeightsAnswer, WeightsQuery
+
+_BYTES_OF_A_NAME = 64
+"""Bytes of how one weight is kept, approximately."""
+_PIECE = re.compile(r"(-?\d{1,9})|(-?\d{1,9})?:(-?\d{1,9})?")
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router, before the route of one model, whose id may hold slashes."""
+
+    @router.get(
+        ROUTE_OF_WEIGHTS.replace("model_id", "model_id:path"),
+        tags=["inside"],
+        summary="Every weight by TransformerLens's name: axes, shape, and how it is kept",
+        response_model=WeightListAnswer,
+    )
+    async def listing(request: Request, model_id: str) -> dict[str, Any]:
+        """Return the name, axes and shape of every weight, in the order of a forward pass, and how its numbers are
+        kept. `--weights-access` says who may ask.
+        """
+        arrival = time.monotonic()
+        _check_access(context, request)
+        check_model(context, model_id)
+        found = list_weights(context.config)
+        asked = asked_of_weights("stored", _BYTES_OF_A_NAME * len(found.weights) // 4)
+        stored = json.loads((await ask_about_weights(context, request, arrival, asked))["json"].tobytes())
+        data = [
+            {
+                "name": each.name,
+                "axes": each.axes,
+                "shape": each.shape,
+                "stored": stored.get(each.weight),
+                "tied_to": each.tied_to,
+            }
+            for each in found.weights
+        ]
+        told = {"stored_as": context.config.stored_as, "data": data, "not_listed": found.not_listed}
+        return {**head_of(context), **told}
+
+    @tensor_route(
+        router.get,
+        ROUTE_OF_WEIGHTS.replace("model_id", "model_id:path") + "/{name}",
+        "The numbers of one weight, or of some of its rows and columns",
+        WeightsAnswer,
+    )
+    async def weights(request: Request, model_id: str, name: str, query: Annotated[WeightsQuery, Query()]) -> Response:
+        """Return the numbers as the network uses them: dequantised, whole where processes share the weight, and
+        without LoRA adapters. `Accept` chooses JSON, npy or safetensors; `--weights-access` says who may ask.
+        """
+        arrival = time.monotonic()
+        _check_access(context, request)
+        check_model(context, model_id)
+        check_once(request)
+        wanted = negotiate(request.headers.get("accept"))
+        chosen = _choose(context, name, query)
+        advice = chosen.fitting(context.settings.max_response_bytes, wire_of(wanted, query.encoding_format))
+        check_num_values(context, chosen.num_values, wanted, query.encoding_format, advice)
+        asked = asked_of_weights("weights", chosen.num_values, **chosen.options())
+        found = (await ask_about_weights(context, request, arrival, asked))["weights"]
+        return answer_about_weights(context, wanted, chosen.entry(found), query.encoding_format)
+
+
+def _check_access(context: AppContext, request: Request) -> None:
+    """Raise Forbidden for a client that may not read weights."""
+    refusal = why_no_weights(context, request.scope.get(KEY_IN_SCOPE))
+    if refusal is not None:
+        raise Forbidden(f"{refusal.reason[0].upper()}{refusal.reason[1:]}.", code=refusal.code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The part of a weight that is asked for. rows and columns: None for all, and for an axis that it lacks."""
+
+    weight: NamedWeight
+    head: int | None
+    rows: tuple[int, ...] | None
+    columns: tuple[int, ...] | None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.weight.axes[self.head is not None :]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the answer."""
+        lengths = list(self.weight.shape[self.head is not None :])
+        for axis, chosen in zip(_axes_of(self.weight), (self.rows, self.columns), strict=False):
+            lengths[axis] = lengths[axis] if chosen is None else len(chosen)
+        return tuple(lengths)
+
+    @property
+    def num_values(self) -> int:
+        return math.prod(self.shape)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the worker's question."""
+        row_axis, *column_axis = _axes_of(self.weight)
+        return {
+            "name": self.weight.name,
+            "head": self.head,
+            "rows": self.rows,
+            "rows_axis": row_axis,
+            "columns": self.columns,
+            "columns_axis": column_axis[0] if column_axis else None,
+        }
+
+    def fitting(self, limit: int, wire: Wire) -> str:
+        """Return what to ask for instead so that the answer has at most `limit` bytes."""
+        room, lengths = int(limit / VALUE_BYTES[wire]), self.shape
+        if len(lengths) == 3 and math.prod(lengths[1:]) <= room:
+            return "one head, such as head=0"
+        width = lengths[-1] if len(_axes_of(self.weight)) == 2 else 1
+        rows = max(1, room // width)
+        one = "head=0 and " if len(lengths) > len(_axes_of(self.weight)) else ""
+        narrow = f" and columns=0:{room}" if width > room else ""
+        return f"{one}rows=0:{rows}{narrow}"
+
+    def entry(self, found: Any) -> DescribedEntry:
+        """Return the entry of the answer."""
+        fields = {
+            "object": "weights",
+            "index": 0,
+            "name": self.weight.name,
+            "head": self.head,
+            "rows": self.rows,
+            "columns": self.columns,
+            "whole_shape": self.weight.shape,
+            "tied_to": self.weight.tied_to,
+        }
+        return DescribedEntry(0, fields, {"weights": described(found, *self.axes)}, key="arrays")
+
+
+def _axes_of(weight: NamedWeight) -> tuple[int, ...]:
+    """Return the axes of rows and columns, counted from the end: a vector, or that of each head, has rows alone."""
+    is_vector = len(weight.shape) - (weight.num_heads is not None) == 1
+    return (-1,) if is_vector else (-2, -1)
+
+
+def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
+    """Return the part that is asked for. Raises BadRequest, naming what there is."""
+    layer = query.layer
+    if layer is not None:
+        stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(context, None))
+        (layer,) = resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")
+    try:
+        weight = find_weight(context.config, name, layer)
+    except UnknownMatrix as error:
+        raise BadRequest(f"name: {error}.", param="name", code="unknown_matrix") from None
+    head = query.head
+    if head is not None:
+        if weight.num_heads is None:
+            raise BadRequest(f"head: {weight.name} has no heads; leave out {head}.", param="head")
+        (head,) = resolve(head, weight.num_heads, "head", "head")
+    axes = _axes_of(weight)
+    if query.columns != "all" and len(axes) == 1:
+        raise BadRequest(f"columns: {weight.name} is a vector, and has rows alone.", param="columns")
+    rows = _read_indices(query.rows, weight.shape[axes[0]], "rows")
+    return _Chosen(weight, head, rows, _read_indices(query.columns, weight.shape[axes[-1]], "columns"))
+
+
+def _read_indices(text: str, count: int, field: str) -> tuple[int, ...] | None:
+    """Return the indices of "all" (None), or of numbers and ranges with commas between. Raises BadRequest."""
+    if text.strip() == "all":
+        return None
+    found: list[int] = []
+    for piece in text.split(","):
+        match = _PIECE.fullmatch(piece.strip())
+        if match is None:
+            raise BadRequest(
+                f'{field}: {shown(piece)} is none; "all", or indices and ranges as in 0,5,-1 or 0:64 are accepted.',
+                param=field,
+            )
+        if match[1] is not None:
+            found.append(int(match[1]))
+        else:
+            found += range(*slice(*(None if end is None else int(end) for end in (match[2], match[3]))).indices(count))
+    if not found:
+        raise BadRequest(f"{field}: {shown(text)} chooses none of {count}; at least one is accepted.", param=field)
+    return resolve(found, count, field, field.removesuffix("s"))

@@ -1,0 +1,52 @@
+// Softmax of numbers that the reader types, at any temperature: how it sharpens and flattens, with its entropy.
+import { html } from "../../core/html.js";
+import { entropy, format, softmax } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Field } from "../../parts/field.js";
+import { Scrolled } from "../../parts/scrolled.js";
+import { Temperature } from "../../parts/slider.js";
+
+const MOST = 20;
+const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?$/i;
+
+/** The numbers of a text, or null where one is none, or there are none or too many. */
+function readLogits(text) {
+  const parts = text.replace(/[[\]()]/g, " ").replaceAll("−", "-").trim().split(/[\s,;]+/).filter(Boolean);
+  const isGood = parts.length > 0 && parts.length <= MOST && parts.every((part) => NUMBER.test(part));
+  return isGood ? parts.map(Number) : null;
+}
+
+export function OwnLogits() {
+  const { next_logits: text, next_logits_temperature: chosen } = useSelection();
+  const logits = readLogits(text);
+  const temperatures = BESIDE.includes(chosen) ? BESIDE : [...BESIDE, chosen].sort((a, b) => a - b);
+  const columns = logits && temperatures.map((t) => ({ t, shares: softmax(logits, t) }));
+  return html`<section class="card own-logits"><h2>Try softmax on your own numbers</h2>
+    <p>Each number is divided by the temperature T, e is raised to it, and the results are divided by their sum. A small T
+      gives nearly all to the largest number, a large T makes all alike; entropy says how many choices are left open.</p>
+    <div class="toolbar">
+      <label>Logits <${Field} value=${text} size="24" onTake=${(value) => select({ next_logits: value })} /></label>
+      <${Temperature} value=${chosen} high=${5} onPick=${(value) => select({ next_logits_temperature: value })} />
+    </div>
+    ${logits ? html`<${Shares} logits=${logits} columns=${columns} chosen=${chosen} />`
+      : html`<p class="lack" role="alert">Write one to ${MOST} numbers, such as 2, 1, 0.</p>`}
+  </section>`;
+}
+
+function Shares({ logits, columns, chosen }) {
+  const mark = (t) => (t === chosen ? "on" : undefined);
+  return html`<${Scrolled} label="Softmax of the numbers">
+    <table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
+    <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t)}</th>`)}
+    </tr></thead>
+    <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit)}</th>
+      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>
+        <span class="share" aria-hidden="true" style=${{ width: `${Math.round(shares[i] * 60)}px` }}></span>
+        ${shares[i].toFixed(3)}</td>`)}</tr>`)}
+    <tr><th scope="row">entropy, nats</th>
+      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(entropy(shares), 3)}</td>`)}</tr>
+    <tr><th scope="row">as many equal choices</th>
+      ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>${format(Math.exp(entropy(shares)), 3)}</td>`)}
+    </tr></tbody></table><//>`;
+}

@@ -1,0 +1,130 @@
+// How nearly vectors stand at right angles: the matrix of their cosines beside the identity, which it would be if all did.
+import { useAnswer } from "../../core/fetching.js";
+import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { clamp, useCapabilities, useHead } from "../../core/model.js";
+import { format, grouped } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { piecesOf } from "../../core/texts.js";
+import { Choices } from "../../parts/choices.js";
+import { ColourScale, Matrix } from "../../parts/matrix.js";
+import { Answer } from "../../parts/problem.js";
+import { DelayedText } from "../../parts/shared_bar.js";
+import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
+
+const MOST = 48; // vectors
+const askPieces = (text) => piecesOf(text);
+
+export function Angles() {
+  const selection = useSelection();
+  const isOfWords = selection.weights_between === "words";
+  return html`${isOfWords ? html`<${OfWords} />` : html`<${OfNeurons} />`}`;
+}
+
+function Between({ value }) {
+  return html`<div class="toolbar"><${Choices} label="Between" value=${value}
+      choices=${[["words", "words (rows of W_E)"], ["vectors", "neurons (columns of W_in)"]]}
+      onPick=${(weights_between) => select({ weights_between })} />
+    <${Choices} label="Shown" value=${useSelection().weights_less} choices=${[[false, "WᵀW"], [true, "WᵀW − I"]]}
+      onPick=${(weights_less) => select({ weights_less })} /></div>`;
+}
+
+/** The embeddings of words that are typed in. */
+function OfWords() {
+  const { weights_words: words } = useSelection();
+  const lack = useLackOfWeights();
+  const pieces = useAnswer(askPieces, lack || !words.trim() ? null : ` ${words.trim()}`, null);
+  const chosen = useMemo(() => unique(pieces.data), [pieces.data]);
+  const weight = useWeight(chosen.ids.length ? "W_E" : null, { rows: chosen.ids.join(",") });
+  return html`<${Shown} title="Right angles: the vectors of words" weight=${weight} names=${chosen.tokens} error=${pieces.error}
+    about=${html`<${Between} value="words" /><${DelayedText} label="Words" rows=${2} value=${words}
+      onText=${(value) => select({ weights_words: value })} />`} turned=${false} />`;
+}
+
+/** Different tokens, at most so many, in their order. */
+function unique(pieces) {
+  const tokens = [];
+  const ids = [];
+  pieces?.ids.forEach((id, i) => {
+    if (ids.includes(id) || ids.length === MOST) return;
+    ids.push(id);
+    tokens.push(pieces.tokens[i]);
+  });
+  return { ids, tokens };
+}
+
+/** What the first neurons of a layer's MLP read. */
+function OfNeurons() {
+  const selection = useSelection();
+  const lack = useLackOfWeights();
+  const prefix = usePrefix();
+  const { stack, numLayers } = useHead({ ofAnyBlock: true });
+  const layer = clamp(selection.layer, numLayers);
+  const count = Math.min(MOST, stack.intermediate_size);
+  const first = clamp(Math.max(0, selection.weights_column), Math.max(1, stack.intermediate_size - count + 1));
+  const weight = useWeight(lack ? null : `${prefix}blocks.${layer}.mlp.W_in`, { columns: `${first}:${first + count}` });
+  const names = useMemo(() => Array.from({ length: count }, (_, i) => String(first + i)), [first, count]);
+  const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
+  return html`<${Shown} title="Right angles: what neurons read" weight=${weight} names=${names} turned=${true}
+    about=${html`<${Between} value="vectors" /><div class="toolbar"><label>Layer <select value=${layer}
+      onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
+      <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div>`} />`;
+}
+
+/** weight: see useWeight, its rows the vectors, or its columns where it is `turned`; names: of the vectors. */
+function Shown({ title, weight, names, turned, about, error }) {
+  const { weights_less: isLess } = useSelection();
+  const picture = useRef(null);
+  const found = useMemo(() => (weight.array ? cosinesOf(weight.array, turned, isLess) : null), [weight.array, turned, isLess]);
+  const isReady = found?.count === names.length;
+  const menus = html`<${CopyMenu} route=${weight.route ?? ""} />${isReady && html`<${SaveMenu} picture=${picture} name="cosines-of-vectors"
+    arrays=${[{ label: "cosines", array: { data: found.data, shape: [found.count, found.count] }, rows: names, columns: names }]} />`}`;
+  return html`<${WeightCard} title=${title} menus=${menus}>
+    <p>Each vector is scaled to length 1; then W<sup>T</sup>W holds the cosine of every pair. Vectors at right angles have 0,
+      and if all stood so, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere. Words and neurons that share
+      meaning do not.</p>
+    ${about}
+    <${Answer} answer=${{ ...weight, error: error ?? weight.error }}>${() => isReady && html`<${Grid} found=${found} names=${names}
+      isLess=${isLess} handle=${picture} />`}<//>
+  <//>`;
+}
+
+/** {data, count, dimension, largest, mean}: cosines of all pairs, less the identity if asked; figures off the diagonal. */
+function cosinesOf({ data, shape: [rows, columns] }, turned, isLess) {
+  const [count, dimension] = turned ? [columns, rows] : [rows, columns];
+  const at = turned ? (i, k) => data[k * columns + i] : (i, k) => data[i * columns + k];
+  const lengths = Array.from({ length: count }, (_, i) => {
+    let sum = 0;
+    for (let k = 0; k < dimension; k += 1) sum += at(i, k) ** 2;
+    return Math.sqrt(sum) || 1;
+  });
+  const found = new Float32Array(count * count);
+  let [largest, total] = [0, 0];
+  for (let i = 0; i < count; i += 1) {
+    for (let j = 0; j < count; j += 1) {
+      let sum = 0;
+      for (let k = 0; k < dimension; k += 1) sum += at(i, k) * at(j, k);
+      const cosine = sum / (lengths[i] * lengths[j]);
+      found[i * count + j] = isLess && i === j ? cosine - 1 : cosine;
+      if (i === j) continue;
+      largest = Math.max(largest, Math.abs(cosine));
+      total += Math.abs(cosine);
+    }
+  }
+  return { data: found, count, dimension, largest, mean: count > 1 ? total / (count * (count - 1)) : 0 };
+}
+
+function Grid({ found, names, isLess, handle }) {
+  const [hovered, setHovered] = useState(null);
+  const [chosen, setChosen] = useState(null);
+  const describe = (row, column) => `${names[row].trim()} · ${names[column].trim()}: ${format(found.data[row * found.count + column])}`;
+  return html`<dl class="facts"><dt>largest |cosine| of a pair</dt><dd><b class="number">${format(found.largest)}</b>: that
+        is max |W<sup>T</sup>W − I|</dd>
+      <dt>mean |cosine|</dt><dd><b class="number">${format(found.mean)}</b>; of random directions
+        in ${grouped(found.dimension)} dimensions about √(2/π) / √${grouped(found.dimension)} = ${
+        format(Math.sqrt(2 / Math.PI / found.dimension))}</dd></dl>
+    <${ColourScale} low=${-1} high=${1} kind="diverging" />
+    <${Matrix} values=${found.data} rowNames=${names} columnNames=${names} rowTitle="" columnTitle="" kind="diverging" low=${-1}
+      high=${1} hovered=${hovered} selected=${chosen} onHover=${setHovered} onPick=${setChosen} describe=${describe}
+      handle=${handle} maxCell=${44} label=${`Cosines of ${found.count} vectors${isLess ? ", less the identity" : ""}`} />`;
+}

@@ -1,0 +1,40 @@
+// What the pictures of matrices ask for: a weight by its name, or a part of it, and who may not ask.
+import { useJson, useLook } from "../../core/fetching.js";
+import { html } from "../../core/html.js";
+import { lackOf, useCapabilities, useHead } from "../../core/model.js";
+
+const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
+
+/** Why this reader may not see weights, as a sentence; null for one who may. */
+export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{model_id}/weights");
+
+/** {data: [{name, axes, shape, stored, tied_to}]} of every weight; see useAnswer. */
+export const useWeightList = () => useJson(base(useCapabilities().model));
+
+/**
+ * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name asks
+ * nothing. options: as the route takes them, those that are undefined left out.
+ */
+export function useWeight(name, options = {}) {
+  const { model } = useCapabilities();
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  const query = given.length ? `?${new URLSearchParams(given)}` : "";
+  const route = name === null ? null : `${base(model)}/${name}${query}`;
+  const answer = useLook(route, null);
+  return { ...answer, route, array: answer.entry?.arrays.weights ?? null };
+}
+
+/** What stands before the names of a part's blocks: nothing, or the stack of an encoder-decoder. */
+export function usePrefix() {
+  const { kind } = useCapabilities();
+  const { part } = useHead();
+  if (kind !== "encoder-decoder") return "";
+  return part === "encoder" ? "encoder." : "decoder.";
+}
+
+/** A card that shows `children`, or why there is nothing to show. */
+export function WeightCard({ title, menus, children }) {
+  const lack = useLackOfWeights();
+  return html`<section class="card"><header><h2>${title}</h2>${!lack && menus}</header>
+    ${lack ? html`<p class="lack">${lack}</p>` : children}</section>`;
+}

@@ -1,0 +1,93 @@
+// Two neurons over a text: how their numbers go together, and how much one tells about the other.
+import { useJson, useLook } from "../../core/fetching.js";
+import { html, useRef, useState } from "../../core/html.js";
+import { clamp, inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { format, grouped } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Field } from "../../parts/field.js";
+import { Answer } from "../../parts/problem.js";
+import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { usePrefix } from "./asks.js";
+import { Dots } from "./dots.js";
+
+const STRONGEST = 8;
+
+export function Units() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const prefix = usePrefix();
+  const { stack, numLayers } = useHead({ ofAnyBlock: true });
+  const layer = clamp(selection.layer, numLayers);
+  const name = `${prefix}blocks.${layer}.mlp.hook_post`;
+  const there = capabilities.points.find((point) => point.name === name.replace(`.${layer}.`, ".{layer}."));
+  const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
+  const pair = [clamp(selection.weights_unit, count), clamp(selection.weights_other, count)];
+  if (pair[0] === pair[1]) pair[1] = (pair[0] + 1) % count;
+  const canAsk = selection.text !== "" && there?.layers.includes(layer);
+  const input = inputOf(selection, capabilities);
+  const trace = useLook(canAsk ? "v1/trace" : null, { ...input, points: [name] });
+  const body = { ...input, point: name, units: pair, num_strongest: 1 };
+  const found = useJson(canAsk ? "v1/geometry" : null, body);
+  const picture = useRef(null);
+  const values = trace.entry && canAsk ? valuesOf(trace.entry, name, pair) : null;
+  const tokens = (selection.part === "encoder" ? trace.entry?.encoder_tokens : null) ?? trace.entry?.tokens ?? [];
+  return html`<section class="card"><header><h2>Two neurons of layer ${layer}</h2><${CopyMenu} route="v1/geometry" body=${body} />
+      ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
+    <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
+      neuron's number to the right, the other's upwards. Where the dots lie along a line, each tells much about the other:
+      their correlation ρ is far from 0, and jointly normal numbers of that ρ share −½ ln(1 − ρ²) nats, their mutual
+      information.</p>
+    <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} />
+    ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, whose neurons are not handed out.</p>`}
+    <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) => html`<${Figures} entry=${entry} />`}<//>
+    ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
+    ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
+  </section>`;
+}
+
+function Pick({ layer, numLayers, pair, count }) {
+  const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
+  const take = (field) => (raw) => select({ [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
+  return html`<div class="toolbar"><label>Layer <select value=${layer}
+      onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
+    <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
+    <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
+    <span class="hint">of ${grouped(count)}</span></div>`;
+}
+
+/** [[of the one], [of the other]] by position. */
+function valuesOf(entry, name, pair) {
+  const { data, shape } = entry.arrays[name];
+  const width = shape.at(-1);
+  return pair.map((unit) => Array.from({ length: data.length / width }, (_, position) => data[position * width + unit]));
+}
+
+function Figures({ entry }) {
+  const { strongest_correlations: rho, strongest_information: shared } = entry.arrays;
+  if (rho.data.length === 0) {
+    return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
+  }
+  return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b></dd>
+    <dt>mutual information</dt><dd><b class="number">${format(shared.data[0])}</b> nats; two neurons that have nothing to do with
+      each other would show about ${format(entry.baseline.information)} in so few words
+      (${entry.num_samples})</dd></dl>`;
+}
+
+/** The pairs of the layer's neurons that go together most, asked for by a click: there are many pairs. */
+function Strongest({ input, name }) {
+  const [isAsked, setAsked] = useState(false);
+  const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });
+  if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the pairs that share most</button>`;
+  const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
+  return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table" aria-label="Pairs that share most">
+    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th><th scope="col">nats</th></tr></thead>
+    <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
+        onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
+      <td class="number">${format(arrays.strongest_correlations.data[i])}</td>
+      <td class="number">${format(arrays.strongest_information.data[i])}</td></tr>`)}</tbody></table>`}<//>`;
+}
+
+function savedPair([across, up], pair) {
+  const data = Float64Array.from([...across, ...up]);
+  return [{ label: "numbers", array: { data, shape: [2, across.length] }, rows: pair.map((unit) => `neuron ${unit}`) }];
+}
