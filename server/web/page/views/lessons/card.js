@@ -1,0 +1,125 @@
+// The card of a lesson: its steps one after another, with the sentences that are true of the served model; and the list.
+import { json, useAnswer } from "../../core/fetching.js";
+import { html, useEffect, useMemo, useRef } from "../../core/html.js";
+import { clamp, useCapabilities } from "../../core/model.js";
+import { initialState, select, useSelection } from "../../core/state.js";
+import { Answer, Problem, Progress } from "../../parts/problem.js";
+import { VIEWS } from "../../views.js";
+import { LIST, closeLesson, openLesson } from "../lessons.js";
+import { cornerAwayFrom, pixels, useTarget } from "./spotlight.js";
+import { Values } from "./values.js";
+
+/** The JSON of a file of the page's own folder of lessons. */
+const fileOf = (name, _, options) =>
+  json(new URL(`../../lessons/${encodeURIComponent(name)}.json`, import.meta.url).href, null, options);
+
+async function allLessons(_, __, options) {
+  const names = await fileOf(LIST, null, options);
+  return Promise.all(names.map(async (name) => ({ name, ...(await fileOf(name, null, options)) })));
+}
+
+export const Card = ({ name }) => (name === LIST ? html`<${List} />` : html`<${Lesson} name=${name} />`);
+
+/** A card in a corner, with the keyboard's focus each time `at` changes; Escape closes it. */
+function Corner({ title, aside, closes, at, target = null, onArrow, children }) {
+  const card = useRef(null);
+  useEffect(() => card.current.focus({ preventScroll: true }), [at]);
+  useEffect(() => {
+    const close = (event) => event.key === "Escape" && !event.defaultPrevented && closeLesson();
+    addEventListener("keydown", close);
+    return () => removeEventListener("keydown", close);
+  }, []);
+  const onKeyDown = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || !onArrow) return;
+    event.preventDefault();
+    event.stopPropagation();
+    onArrow(by);
+  };
+  return html`
+    ${target && html`<div class="lesson-outline" aria-hidden="true" style=${pixels(target)}></div>`}
+    <div class=${`lesson card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="lesson-title" tabindex="-1"
+      ref=${card} onKeyDown=${onKeyDown}>
+      <div class="lesson-head"><h2 id="lesson-title">${title}</h2><span class="hint">${aside}</span>
+        <button type="button" class="quiet" aria-label=${closes} onClick=${() => closeLesson()}>✕</button></div>
+      ${children}
+    </div>`;
+}
+
+function List() {
+  const answer = useAnswer(allLessons, LIST, null);
+  return html`<${Corner} title="Lessons" closes="Close the list" at=${LIST}>
+    <p class="hint">Each walks through the views on a text of its own. All numbers are those of the model that is served.</p>
+    <${Answer} answer=${answer}>${(lessons) => html`<ul class="lesson-list">${lessons.map(({ name, title, about, steps }) =>
+      html`<li key=${name}><button type="button" onClick=${() => openLesson(name)}><b>${title}</b>
+        <span>${about} <i>${steps.length} steps</i></span></button></li>`)}</ul>`}<//>
+  <//>`;
+}
+
+function Lesson({ name }) {
+  const answer = useAnswer(fileOf, name, null);
+  const { kind } = useCapabilities();
+  const lesson = answer.data;
+  const { kinds, otherwise } = lesson?.models ?? {};
+  if (lesson && (!kinds || kinds.includes(kind))) return html`<${Walk} lesson=${lesson} />`;
+  return html`<${Corner} title=${lesson?.title ?? "Lesson"} closes="Close the lesson" at=${name}>
+    <${Progress} active=${answer.loading} label="Opening…" />
+    <${Problem} error=${answer.error} retry=${answer.retry} />
+    ${otherwise && html`<p>${otherwise}</p>`}
+  <//>`;
+}
+
+/** The steps whose views this page and this model have. */
+function useSteps({ steps }) {
+  const capabilities = useCapabilities();
+  return useMemo(() => {
+    const views = new Set(VIEWS.filter((view) => !view.lacks?.(capabilities)).map(({ id }) => id));
+    return steps.filter(({ view }) => views.has(view));
+  }, [steps, capabilities]);
+}
+
+function Walk({ lesson }) {
+  const { lesson_step: asked } = useSelection();
+  const steps = useSteps(lesson);
+  const values = useMemo(() => new Values(lesson), [lesson]);
+  const at = clamp(asked - 1, steps.length);
+  const step = steps[at];
+  const told = useMemo(() => () => tell(step, lesson, values), [step, values]);
+  const { data, error, loading, retry } = useAnswer(told, `${lesson.title} ${at}`, null);
+  const isReady = data?.step === step;
+  useEffect(() => {
+    if (isReady) select(data.look, { remember: false });
+  }, [isReady && data]);
+  const target = useTarget(isReady ? step : null);
+  const go = (by) => {
+    if (at + by >= 0 && at + by < steps.length) select({ lesson_step: at + by + 1 }, { remember: true });
+  };
+  const isLast = at === steps.length - 1;
+  return html`<${Corner} title=${step.title} aside=${`${at + 1} of ${steps.length}`} closes="Close the lesson" at=${step}
+    target=${target} onArrow=${go}>
+    <div aria-live="polite">
+      ${isReady ? data.said.map((sentence) => html`<p>${sentence}</p>`) : loading && html`<p>Asking the model…</p>`}
+      ${isReady && data.left > 0 && html`<p class="hint">${leftOut(data.left)}</p>`}
+    </div>
+    <${Problem} error=${error} retry=${retry} />
+    <div class="toolbar">
+      <button type="button" disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
+      <button type="button" class="primary" onClick=${() => (isLast ? closeLesson() : go(1))}>${isLast ? "Done" : "Next"}</button>
+      <button type="button" class="quiet" title="Close the lesson and keep what is shown now"
+        onClick=${() => closeLesson({ isToStay: true })}>Stay here</button>
+      <span class="hint wide">← → walk, Esc gives your text back</span>
+    </div>
+  <//>`;
+}
+
+const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
+  : `${count} sentences are left out, because they are not true of this model.`);
+
+/** {step, said, left, look}: what a step says, and the whole selection that shows it, whatever was set before. */
+async function tell(step, lesson, values) {
+  const { lesson: _, lesson_step: __, ...plain } = initialState;
+  const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });
+  const filled = await Promise.all(entries.map(async ([field, value]) => [field, await values.fill(value)]));
+  const chosen = Object.fromEntries(filled.filter(([, value]) => value !== null));
+  return { step, look: { ...plain, ...chosen, view: step.view }, ...(await values.say(step.say)) };
+}

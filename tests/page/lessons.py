@@ -1,0 +1,212 @@
+"""Reads lessons as the page does, in a second way: what each step chooses and says of the model that is served."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import Server
+from tests.page.conftest import ask, percent, written
+from tests.source_tree import ROOT
+
+FOLDER = ROOT / "server" / "web" / "page" / "lessons"
+QUOTE = re.compile(r"\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}")
+RELATION = re.compile(r"(.+?) (>=|<=|!=|=|>|<|near) (.+)")
+
+FUNCTIONS: dict[str, Callable[..., float]] = {
+    "sum": lambda *parts: math.fsum(number for part in parts for number in (part if isinstance(part, list) else [part])),
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "ratio": lambda a, b: a / b,
+    "root": math.sqrt,
+    "exp": math.exp,
+    "length": lambda a: math.hypot(*a),
+    "dot": lambda a, b: dot(a, b),
+    "cosine": lambda a, b: dot(a, b) / (math.hypot(*a) * math.hypot(*b)),
+}
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "near": lambda a, b: math.isclose(a, b, rel_tol=0.01),
+}
+PLACES = {
+    "layer": "layers", "head": "heads", "query": "query_positions", "key": "key_positions", "position": "positions",
+}  # fmt: skip
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def grouped(number: float) -> str:
+    """Return a whole number as the page writes it, with thin spaces."""
+    return f"{round(number):,}".replace(",", "\u202f")
+
+
+def shown_number(number: float) -> str:
+    """Return a number as a sentence without a format has it."""
+    return grouped(number) if number == int(number) else written(number)
+
+
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "percent": percent, "grouped": grouped, "number": written, "token": lambda token: token.strip() or token,
+}  # fmt: skip
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return a lesson by its file's name."""
+    lesson: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return lesson
+
+
+NAMES: list[str] = json.loads((FOLDER / "list.json").read_text(encoding="utf-8"))
+
+
+def at(value: Any, path: str) -> Any:
+    """Return what stands at a path in an answer, or None."""
+    for step in re.findall(r"[^.[\]]+", path):
+        name, is_search, wanted = step.partition("=")
+        if value is None:
+            return None
+        if is_search:
+            value = next((one for one in value if str(one.get(name)) == wanted), None)
+        elif isinstance(value, list):
+            if step == "length":
+                value = len(value)
+            else:
+                value = value[int(step)] if -len(value) <= int(step) < len(value) else None
+        else:
+            value = value.get(step)
+    return value
+
+
+def places(lists: Any, *before: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Return all numbers of nested lists, each with its place."""
+    if not isinstance(lists, list):
+        return [] if lists is None else [(lists, before)]
+    return [found for i, inner in enumerate(lists) for found in places(inner, *before, i)]
+
+
+class Replayed:
+    """A lesson on the model that a server serves."""
+
+    def __init__(self, lesson: dict[str, Any], server: Server) -> None:
+        self.lesson = lesson
+        self.asked: list[tuple[str, Any, Any]] = []
+        """Route, body and answer of every request, for those who check the numbers in another way."""
+        self._server = server
+        self.value = cache(self._value)
+
+    def _ask(self, route: str, body: Any = None) -> Any:
+        answer = ask(self._server, f"/{route.removeprefix('/')}", body)
+        self.asked.append((route, body, answer))
+        return answer
+
+    def _value(self, name: str) -> Any:
+        if name == "text":
+            return self.lesson["text"]
+        given = self.fill(self.lesson["values"][name])
+        if given is None:
+            return None
+        if "word" in given:
+            return self._position({"text": self.lesson["text"], "nth": 1} | given)
+        try:
+            if "compute" in given:
+                return FUNCTIONS[given["compute"]](*given["of"])
+            answer = self._ask(given["route"], given.get("body"))
+        except (OSError, ArithmeticError):  # refused: this model has no such thing
+            return None
+        start = answer
+        if isinstance(answer.get("data"), list) and not given["value"].startswith("data"):
+            start = answer["data"][0]
+        found = at(start, given["value"])
+        names = given.get("largest") or given.get("smallest")
+        if found is None or not names:
+            return found
+        pick = max if "largest" in given else min
+        value, place = pick(places(found), key=lambda one: one[0])
+        named = {
+            name: start[PLACES[name]][i] if PLACES.get(name) in start else i
+            for name, i in zip(names, place, strict=False)
+        }
+        return {"value": value, **named}
+
+    def _position(self, given: dict[str, Any]) -> int | None:
+        begins = [found.start() for found in re.finditer(re.escape(given["word"]), given["text"])]
+        if len(begins) < given["nth"]:
+            return None
+        end = begins[given["nth"] - 1] + len(given["word"])
+        offsets = self._ask("/tokenize", {"prompt": given["text"], "return_offsets": True})["offsets"]
+        return max((i for i, (first, after) in enumerate(offsets) if first < end and after > first), default=None)
+
+    def fill(self, part: Any, write: Callable[[float], str] = str) -> Any:
+        """Return a part of the lesson with what it quotes in place of the quotes, or None if that is not there."""
+        if isinstance(part, str):
+            return self._fill_text(part, write)
+        if isinstance(part, dict):
+            values = self.fill(list(part.values()), write)
+            return None if values is None else dict(zip(part, values, strict=True))
+        if isinstance(part, list):
+            filled = [self.fill(inner, write) for inner in part]
+            return None if any(a is None and b is not None for a, b in zip(filled, part, strict=True)) else filled
+        return part
+
+    def _fill_text(self, text: str, write: Callable[[float], str]) -> Any:
+        if alone := QUOTE.fullmatch(text):
+            return self._quoted(alone)
+        parts, end = [], 0
+        for match in QUOTE.finditer(text):
+            value = self._quoted(match)
+            if value is None:
+                return None
+            parts += [text[end : match.start()], value if isinstance(value, str) else write(value)]
+            end = match.end()
+        return "".join(parts) + text[end:]
+
+    def _quoted(self, match: re.Match[str]) -> Any:
+        name, path, how = match.groups()
+        steps = self._fill_text(path, str)
+        found = None if steps is None else at(self.value(name), steps)
+        return found if found is None or not how else FORMATS[how](found)
+
+    def holds(self, condition: str) -> bool:
+        """Return whether a condition is true of the model."""
+        for one in condition.split(" and "):
+            match = RELATION.fullmatch(one)
+            assert match, f"{one!r} is no relation of two values"
+            a, b = (as_number(self.fill(side)) for side in (match[1], match[3]))
+            if a is None or b is None or not RELATIONS[match[2]](a, b):
+                return False
+        return True
+
+    def said(self, step: dict[str, Any]) -> list[str]:
+        """Return the sentences that are true of the model."""
+        said = []
+        for sentence in step["say"]:
+            words = sentence
+            if not isinstance(sentence, str):
+                words = sentence["say"] if self.holds(sentence["if"]) else sentence.get("else")
+            filled = None if words is None else self.fill(words, shown_number)
+            if filled is not None:
+                said.append(filled if isinstance(filled, str) else shown_number(filled))
+        return said
+
+    def look(self, step: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the address that a step chooses, without those whose value is not there."""
+        given = {"text": self.lesson["text"], **self.lesson.get("select", {}), **step.get("select", {})}
+        return {field: value for field, inner in given.items() if (value := self.fill(inner)) is not None}
+
+
+def as_number(side: Any) -> Any:
+    """Return a side of a relation, as a number where it reads as one."""
+    try:
+        return side if side is None else float(side)
+    except ValueError:
+        return side
