@@ -19,7 +19,7 @@ RELATION = re.compile(r"(.+?) (>=|<=|!=|=|>|<|near) (.+)")
 FUNCTIONS: dict[str, Callable[..., float]] = {
     "sum": lambda *parts: math.fsum(number for part in parts for number in (part if isinstance(part, list) else [part])),
     "difference": lambda a, b: a - b,
-    "product": lambda a, b: a * b,
+    "product": lambda *parts: math.prod(parts),
     "ratio": lambda a, b: a / b,
     "root": math.sqrt,
     "exp": math.exp,
@@ -71,7 +71,8 @@ NAMES: list[str] = json.loads((FOLDER / "list.json").read_text(encoding="utf-8")
 
 def at(value: Any, path: str) -> Any:
     """Return what stands at a path in an answer, or None."""
-    for step in re.findall(r"[^.[\]]+", path):
+    for whole, bracketed in re.findall(r"(\[([^\]]*)\]|[^.[\]]+)", path):
+        step = bracketed if whole.startswith("[") else whole
         name, is_search, wanted = step.partition("=")
         if value is None:
             return None
@@ -172,6 +173,8 @@ class Replayed:
 
     def _quoted(self, match: re.Match[str]) -> Any:
         name, path, how = match.groups()
+        if name not in {"text", *self.lesson["values"]}:
+            return match[0]  # the page's own fields have such names: blocks.{layer}.attn.W_Q
         steps = self._fill_text(path, str)
         found = None if steps is None else at(self.value(name), steps)
         return found if found is None or not how else FORMATS[how](found)
@@ -205,8 +208,10 @@ class Replayed:
 
 
 def as_number(side: Any) -> Any:
-    """Return a side of a relation, as a number where it reads as one."""
+    """Return a side of a relation, as a number where it reads as one, true and false as words."""
+    if side is None or isinstance(side, bool):
+        return side if side is None else str(side).lower()
     try:
-        return side if side is None else float(side)
+        return float(side)
     except ValueError:
         return side

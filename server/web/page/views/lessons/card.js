@@ -58,23 +58,26 @@ function List() {
 
 function Lesson({ name }) {
   const answer = useAnswer(fileOf, name, null);
-  const { kind } = useCapabilities();
+  const capabilities = useCapabilities();
   const lesson = answer.data;
-  const { kinds, otherwise } = lesson?.models ?? {};
-  if (lesson && (!kinds || kinds.includes(kind))) return html`<${Walk} lesson=${lesson} />`;
+  if (lesson && isFor(lesson, capabilities)) return html`<${Walk} lesson=${lesson} />`;
   return html`<${Corner} title=${lesson?.title ?? "Lesson"} closes="Close the lesson" at=${name}>
     <${Progress} active=${answer.loading} label="Opening…" />
     <${Problem} error=${answer.error} retry=${answer.retry} />
-    ${otherwise && html`<p>${otherwise}</p>`}
+    ${lesson && html`<p>${lesson.otherwise}</p>`}
   <//>`;
 }
+
+/** Whether a lesson or a step is meant for a model: it names no models, or this one by its kind, architecture, family or name. */
+const isFor = (part, { kind, architecture, family, model }) =>
+  !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
 /** The steps whose views this page and this model have. */
 function useSteps({ steps }) {
   const capabilities = useCapabilities();
   return useMemo(() => {
     const views = new Set(VIEWS.filter((view) => !view.lacks?.(capabilities)).map(({ id }) => id));
-    return steps.filter(({ view }) => views.has(view));
+    return steps.filter((step) => views.has(step.view) && isFor(step, capabilities));
   }, [steps, capabilities]);
 }
 
@@ -98,6 +101,7 @@ function Walk({ lesson }) {
   return html`<${Corner} title=${step.title} aside=${`${at + 1} of ${steps.length}`} closes="Close the lesson" at=${step}
     target=${target} onArrow=${go}>
     <div aria-live="polite">
+      ${at === 0 && lesson.follows && html`<p class="hint">This lesson follows ${lesson.follows}.</p>`}
       ${isReady ? data.said.map((sentence) => html`<p>${sentence}</p>`) : loading && html`<p>Asking the model…</p>`}
       ${isReady && data.left > 0 && html`<p class="hint">${leftOut(data.left)}</p>`}
     </div>

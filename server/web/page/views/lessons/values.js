@@ -16,7 +16,7 @@ const size = (vector) => Math.sqrt(dot(vector, vector));
 const FUNCTIONS = {
   sum: (...parts) => sum(parts.flat()),
   difference: (a, b) => a - b,
-  product: (a, b) => a * b,
+  product: (...parts) => parts.reduce((a, b) => a * b),
   ratio: (a, b) => a / b,
   root: (a) => Math.sqrt(a),
   exp: (a) => Math.exp(a),
@@ -35,7 +35,8 @@ const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: 
 
 /** What stands at a path such as "rows[component=key].share" in a value: undefined where there is nothing. */
 function at(value, path) {
-  return [...path.matchAll(/[^.[\]]+/g)].reduce((inner, [step]) => {
+  return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
+    const step = bracketed ?? whole;
     if (inner === null || inner === undefined) return undefined;
     const [name, wanted] = step.split("=");
     if (wanted !== undefined) return inner.find((one) => String(one[name]) === wanted);
@@ -128,7 +129,8 @@ export class Values {
     return parts.join("") + text.slice(end);
   }
 
-  async #quoted([, name, path, how]) {
+  async #quoted([whole, name, path, how]) {
+    if (name !== "text" && !(name in this.#lesson.values)) return whole; // the state has such names: blocks.{layer}.attn.W_Q
     const [value, steps] = await Promise.all([this.get(name), this.#fillText(path, String)]);
     const found = steps === null ? null : at(value, steps) ?? null;
     return found === null || !how ? found : FORMATS[how](found);
@@ -160,8 +162,11 @@ export class Values {
   }
 }
 
-/** A side of a relation: a number where it reads as one. */
-const operand = (side) => (typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side);
+/** A side of a relation: a number where it reads as one; true and false as words. */
+function operand(side) {
+  if (typeof side === "boolean") return String(side);
+  return typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side;
+}
 
 function isTrue(a, relation, b) {
   if (relation === "near") return Math.abs(a - b) <= NEAR * Math.max(Math.abs(a), Math.abs(b));
