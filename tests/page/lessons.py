@@ -197,7 +197,7 @@ class Replayed:
             if not isinstance(sentence, str):
                 words = sentence["say"] if self.holds(sentence["if"]) else sentence.get("else")
             filled = None if words is None else self.fill(words, shown_number)
-            if filled is not None:
+            if filled:
                 said.append(filled if isinstance(filled, str) else shown_number(filled))
         return said
 
@@ -215,3 +215,21 @@ def as_number(side: Any) -> Any:
         return float(side)
     except ValueError:
         return side
+
+
+PAGE = FOLDER.parent
+COMING = {"motion", "journey"}
+"""Views that lessons speak of before the page has them: such a step is not shown until then."""
+
+
+@cache
+def known_views() -> frozenset[str]:
+    """Return the names of the page's views."""
+    return frozenset(re.findall(r'^    id: "(\w+)"', (PAGE / "views.js").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@cache
+def known_fields() -> frozenset[str]:
+    """Return the names of the address's fields."""
+    state = (PAGE / "core" / "state.js").read_text(encoding="utf-8")
+    return frozenset(re.findall(r"^  (\w+): (?:text|integer|number|choice|flag)\(", state, re.MULTILINE))

@@ -154,6 +154,7 @@ export class Values {
       const isPlain = typeof sentence === "string";
       const isTold = isPlain || (await this.holds(sentence.if));
       const words = isPlain ? sentence : isTold ? sentence.say : sentence.else;
+      if (words === "") continue; // nothing is to be said of such models
       const filled = words === undefined ? null : await this.#fillText(words, written);
       if (filled === null) left += 1;
       else said.push(String(filled));
