@@ -233,3 +233,83 @@ def known_fields() -> frozenset[str]:
     """Return the names of the address's fields."""
     state = (PAGE / "core" / "state.js").read_text(encoding="utf-8")
     return frozenset(re.findall(r"^  (\w+): (?:text|integer|number|choice|flag)\(", state, re.MULTILINE))
+
+
+NAMED = {"title", "about", "text", "values", "steps"}
+OPTIONAL = {"follows", "for", "otherwise", "select"}
+VALUE_KINDS = (
+    {"word", "nth", "text"},
+    {"compute", "of"},
+    {"route", "body", "value", "largest", "smallest"},
+)
+
+
+def quoted_in(part: Any) -> set[tuple[str, str | None]]:
+    """Return the names, each with its format, that a part of a lesson quotes."""
+    if isinstance(part, str):
+        found = set()
+        for name, path, how in QUOTE.findall(part):
+            found |= {(name, how or None)} | quoted_in(path)
+        return found
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return {found for each in inner for found in quoted_in(each)}
+
+
+def problems(lesson: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a lesson, each in a sentence that says where and what would be accepted."""
+    found = [f"the lesson has no {name!r}" for name in sorted(NAMED - lesson.keys())]
+    found += [f"the lesson has {name!r}, which nothing reads" for name in sorted(lesson.keys() - NAMED - OPTIONAL)]
+    if found:
+        return found
+    if "for" in lesson and "otherwise" not in lesson:
+        found.append("the lesson is 'for' some models and does not say 'otherwise' to the others")
+    found += [said for name, given in lesson["values"].items() for said in problems_of_value(name, given)]
+    found += problems_of_fields("the lesson", lesson.get("select", {}))
+    for place, step in enumerate(lesson["steps"], 1):
+        found += problems_of_step(f"step {place}", step)
+    known = {"text", *lesson["values"]}
+    literal = {"layer"}  # of the page's own: "blocks.{layer}.attn.W_Q"
+    for name, how in sorted(quoted_in([lesson["values"], lesson["steps"], lesson.get("select")]), key=str):
+        if name not in known | literal:
+            found.append(f"{{{name}}} is quoted, which is none of the values: {', '.join(sorted(known))}")
+        if how is not None and how not in FORMATS:
+            found.append(f"{{{name}:{how}}} has no format of that name: {', '.join(sorted(FORMATS))}")
+    used = {name for name, _ in quoted_in([lesson["values"], lesson["steps"], lesson.get("select")])}
+    return found + [f"the value {name!r} is quoted nowhere" for name in lesson["values"] if name not in used]
+
+
+def problems_of_value(name: str, given: dict[str, Any]) -> list[str]:
+    """Return what is wrong with one of a lesson's values."""
+    keys = given.keys()
+    if not any(keys <= kind and next(iter(kind & {"word", "compute", "route"})) in keys for kind in VALUE_KINDS):
+        return [f"the value {name!r} is none of a 'word', a 'compute' of values, or a 'value' of a 'route'"]
+    if "route" in keys and "value" not in keys:
+        return [f"the value {name!r} asks a route, and does not say which 'value' of the answer it is"]
+    if "compute" in keys and given["compute"] not in FUNCTIONS:
+        return [f"the value {name!r} computes {given['compute']!r}, which is none of {', '.join(FUNCTIONS)}"]
+    return []
+
+
+def problems_of_fields(where: str, fields: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the fields of the address that a step chooses."""
+    return [f"{where} selects {field!r}, which is no field of the address" for field in fields.keys() - known_fields()]
+
+
+def problems_of_step(where: str, step: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a step."""
+    needed = {"view", "title", "say"}
+    found = [f"{where} has no {name!r}" for name in sorted(needed - step.keys())]
+    unread = sorted(step.keys() - needed - {"select", "frame", "for"})
+    found += [f"{where} has {name!r}, which nothing reads" for name in unread]
+    if step.get("view", "attention") not in known_views() | COMING:
+        found.append(f"{where} is in the view {step['view']!r}, which is none of {', '.join(sorted(known_views()))}")
+    found += problems_of_fields(where, step.get("select", {}))
+    for sentence in step.get("say", []):
+        if isinstance(sentence, str):
+            continue
+        if not {"if", "say"} <= sentence.keys() <= {"if", "say", "else"}:
+            found.append(f"{where} has a sentence that is neither text nor an 'if' with 'say' and perhaps 'else'")
+        for one in sentence.get("if", "0 = 0").split(" and "):
+            if not RELATION.fullmatch(one):
+                found.append(f"{where} has the condition {one!r}, which compares nothing by {' '.join(RELATIONS)}")
+    return found

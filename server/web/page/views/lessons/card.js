@@ -60,7 +60,9 @@ function Lesson({ name }) {
   const answer = useAnswer(fileOf, name, null);
   const capabilities = useCapabilities();
   const lesson = answer.data;
-  if (lesson && isFor(lesson, capabilities)) return html`<${Walk} lesson=${lesson} />`;
+  const steps = useMemo(() => (lesson && isFor(lesson, capabilities) ? lesson.steps.filter((step) => isThere(step, capabilities))
+    : []), [lesson, capabilities]);
+  if (steps.length) return html`<${Walk} lesson=${lesson} steps=${steps} />`;
   return html`<${Corner} title=${lesson?.title ?? "Lesson"} closes="Close the lesson" at=${name}>
     <${Progress} active=${answer.loading} label="Opening…" />
     <${Problem} error=${answer.error} retry=${answer.retry} />
@@ -72,28 +74,28 @@ function Lesson({ name }) {
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
-/** The steps whose views this page and this model have. */
-function useSteps({ steps }) {
-  const capabilities = useCapabilities();
-  return useMemo(() => {
-    const views = new Set(VIEWS.filter((view) => !view.lacks?.(capabilities)).map(({ id }) => id));
-    return steps.filter((step) => views.has(step.view) && isFor(step, capabilities));
-  }, [steps, capabilities]);
+/** Whether the page and the model have what a step shows. */
+function isThere(step, capabilities) {
+  const view = VIEWS.find(({ id }) => id === step.view);
+  const hasFields = Object.keys(step.select ?? {}).every((field) => field in initialState);
+  return view && !view.lacks?.(capabilities) && hasFields && isFor(step, capabilities);
 }
 
-function Walk({ lesson }) {
+function Walk({ lesson, steps }) {
   const { lesson_step: asked } = useSelection();
-  const steps = useSteps(lesson);
   const values = useMemo(() => new Values(lesson), [lesson]);
   const at = clamp(asked - 1, steps.length);
   const step = steps[at];
-  const told = useMemo(() => () => tell(step, lesson, values), [step, values]);
-  const { data, error, loading, retry } = useAnswer(told, `${lesson.title} ${at}`, null);
-  const isReady = data?.step === step;
+  const looking = useMemo(() => () => lookOf(step, lesson, values), [step, values]);
+  const telling = useMemo(() => async () => ({ step, ...(await values.say(step.say)) }), [step, values]);
+  const { data: shown } = useAnswer(looking, `look ${lesson.title} ${at}`, null);
+  const { data, error, loading, retry } = useAnswer(telling, `${lesson.title} ${at}`, null);
+  const isShown = shown?.step === step;
+  const isTold = data?.step === step;
   useEffect(() => {
-    if (isReady) select(data.look, { remember: false });
-  }, [isReady && data]);
-  const target = useTarget(isReady ? step : null);
+    if (isShown) select(shown.look, { remember: false });
+  }, [isShown && shown]);
+  const target = useTarget(isShown ? step : null);
   const go = (by) => {
     if (at + by >= 0 && at + by < steps.length) select({ lesson_step: at + by + 1 }, { remember: true });
   };
@@ -102,8 +104,8 @@ function Walk({ lesson }) {
     target=${target} onArrow=${go}>
     <div aria-live="polite">
       ${at === 0 && lesson.follows && html`<p class="hint">This lesson follows ${lesson.follows}.</p>`}
-      ${isReady ? data.said.map((sentence) => html`<p>${sentence}</p>`) : loading && html`<p>Asking the model…</p>`}
-      ${isReady && data.left > 0 && html`<p class="hint">${leftOut(data.left)}</p>`}
+      ${isTold ? data.said.map((sentence) => html`<p>${sentence}</p>`) : loading && html`<p>Asking the model…</p>`}
+      ${isTold && data.left > 0 && html`<p class="hint">${leftOut(data.left)}</p>`}
     </div>
     <${Problem} error=${error} retry=${retry} />
     <div class="toolbar">
@@ -119,11 +121,11 @@ function Walk({ lesson }) {
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);
 
-/** {step, said, left, look}: what a step says, and the whole selection that shows it, whatever was set before. */
-async function tell(step, lesson, values) {
+/** {step, look}: the whole selection that shows a step, whatever was set before; what the model lacks is not chosen. */
+async function lookOf(step, lesson, values) {
   const { lesson: _, lesson_step: __, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });
   const filled = await Promise.all(entries.map(async ([field, value]) => [field, await values.fill(value)]));
   const chosen = Object.fromEntries(filled.filter(([, value]) => value !== null));
-  return { step, look: { ...plain, ...chosen, view: step.view }, ...(await values.say(step.say)) };
+  return { step, look: { ...plain, ...chosen, view: step.view } };
 }
