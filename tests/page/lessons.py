@@ -5,8 +5,8 @@ import math
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from benchmarks.processes import Server
 from tests.page.conftest import ask, percent, written
@@ -16,15 +16,25 @@ FOLDER = ROOT / "server" / "web" / "page" / "lessons"
 QUOTE = re.compile(r"\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}")
 RELATION = re.compile(r"(.+?) (>=|<=|!=|=|>|<|near) (.+)")
 
+
+def flat(parts: Any) -> list[float]:
+    """Return the numbers of nested lists."""
+    return [number for part in parts for number in flat(part)] if isinstance(parts, (list, tuple)) else [parts]
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
 FUNCTIONS: dict[str, Callable[..., float]] = {
-    "sum": lambda *parts: math.fsum(number for part in parts for number in (part if isinstance(part, list) else [part])),
+    "sum": lambda *parts: math.fsum(flat(parts)),
     "difference": lambda a, b: a - b,
     "product": lambda *parts: math.prod(parts),
     "ratio": lambda a, b: a / b,
     "root": math.sqrt,
     "exp": math.exp,
     "length": lambda a: math.hypot(*a),
-    "dot": lambda a, b: dot(a, b),
+    "dot": dot,
     "cosine": lambda a, b: dot(a, b) / (math.hypot(*a) * math.hypot(*b)),
 }
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -39,10 +49,6 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
 PLACES = {
     "layer": "layers", "head": "heads", "query": "query_positions", "key": "key_positions", "position": "positions",
 }  # fmt: skip
-
-
-def dot(a: list[float], b: list[float]) -> float:
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
 def grouped(number: float) -> str:
@@ -122,8 +128,11 @@ class Replayed:
             if "compute" in given:
                 return FUNCTIONS[given["compute"]](*given["of"])
             answer = self._ask(given["route"], given.get("body"))
-        except (OSError, ArithmeticError):  # refused: this model has no such thing
+        except ArithmeticError:
             return None
+        except HTTPError as error:
+            assert error.code < 429, f"the server is busy or away: {error}"
+            return None  # refused: this model has no such thing
         start = answer
         if isinstance(answer.get("data"), list) and not given["value"].startswith("data"):
             start = answer["data"][0]

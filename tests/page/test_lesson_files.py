@@ -2,10 +2,12 @@
 
 import copy
 import json
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -36,6 +38,16 @@ def test_every_file_of_the_folder_is_in_the_list() -> None:
     assert sorted(lessons.NAMES) == sorted(path.stem for path in lessons.FOLDER.glob("*.json") if path.stem != "list")
 
 
+def say(sentence: object) -> Callable[[dict[str, Any]], object]:
+    """Return what adds a sentence to a lesson's first step."""
+    return lambda lesson: lesson["steps"][0]["say"].append(sentence)
+
+
+def ask_also(value: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
+    """Return what adds a value to a lesson."""
+    return lambda lesson: lesson["values"].update(more=value)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -44,16 +56,16 @@ def test_every_file_of_the_folder_is_in_the_list() -> None:
         (lambda lesson: lesson.pop("otherwise"), "does not say 'otherwise'"),
         (lambda lesson: lesson["steps"][0].update(view="atention"), "in the view 'atention', which is none of"),
         (lambda lesson: lesson["steps"][0].update(select={"haed": 1}), "selects 'haed', which is no field"),
-        (lambda lesson: lesson["steps"][0]["say"].append("{lok.value}"), "{lok} is quoted, which is none of the values"),
-        (lambda lesson: lesson["steps"][0]["say"].append("{sum:percnt}"), "{sum:percnt} has no format of that name"),
-        (lambda lesson: lesson["steps"][0]["say"].append({"if": "{sum} is 1", "say": "."}), "the condition '{sum} is 1'"),
-        (lambda lesson: lesson["steps"][0]["say"].append({"say": "."}), "neither text nor an 'if'"),
-        (lambda lesson: lesson["values"].update(more={"route": "/v1/next"}), "does not say which 'value' of the answer"),
-        (lambda lesson: lesson["values"].update(more={"compute": "mean", "of": []}), "computes 'mean', which is none of"),
-        (lambda lesson: lesson["values"].update(more={"words": "it"}), "none of a 'word', a 'compute' of values"),
-        (lambda lesson: lesson["values"].update(more={"word": "it"}), "the value 'more' is quoted nowhere"),
+        (say("{lok.value}"), "{lok} is quoted, which is none of the values"),
+        (say("{sum:percnt}"), "{sum:percnt} has no format of that name"),
+        (say({"if": "{sum} is 1", "say": "."}), "the condition '{sum} is 1'"),
+        (say({"say": "."}), "neither text nor an 'if'"),
+        (ask_also({"route": "/v1/next"}), "does not say which 'value' of the answer"),
+        (ask_also({"compute": "mean", "of": []}), "computes 'mean', which is none of"),
+        (ask_also({"words": "it"}), "none of a 'word', a 'compute' of values"),
+        (ask_also({"word": "it"}), "the value 'more' is quoted nowhere"),
     ],
-)  # fmt: skip
+)
 def test_an_error_in_a_file_is_told(change: Callable[[dict[str, Any]], object], said: str) -> None:
     lesson = copy.deepcopy(lessons.read("six-steps"))
     change(lesson)
@@ -87,7 +99,8 @@ class Recomputed:
     def dots(self, text: str, layer: int) -> np.ndarray:
         """Return q.k of all heads of a layer, [H, S, S], before the scale and the mask."""
         q, k = (self.points(text)[f"blocks.{layer}.attn.hook_rot_{which}"] for which in "qk")
-        return np.einsum("qhd,khd->hqk", q, np.repeat(k, q.shape[1] // k.shape[1], axis=1))
+        dots: np.ndarray = np.einsum("qhd,khd->hqk", q, np.repeat(k, q.shape[1] // k.shape[1], axis=1))
+        return dots
 
     def pattern(self, text: str, layer: int) -> np.ndarray:
         """Return the weights of all heads of a layer, [H, S, S]."""
@@ -175,7 +188,8 @@ class FromWeights(Recomputed):
             rows = self.weights["embed.weight"].numpy().copy()
             rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
-            self.close([answer["data"][0]["cosines"][name] for name in ("mean", "std")], [cosines.mean(), cosines.std()])
+            found = answer["data"][0]["cosines"]
+            self.close([found["mean"], found["std"]], [cosines.mean(), cosines.std()])
         else:
             super().check(route, body, answer)
 
@@ -201,8 +215,9 @@ class FromWeights(Recomputed):
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+    exponentials: np.ndarray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: np.ndarray = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return shares
 
 
 POINTS = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "hook_resid_pre", "hook_resid_post", "hook_resid_mid",
@@ -241,7 +256,37 @@ def test_what_lessons_say_of_the_built_in_model_follows_from_its_weights(server:
     assert numbers.checked > 60
 
 
+@pytest.mark.slow
 def test_what_lessons_say_of_smollm2_follows_from_its_points(smollm2: Server) -> None:
     numbers = Recomputed(traced(smollm2), ask(smollm2, "/v1/capabilities"), tolerance=0.005)
     replay(smollm2, numbers)
     assert numbers.checked > 40
+
+
+DOCUMENT = (ROOT / "docs" / "lessons.md").read_text(encoding="utf-8")
+EXAMPLE = re.search(r"^```json\n(.*?)^```\n.*?^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+PICTURES = re.findall(r"^\| ([A-E]) \| .* \| ([\w-]+): (.*) \| (\w+)(?: `(.*)`)? \|$", DOCUMENT, re.MULTILINE)
+
+
+def test_the_documents_example_is_whole_and_says_what_stands_below_it(server: Server) -> None:
+    assert EXAMPLE
+    lesson = json.loads(EXAMPLE[1])
+    assert lessons.problems(lesson) == []
+    replayed = lessons.Replayed(lesson, server)
+    said = [sentence for step in lesson["steps"] for sentence in replayed.said(step)]
+    digits = re.compile(r"\d+")  # the last ones are the CPU's affair
+    assert [digits.sub("0", line) for line in said] == [digits.sub("0", line) for line in EXAMPLE[2].splitlines()]
+
+
+def test_the_documents_table_has_every_step_with_its_view_and_selection() -> None:
+    there = {
+        (name, step["title"]): (step["view"], step.get("select", {}))
+        for name in lessons.NAMES
+        for step in lessons.read(name)["steps"]
+        if name != "tour" and step["view"] not in lessons.COMING
+    }
+    assert {(name, title) for _, name, title, _, _ in PICTURES} == there.keys()
+    for _, name, title, view, fields in PICTURES:
+        assert view == there[name, title][0], title
+        chosen = {field: str(value) for field, value in there[name, title][1].items()}
+        assert dict(parse_qsl(fields)).items() <= chosen.items(), title
