@@ -101,6 +101,12 @@ def places(lists: Any, *before: int) -> list[tuple[float, tuple[int, ...]]]:
     return [found for i, inner in enumerate(lists) for found in places(inner, *before, i)]
 
 
+@cache
+def answered(server: Server, route: str, body: str) -> Any:
+    """Return the JSON that a route answers to a body, itself as JSON; asked once, as the page asks it."""
+    return ask(server, route, json.loads(body))
+
+
 class Replayed:
     """A lesson on the model that a server serves."""
 
@@ -112,7 +118,7 @@ class Replayed:
         self.value = cache(self._value)
 
     def _ask(self, route: str, body: Any = None) -> Any:
-        answer = ask(self._server, f"/{route.removeprefix('/')}", body)
+        answer = answered(self._server, f"/{route.removeprefix('/')}", json.dumps(body))
         self.asked.append((route, body, answer))
         return answer
 
@@ -131,7 +137,8 @@ class Replayed:
         except ArithmeticError:
             return None
         except HTTPError as error:
-            assert error.code < 429, f"the server is busy or away: {error}"
+            if error.code >= 429:  # busy, or away
+                raise
             return None  # refused: this model has no such thing
         start = answer
         if isinstance(answer.get("data"), list) and not given["value"].startswith("data"):
