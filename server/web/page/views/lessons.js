@@ -26,11 +26,19 @@ export function closeLesson({ isToStay = false } = {}) {
   opener?.focus();
 }
 
+/** The open lesson, or the list of them; Escape closes it. */
 export function Lessons() {
   const { lesson } = useSelection();
+  const isOpen = lesson !== "";
   const [module, setModule] = useState(null);
   useEffect(() => {
     if (lesson && !module) import("./lessons/card.js").then(setModule, () => closeLesson({ isToStay: true }));
   }, [lesson]);
+  useEffect(() => {
+    if (!isOpen) return undefined;
+    const close = (event) => event.key === "Escape" && !event.defaultPrevented && closeLesson();
+    addEventListener("keydown", close);
+    return () => removeEventListener("keydown", close);
+  }, [isOpen]);
   return lesson && module ? html`<${module.Card} key=${lesson} name=${lesson} />` : null;
 }

@@ -1,6 +1,6 @@
 // The card of a lesson: its steps one after another, with the sentences that are true of the served model; and the list.
 import { json, useAnswer } from "../../core/fetching.js";
-import { html, useEffect, useMemo, useRef } from "../../core/html.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
 import { initialState, select, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
@@ -20,15 +20,10 @@ async function allLessons(_, __, options) {
 
 export const Card = ({ name }) => (name === LIST ? html`<${List} />` : html`<${Lesson} name=${name} />`);
 
-/** A card in a corner, with the keyboard's focus each time `at` changes; Escape closes it. */
+/** A card in a corner, which takes the keyboard's focus each time `at` changes. */
 function Corner({ title, aside, closes, at, target = null, onArrow, children }) {
   const card = useRef(null);
-  useEffect(() => card.current.focus({ preventScroll: true }), [at]);
-  useEffect(() => {
-    const close = (event) => event.key === "Escape" && !event.defaultPrevented && closeLesson();
-    addEventListener("keydown", close);
-    return () => removeEventListener("keydown", close);
-  }, []);
+  useLayoutEffect(() => card.current.focus({ preventScroll: true }), [at]); // before the next key
   const onKeyDown = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by || !onArrow) return;
