@@ -12,6 +12,7 @@ from pathlib import Path
 MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
     ".html": "text/html; charset=utf-8",
 }

@@ -14,7 +14,7 @@ import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
 import { Tooltip } from "./parts/tooltip.js";
 import { ChangeBar, ChangeDrawer } from "./views/change.js";
-import { Tour, startTour } from "./views/tour.js";
+import { LIST, Lessons, openLesson } from "./views/lessons.js";
 import { VIEWS, viewNamed } from "./views.js";
 
 function App() {
@@ -58,7 +58,8 @@ function Header({ capabilities }) {
     html`<span class="model"><b>${capabilities.model}</b>${" "}
       <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
     <span class="grow"></span>
-    <button type="button" class="quiet" onClick=${startTour}>Tour</button>
+    <button type="button" class="quiet" onClick=${() => openLesson("tour")}>Tour</button>
+    <button type="button" class="quiet" onClick=${() => openLesson(LIST)}>Lessons</button>
     <a class="quiet button wide" href="docs">API</a>
     <button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
       onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>
@@ -85,7 +86,7 @@ function Body({ capabilities }) {
       <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
     </div>
     <${ChangeDrawer} view=${view} />
-    <${Tour} />
+    <${Lessons} />
   </div>`;
 }
 

@@ -117,13 +117,17 @@ const FIELDS = {
   motion_texts: text(""), // one a line; "" is the example of the word
   motion_at: number(1, 0, 1), // how far it has played
   motion_speed: number(1, 0.25, 8),
+
+  lesson: text(""), // the file's name in lessons/; "list" is the list of them
+  lesson_step: integer(1),
 };
 
-const initial = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
+/** The state of a page that is opened without an address of a view. */
+export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
 function fromHash(hash) {
   const parameters = new URLSearchParams(hash.replace(/^#/, ""));
-  const state = { ...initial };
+  const state = { ...initialState };
   for (const [name, field] of Object.entries(FIELDS)) {
     const raw = parameters.get(name);
     if (raw !== null) state[name] = field.read(raw);

@@ -1,0 +1,175 @@
+// The numbers that a lesson quotes, asked of the served model, and what its sentences say with them. docs/lessons.md
+// describes the language; nothing in it is run as code.
+import { json } from "../../core/fetching.js";
+import { shownToken } from "../../core/model.js";
+import { format, grouped, percent } from "../../core/numbers.js";
+
+const QUOTE = /\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}/g;
+const ONE_QUOTE = new RegExp(`^${QUOTE.source}$`);
+const RELATION = /^(.+?) (>=|<=|!=|=|>|<|near) (.+)$/;
+const NEAR = 0.01; // of the larger: as far apart may numbers be that are "near"
+
+const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
+const dot = (a, b) => sum(a.map((number, i) => number * b[i]));
+const size = (vector) => Math.sqrt(dot(vector, vector));
+
+const FUNCTIONS = {
+  sum: (...parts) => sum(parts.flat()),
+  difference: (a, b) => a - b,
+  product: (...parts) => parts.reduce((a, b) => a * b),
+  ratio: (a, b) => a / b,
+  root: (a) => Math.sqrt(a),
+  exp: (a) => Math.exp(a),
+  length: size,
+  dot,
+  cosine: (a, b) => dot(a, b) / (size(a) * size(b)),
+};
+
+const FORMATS = { percent, grouped, token: shownToken, number: format };
+
+/** A number in a sentence: a whole one with all its digits. */
+const written = (number) => (Number.isInteger(number) ? grouped(number) : format(number));
+
+// Which list of an answer names the layers, heads and positions of an array's places.
+const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
+
+/** What stands at a path such as "rows[component=key].share" in a value: undefined where there is nothing. */
+function at(value, path) {
+  return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
+    const step = bracketed ?? whole;
+    if (inner === null || inner === undefined) return undefined;
+    const [name, wanted] = step.split("=");
+    if (wanted !== undefined) return inner.find((one) => String(one[name]) === wanted);
+    return Array.isArray(inner) && step !== "length" ? inner.at(Number(step)) : inner[step];
+  }, value);
+}
+
+/** {value, and by each name its place} of the largest number of nested lists; with sign -1, of the smallest. */
+function extreme(lists, names, sign, answer) {
+  let best = null;
+  const walk = (inner, places) => {
+    if (Array.isArray(inner)) inner.forEach((one, i) => walk(one, [...places, i]));
+    else if (inner !== null && (best === null || sign * inner > sign * best.value)) best = { value: inner, places };
+  };
+  walk(lists, []);
+  if (!best) return null;
+  const named = names.map((name, i) => [name, answer[PLACES[name]]?.[best.places[i]] ?? best.places[i]]);
+  return { value: best.value, ...Object.fromEntries(named) };
+}
+
+/** The position of the last token of a text's nth such word. */
+async function positionOf({ word, nth = 1, text }) {
+  let begin = -1;
+  for (let i = 0; i < nth; i += 1) {
+    begin = text.indexOf(word, begin + 1);
+    if (begin < 0) return null;
+  }
+  const { offsets } = await json("tokenize", { prompt: text, return_token_strs: true, return_offsets: true });
+  const end = Array.from(text.slice(0, begin + word.length)).length; // the server counts characters
+  const position = offsets.findLastIndex(([first, after]) => first < end && after > first);
+  return position < 0 ? null : position;
+}
+
+/** The values of one lesson, each asked when it is first quoted. One that this model does not have is null. */
+export class Values {
+  #lesson;
+  #asked = new Map();
+
+  constructor(lesson) {
+    this.#lesson = lesson;
+  }
+
+  /** The promise of a named value; it fails only where the same may succeed later. */
+  get(name) {
+    if (!this.#asked.has(name)) {
+      const finding = this.#find(name).catch((error) => {
+        if (!error.isPassing) return null;
+        this.#asked.delete(name);
+        throw error;
+      });
+      this.#asked.set(name, finding);
+    }
+    return this.#asked.get(name);
+  }
+
+  async #find(name) {
+    if (name === "text") return this.#lesson.text;
+    const given = await this.fill(this.#lesson.values[name]);
+    if (given === null) return null;
+    if ("word" in given) return positionOf({ text: this.#lesson.text, ...given });
+    if ("compute" in given) return FUNCTIONS[given.compute](...given.of);
+    const answer = await json(given.route.replace(/^\//, ""), given.body ?? null);
+    const start = Array.isArray(answer.data) && !given.value.startsWith("data") ? answer.data[0] : answer;
+    const found = at(start, given.value) ?? null;
+    if (found === null || !(given.largest ?? given.smallest)) return found;
+    return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
+  }
+
+  /** Something of a lesson with what it quotes in the quotes' place; null where a quoted value is null. */
+  async fill(part) {
+    if (typeof part === "string") return this.#fillText(part, String);
+    if (part === null || typeof part !== "object") return part;
+    const filled = await Promise.all(Object.values(part).map((inner) => this.fill(inner)));
+    if (filled.some((inner, i) => inner === null && Object.values(part)[i] !== null)) return null;
+    return Array.isArray(part) ? filled : Object.fromEntries(Object.keys(part).map((name, i) => [name, filled[i]]));
+  }
+
+  /** write: how a number stands in a text whose quotes name no format. */
+  async #fillText(text, write) {
+    const alone = ONE_QUOTE.exec(text);
+    if (alone) return this.#quoted(alone);
+    const parts = [];
+    let end = 0;
+    for (const match of text.matchAll(QUOTE)) {
+      const value = await this.#quoted(match);
+      if (value === null) return null;
+      parts.push(text.slice(end, match.index), typeof value === "number" ? write(value) : value);
+      end = match.index + match[0].length;
+    }
+    return parts.join("") + text.slice(end);
+  }
+
+  async #quoted([whole, name, path, how]) {
+    if (name !== "text" && !(name in this.#lesson.values)) return whole; // the state has such names: blocks.{layer}.attn.W_Q
+    const [value, steps] = await Promise.all([this.get(name), this.#fillText(path, String)]);
+    const found = steps === null ? null : at(value, steps) ?? null;
+    return found === null || !how ? found : FORMATS[how](found);
+  }
+
+  /** Whether a condition holds: relations joined by " and ", such as "{weight} > 0.3". */
+  async holds(condition) {
+    for (const one of condition.split(" and ")) {
+      const [, left, relation, right] = RELATION.exec(one);
+      const [a, b] = await Promise.all([left, right].map(async (side) => operand(await this.fill(side))));
+      if (a === null || b === null || !isTrue(a, relation, b)) return false;
+    }
+    return true;
+  }
+
+  /** {said, left}: the sentences that are true of the model, and how many are not and have no other words. */
+  async say(sentences) {
+    const said = [];
+    let left = 0;
+    for (const sentence of sentences) {
+      const isPlain = typeof sentence === "string";
+      const isTold = isPlain || (await this.holds(sentence.if));
+      const words = isPlain ? sentence : isTold ? sentence.say : sentence.else;
+      if (words === "") continue; // nothing is to be said of such models
+      const filled = words === undefined ? null : await this.#fillText(words, written);
+      if (filled === null) left += 1;
+      else said.push(String(filled));
+    }
+    return { said, left };
+  }
+}
+
+/** A side of a relation: a number where it reads as one; true and false as words. */
+function operand(side) {
+  if (typeof side === "boolean") return String(side);
+  return typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side;
+}
+
+function isTrue(a, relation, b) {
+  if (relation === "near") return Math.abs(a - b) <= NEAR * Math.max(Math.abs(a), Math.abs(b));
+  return { ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b, "=": a === b, "!=": a !== b }[relation];
+}

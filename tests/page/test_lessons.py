@@ -1,0 +1,167 @@
+"""Lessons: every step opens its view, frames what it speaks of, and says what is true of the served model."""
+
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Server
+from tests.page import lessons
+from tests.page.conftest import TEXT, Open, ask, percent, settle
+
+CARD = ".lesson"
+
+
+def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
+    """Return the steps whose views the page has."""
+    return [step for step in replayed.lesson["steps"] if step["view"] in lessons.known_views()]
+
+
+@pytest.mark.parametrize("name", lessons.NAMES)
+def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Page, server: Server) -> None:
+    replayed = lessons.Replayed(lessons.read(name), server)
+    steps = steps_of(replayed)
+    page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': name})}")
+    for place, step in enumerate(steps):
+        said = replayed.said(step)
+        # waited for in the page itself: `expect` asks again after up to a second
+        page.locator(f"{CARD} h2").get_by_text(step["title"], exact=True).wait_for()
+        page.locator(f"{CARD} [aria-live] p").filter(has_text=said[-1]).wait_for()
+        frame = step.get("frame", f"#view-{step['view']} .card")
+        page.locator(frame if isinstance(frame, str) else frame[0]).first.wait_for()
+        page.locator(".lesson-outline").wait_for()
+        expect(page.locator(CARD)).to_contain_text(f"{place + 1} of {len(steps)}")
+        expect(page.locator(f"{CARD} [aria-live] p:not(.hint)")).to_have_text(said)
+        expect(page.locator(f"#view-{step['view']}")).to_be_visible()
+        expect(page.locator(".lesson-outline")).to_be_in_viewport()
+        expect(page.locator(".problem")).to_have_count(0)
+        page.keyboard.press("ArrowRight")
+    address = parse_qs(urlsplit(page.url).fragment)
+    assert (address["lesson"], address["lesson_step"]) == ([name], [str(len(steps))])
+    page.keyboard.press("Escape")
+    expect(page.locator(f"{CARD}, .lesson-outline")).to_have_count(0)
+
+
+def test_a_step_chooses_the_words_and_the_head_that_it_speaks_of(open_view: Open, server: Server) -> None:
+    page = open_view("attention")
+    page.get_by_role("button", name="Tour").click()
+    for _ in range(3):
+        page.get_by_role("button", name="Next", exact=True).click()
+    story = lessons.read("tour")["text"]
+    look = {"input": story, "layers": "all", "heads": "all", "query_positions": -1, "key_positions": 2}
+    weights = ask(server, "/v1/attention", look)["data"][0]["attention"]
+    weight, layer, head = max(
+        (row[0][0], layer, head) for layer, heads in enumerate(weights) for head, row in enumerate(heads)
+    )
+    expect(page.locator(CARD)).to_contain_text(f"head {head} of layer {layer}")
+    expect(page.locator(CARD)).to_contain_text(f"{percent(weight)} of its attention to “fox”")
+    page.wait_for_url(f"**layer={layer}&head={head}&query=14&key=2*")
+
+
+def test_leaving_gives_the_visitors_text_and_selection_back(open_view: Open) -> None:
+    page = open_view("attention", text="The king said to the queen", layer=4, head=2, query=3, key=1)
+    before = page.url
+    text = page.get_by_label("Text", exact=True)
+    for leave in ("Escape", "Close", "Done"):
+        page.get_by_role("button", name="Tour").click()
+        expect(page.locator(CARD)).to_contain_text("1 of 9")
+        page.keyboard.press("ArrowRight")
+        expect(text).to_have_value(re.compile("old fox"))
+        if leave == "Escape":
+            page.keyboard.press("Escape")
+        elif leave == "Close":
+            page.get_by_role("button", name="Close the lesson").click()
+        else:
+            for _ in range(7):
+                page.get_by_role("button", name="Next", exact=True).click()
+            page.get_by_role("button", name="Done").click()
+        expect(page.locator(CARD)).to_have_count(0)
+        expect(text).to_have_value("The king said to the queen")
+        page.wait_for_url(before)
+        expect(page.get_by_role("button", name="Tour")).to_be_focused()
+
+
+def test_what_a_step_shows_can_be_kept(open_view: Open) -> None:
+    page = open_view("attention", text="The king said to the queen", lesson="tour", lesson_step=2)
+    expect(page.get_by_label("Text", exact=True)).to_have_value(re.compile("old fox"))
+    page.get_by_role("button", name="Stay here").click()
+    expect(page.locator(CARD)).to_have_count(0)
+    expect(page.get_by_label("Text", exact=True)).to_have_value(re.compile("old fox"))
+
+
+def test_the_browsers_back_button_walks_the_steps_and_out_of_the_lesson(open_view: Open) -> None:
+    page = open_view("attention", text="The old king")
+    page.get_by_role("button", name="Tour").click()
+    expect(page.locator(CARD)).to_contain_text("1 of 9")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(CARD)).to_contain_text("2 of 9")
+    page.go_back()
+    expect(page.locator(CARD)).to_contain_text("1 of 9")
+    expect(page.locator("#view-write")).to_be_visible()
+    page.go_back()
+    expect(page.locator(CARD)).to_have_count(0)
+    expect(page.get_by_label("Text", exact=True)).to_have_value("The old king")
+
+
+def test_a_sentence_that_is_untrue_of_the_model_is_left_out_and_the_card_says_so(page: Page, server: Server) -> None:
+    """The built-in model has no head that finds what followed a word earlier, of the strength that SmolLM2's has."""
+    replayed = lessons.Replayed(lessons.read("tables"), server)
+    steps = steps_of(replayed)
+    assert len(replayed.said(steps[-1])) == len(steps[-1]["say"]) - 1
+    page.goto(f"{server.url}/#{urlencode({'lesson': 'tables', 'lesson_step': len(steps)})}")
+    expect(page.locator(CARD)).to_contain_text("One sentence is left out, because it is not true of this model.")
+    expect(page.locator(CARD)).not_to_contain_text("followed the same word")
+
+
+def test_the_list_opens_and_closes_by_the_keyboard(open_view: Open) -> None:
+    page = open_view("attention")
+    page.get_by_role("button", name="Lessons").press("Enter")
+    expect(page.locator(".lesson-list li")).to_have_count(len(lessons.NAMES))
+    expect(page.locator(CARD)).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(CARD)).to_contain_text("1 of 9")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Lessons")).to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(browser: Browser, server: Server, scheme: str) -> None:
+    context = browser.new_context(
+        bypass_csp=True,  # axe is a script of the test's
+        color_scheme="dark" if scheme == "dark" else "light",
+        viewport={"width": 390, "height": 844} if scheme == "light" else {"width": 1440, "height": 900},
+    )
+    page = context.new_page()
+    found = []
+    for lesson in ("list", "six-steps"):
+        page.goto(f"{server.url}/#{urlencode({'view': 'why', 'text': TEXT, 'lesson': lesson})}")
+        page.locator(f"{CARD} button").nth(1).wait_for()
+        settle(page)
+        found += [each["help"] for each in Axe().run(page, context=CARD).response["violations"]]
+        boxes = [button.bounding_box() for button in page.locator(f"{CARD} button").all()]
+        assert all(box and min(box["width"], box["height"]) >= 24 for box in boxes)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.goto("about:blank")
+    context.close()
+    assert not found
+
+
+def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) -> None:
+    page = open_view("attention")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.get_by_role("button", name="Tour").click()
+    for place in range(4):
+        expect(page.locator(CARD)).to_contain_text(f"{place + 1} of 9")
+        settle(page)
+        expect(page.locator(".lesson-outline")).to_be_visible()  # what it frames may still be on its way
+        card = page.locator(CARD).bounding_box()
+        frame = page.locator(".lesson-outline").bounding_box()
+        assert card is not None
+        assert frame is not None
+        assert frame["y"] + min(frame["height"], 60) <= card["y"]
+        page.keyboard.press("ArrowRight")
