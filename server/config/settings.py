@@ -27,6 +27,12 @@ def _setting(default: Any, setting_type: SettingType, help_text: str, *, shown_d
     return field(default=default, metadata={"type": setting_type, "help": help_text, "shown_default": shown_default})
 
 
+def _repeated(setting_type: SettingType, help_text: str) -> Any:
+    """Return a setting of several values, none by default."""
+    help_text += "; repeat the flag for several (variable: commas between)."
+    return _setting((), setting_type, help_text, shown_default="none")
+
+
 def _switch(help_text: str, *, shown_default: str | None = None) -> Any:
     return _setting(False, types.switch(), help_text, shown_default=shown_default)
 
@@ -63,11 +69,9 @@ class Settings:
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
         shown_default="none",
     )
-    cors_origin: tuple[str, ...] = _setting(
-        (),
-        types.origins(),
-        "Origin whose web pages may call this server; repeat the flag for several (variable: commas between).",
-        shown_default="none",
+    cors_origin: tuple[str, ...] = _repeated(types.origins(), "Origin whose web pages may call this server")
+    embed_origins: tuple[str, ...] = _repeated(
+        types.frame_ancestors(), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
     )
     dtype: str = _setting(
         "auto",
@@ -115,12 +119,8 @@ class Settings:
         "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
         "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
     )
-    lora: tuple[tuple[str, str], ...] = _setting(
-        (),
-        adapters_type(),
-        "LoRA adapter in peft's format, and its name on the wire; repeat the flag for several (variable: commas "
-        "between).",
-        shown_default="none",
+    lora: tuple[tuple[str, str], ...] = _repeated(
+        adapters_type(), "LoRA adapter in peft's format, and its name on the wire"
     )
     lora_root: str | None = _setting(
         None,
@@ -249,12 +249,9 @@ class Settings:
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
-    metric_alias: tuple[tuple[str, str], ...] = _setting(
-        (),
+    metric_alias: tuple[tuple[str, str], ...] = _repeated(
         types.metric_aliases(),
-        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting; "
-        "repeat the flag for several (variable: commas between).",
-        shown_default="none",
+        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting",
     )
     log_level: str = _setting("info", types.choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", types.choice("text", "json"), "One line of text, or one JSON object, per event.")

@@ -3,6 +3,7 @@ import { connection, whenReachable } from "./core/api.js";
 import { useJson } from "./core/fetching.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
+import { isEmbedded, isFramed, saved } from "./core/place.js";
 import { restarts } from "./core/served.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
@@ -10,6 +11,7 @@ import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
+import { FrameFooter, SavedHeader, TakeAway } from "./parts/take_away.js";
 import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
@@ -17,15 +19,16 @@ function App() {
   const capabilities = useServed();
   const link = useStore(connection);
   return html`<${Capabilities.Provider} value=${capabilities.data}>
-    <${Header} capabilities=${capabilities.data} />
+    ${saved ? html`<${SavedHeader}><${ThemeButton} /><//>` : !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
     ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page
       goes on by itself when it is ready.</p>`}
-    ${link === "key" && html`<${KeyForm} />`}
+    ${link === "key" && !isFramed && html`<${KeyForm} />`}
     ${capabilities.data
       ? html`<${Body} key=${capabilities.identity} capabilities=${capabilities.data} />`
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
           <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
             retry=${capabilities.retry} /></main>`}
+    ${isFramed && html`<${FrameFooter} />`}
   </${Capabilities.Provider}>`;
 }
 
@@ -45,7 +48,7 @@ function useServed() {
 }
 
 function Header({ capabilities }) {
-  const mode = useStore(theme);
+  const { view } = useSelection();
   return html`<header class="top">
     <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
     <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
@@ -54,10 +57,16 @@ function Header({ capabilities }) {
       <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
     <span class="grow"></span>
     <button type="button" class="quiet" onClick=${startTour}>Tour</button>
+    ${capabilities && html`<${TakeAway} view=${viewNamed(view)} />`}
     <a class="quiet button wide" href="docs">API</a>
-    <button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
-      onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>
+    <${ThemeButton} />
   </header>`;
+}
+
+function ThemeButton() {
+  const mode = useStore(theme);
+  return html`<button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
+    onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>`;
 }
 
 function modelSize(capabilities) {
@@ -72,12 +81,14 @@ function Body({ capabilities }) {
   useEffect(() => {
     document.title = `${view.title} · Lightwell`;
   }, [view]);
+  const stage = html`<div class="stage">
+    ${!isEmbedded && html`<${SharedBar} view=${view} />`}
+    <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
+  </div>`;
+  if (saved || isEmbedded) return stage;
   return html`<div class="body">
     <${Rail} current=${view} capabilities=${capabilities} />
-    <div class="stage">
-      <${SharedBar} view=${view} />
-      <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
-    </div>
+    ${stage}
     <${Tour} />
   </div>`;
 }
@@ -101,7 +112,9 @@ function Rail({ current, capabilities }) {
   })}</ol></nav>`;
 }
 
-const UNLOADED = "This view's code could not be loaded: the server is away, or was updated. Reload the page.";
+const UNLOADED = saved
+  ? "This file holds another view. Open it in Lightwell to see this one."
+  : "This view's code could not be loaded: the server is away, or was updated. Reload the page.";
 
 /** One view, its code fetched when it is first opened; what breaks in it stays in it. */
 function OpenView({ view, capabilities }) {

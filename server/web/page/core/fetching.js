@@ -2,6 +2,7 @@
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
 import { useEffect, useRef, useState } from "./html.js";
+import { forgetKept, hold, noteSeen } from "./saved.js";
 import { checkServer, restarts } from "./served.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
@@ -51,6 +52,7 @@ const underway = new Map(); // requests that are not answered yet, by the same k
 
 function forget() {
   cache.clear();
+  forgetKept();
   underway.clear(); // their answers go to those who asked, and no further
 }
 // A server that was away may be another one when it is back.
@@ -60,6 +62,7 @@ restarts.follow(forget);
 /** The answer of a look (see `askLook`), from memory where it was asked before. */
 export async function look(route, body, options) {
   const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body.input);
+  noteSeen(route, body, "application/vnd.safetensors");
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 
@@ -73,6 +76,7 @@ function withBytesNamed(entries, input) {
 
 /** The JSON of a route that always answers the same, from memory where it was asked before. */
 export async function json(route, body = null, options = {}) {
+  noteSeen(route, body, "application/json");
   return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
@@ -145,9 +149,11 @@ export function useAnswer(fetcher, route, body) {
       }
       setResult({ request, data, asked: error ? null : body, error, loading: false, isStale: false });
     };
+    const end = hold(route, body);
     setResult((old) => ({ ...old, request, loading: true, isStale: old.data !== null }));
     fetcher(route, body, { signal: abort.signal }).then((data) => finish(data, null), (error) => finish(null, error));
     return () => {
+      end();
       abort.abort();
       clearTimeout(timer);
     };

@@ -3,6 +3,7 @@ import { useDecoderText } from "../core/decoder_text.js";
 import { useDraft } from "../core/draft.js";
 import { html, useEffect, useRef } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
+import { saved } from "../core/place.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
@@ -26,7 +27,7 @@ export function SharedBar({ view }) {
   const hasHead = WITH_HEAD.has(view.id);
   if (WITHOUT_TEXT.has(view.id)) return null;
   return html`<section class="shared" aria-label="What is looked at">
-    <${TextFields} isPair=${kind === "encoder-decoder"} />
+    ${!saved && html`<${TextFields} isPair=${kind === "encoder-decoder"} />`}
     ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />`
       : html`<${TextTokens} />`}
     ${hasHead && html`<${HeadPicker} />`}
