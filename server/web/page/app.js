@@ -11,7 +11,7 @@ import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
-import { FrameFooter, SavedHeader, TakeAway } from "./parts/take_away.js";
+import { FrameHeader, SavedHeader, TakeAway } from "./parts/take_away.js";
 import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
@@ -19,7 +19,9 @@ function App() {
   const capabilities = useServed();
   const link = useStore(connection);
   return html`<${Capabilities.Provider} value=${capabilities.data}>
-    ${saved ? html`<${SavedHeader}><${ThemeButton} /><//>` : !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
+    ${saved && html`<${SavedHeader}><${ThemeButton} /><//>`}
+    ${isFramed && html`<${FrameHeader} />`}
+    ${!saved && !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
     ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page
       goes on by itself when it is ready.</p>`}
     ${link === "key" && !isFramed && html`<${KeyForm} />`}
@@ -28,7 +30,6 @@ function App() {
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
           <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
             retry=${capabilities.retry} /></main>`}
-    ${isFramed && html`<${FrameFooter} />`}
   </${Capabilities.Provider}>`;
 }
 

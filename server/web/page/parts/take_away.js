@@ -3,7 +3,7 @@ import { ask, connection, root } from "../core/api.js";
 import { classes, html } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
 import { saved } from "../core/place.js";
-import { saveBlob } from "../core/save.js";
+import { saveBlob, sizeOf } from "../core/save.js";
 import { contentOf } from "../core/saved.js";
 import { address, hashNow, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
@@ -25,8 +25,6 @@ async function save(view) {
   saveBlob(file, `lightwell-${view.id}.html`);
   return `Saved, ${sizeOf(file.size)}`;
 }
-
-const sizeOf = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /** What a page of one's own shows the view by, where the server lets it: --embed-origins. */
 function frameOf(view) {
@@ -65,12 +63,12 @@ export function SavedHeader({ children }) {
   </header>`;
 }
 
-/** What stands below a view in a frame; where the server wants a key, why there is none. */
-export function FrameFooter() {
+/** What stands above a view in a frame; where the server wants a key, why there is none. */
+export function FrameHeader() {
   const link = useStore(connection);
-  return html`<footer class="taken">
-    ${link === "key" && html`<p class="banner" role="alert">Nothing is shown here: this server wants an API key, and a page
-      in a frame asks for none, since the page around it could watch.</p>`}
+  return html`<header class="frame-head">
+    ${link === "key" && html`<p role="alert">Nothing is shown here: this server wants an API key, and a page
+      in a frame asks for none, since the page around it could pretend to be it.</p>`}
     <${OpenInLightwell} />
-  </footer>`;
+  </header>`;
 }
