@@ -1,10 +1,11 @@
 """GET /, the page, and GET /docs, with their files: they need no network, whatever path a proxy puts them under."""
 
 import html
+import json
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
@@ -81,6 +82,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(contents))}.", code="route_not_found")
         page = Asset(one_file(contents, view).encode(), "text/html; charset=utf-8")
         return _sent(request, page, {"Vary": "Accept-Encoding"})
+
+    @router.get("/web/saved/{view}.json", include_in_schema=False)
+    async def requests_of_view(view: str) -> Response:
+        """Return what a view asks at first, so that a client can fill its file; `$` marks what it looks at."""
+        requests = json.loads((_WEB / "page" / "requests.json").read_text(encoding="utf-8"))
+        if view not in requests:
+            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(requests)}.", code="route_not_found")
+        return JSONResponse({"requests": requests[view]})
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
