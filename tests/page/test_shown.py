@@ -69,4 +69,4 @@ def test_why_tells_the_weight_of_the_chosen_pair(notebook: Page, client: Client,
     frame = shown(notebook, client.show("why", TEXT, layer=1, head=3, query=7, key=6))
     body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7}
     weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
-    expect(frame.locator(".why-head h2")).to_contain_text(percent(weight))
+    expect(frame.locator(".why-head")).to_contain_text(percent(weight))

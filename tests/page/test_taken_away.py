@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.processes import Server, free_port, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.test_accessibility import serious
 from tests.page.test_page import VIEWS
 
 NOTHING_MORE = "This file holds what was seen when it was saved"
@@ -136,6 +138,38 @@ def test_an_embedded_page_is_the_view_alone(open_view: Open, page: Page, server:
     whole.value.wait_for_load_state()
     assert whole.value.url.startswith(f"{server.url}/#view=why&")
     expect(whole.value.locator("#head")).to_have_value("3")
+
+
+@pytest.mark.parametrize("place", ["file", "frame"])
+def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
+    open_view: Open, browser: Browser, server: Server, tmp_path: Path, place: str
+) -> None:
+    file = save(open_view("why", layer=1, head=3), tmp_path)
+    context = browser.new_context(bypass_csp=True, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(file.as_uri() if place == "file" else f"{server.url}/?embed=1#view=why&text={TEXT}")
+    page.locator(".why-steps").wait_for()
+    settle(page)
+    found = serious(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    found += serious(page)
+    context.close()
+    assert not found
+
+
+def test_the_keyboard_alone_saves_a_view(open_view: Open, tmp_path: Path) -> None:
+    page = open_view("heads")
+    page.locator("header.top").get_by_role("button", name="Save…").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "lightwell-heads.html"
+    expect(page.locator("header.top").get_by_role("status")).to_contain_text("Saved, ")
+    expect(page.locator("header.top").get_by_role("button", name="Save…")).to_be_focused()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
