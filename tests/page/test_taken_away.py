@@ -23,7 +23,7 @@ NOTHING_MORE = "This file holds what was seen when it was saved"
 
 def save(page: Page, folder: Path) -> Path:
     """Save the open view by the menu of the header; return the file."""
-    page.locator("header.top").get_by_role("button", name="Save…").click()
+    page.locator("header.top").get_by_role("button", name="Share…").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="this view (HTML)").click()
     file = folder / download.value.suggested_filename
@@ -162,14 +162,14 @@ def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
 
 def test_the_keyboard_alone_saves_a_view(open_view: Open, tmp_path: Path) -> None:
     page = open_view("heads")
-    page.locator("header.top").get_by_role("button", name="Save…").focus()
+    page.locator("header.top").get_by_role("button", name="Share…").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     with page.expect_download() as download:
         page.keyboard.press("Enter")
     assert download.value.suggested_filename == "lightwell-heads.html"
     expect(page.locator("header.top").get_by_role("status")).to_contain_text("Saved, ")
-    expect(page.locator("header.top").get_by_role("button", name="Save…")).to_be_focused()
+    expect(page.locator("header.top").get_by_role("button", name="Share…")).to_be_focused()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

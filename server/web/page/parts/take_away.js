@@ -36,7 +36,7 @@ function frameOf(view) {
 
 /** The menu of the header that takes a view away. */
 export function TakeAway({ view }) {
-  return html`<${Menu} label="Save…" title="Take this view away" items=${[
+  return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },
     { label: "link to this view", run: () => copy(address()) },
     { label: "frame for a web page", run: () => copy(frameOf(view)) },
