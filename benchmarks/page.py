@@ -1,15 +1,17 @@
 """Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over
 time.
 
-Five tables are made, in headless Chromium with the server on the same machine:
+Six tables are made, in headless Chromium with the server on the same machine:
 
-1. bytes that travel (compressed) for the first view and for each view opened after it;
-2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
-3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py), and of the
-   journey's film, with frames a second (page_journey.py);
-5. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
-   what is read, and what flat means.
+1. load: bytes that travel (compressed) for the first view and for each view opened after it, and milliseconds from the
+   address to the first matrix on the default model, with an empty and a filled cache;
+2. frames: milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random
+   checkpoint);
+3. heads: milliseconds from a key to the painted picture of the next head (page_head_change.py);
+4. motion: milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py);
+5. journey: the same of the journey's film, and frames a second (page_journey.py);
+6. memory: the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`;
+   page_memory.py says what is read, and what flat means.
 
 With --check it ends with status 1 where the page misses what it promises: see the bounds below and in page_memory.py.
 """

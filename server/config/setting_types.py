@@ -131,6 +131,19 @@ def origins() -> SettingType:
     return texts("ORIGIN", read)
 
 
+def frame_ancestors() -> SettingType:
+    """Return the type of what a content security policy names as a page's frames: web origins, and 'self'."""
+
+    def read(text: str) -> str:
+        if text.lower() in ("self", "'self'"):
+            return "'self'"
+        if not _ORIGIN.fullmatch(text.lower()):
+            raise ValueError("an origin such as https://notebook.example or http://localhost:3000, or self is accepted")
+        return text.lower()
+
+    return texts("ORIGIN", read)
+
+
 def metric_aliases() -> SettingType:
     """Return the type of pairs: another name, and the gauge that it names."""
     return texts("NAME=GAUGE", parse_alias)

@@ -14,6 +14,7 @@ from server.config import setting_types as types
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import repeated_name
+from server.config.setting_fields import repeated as _repeated
 from server.config.setting_fields import setting as _setting
 from server.config.setting_fields import switch as _switch
 from server.config.setting_names import flag_name, is_service_link, variable_name
@@ -57,11 +58,9 @@ class Settings:
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
         shown_default="none",
     )
-    cors_origin: tuple[str, ...] = _setting(
-        (),
-        types.origins(),
-        "Origin whose web pages may call this server; repeat the flag for several (variable: commas between).",
-        shown_default="none",
+    cors_origin: tuple[str, ...] = _repeated(types.origins(), "Origin whose web pages may call this server")
+    embed_origins: tuple[str, ...] = _repeated(
+        types.frame_ancestors(), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
     )
     weights_access: Literal["open", "admin", "off"] | None = _setting(
         None,
@@ -115,12 +114,8 @@ class Settings:
         "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
         "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
     )
-    lora: tuple[tuple[str, str], ...] = _setting(
-        (),
-        adapters_type(),
-        "LoRA adapter in peft's format, and its name on the wire; repeat the flag for several (variable: commas "
-        "between).",
-        shown_default="none",
+    lora: tuple[tuple[str, str], ...] = _repeated(
+        adapters_type(), "LoRA adapter in peft's format, and its name on the wire"
     )
     lora_root: str | None = _setting(
         None,
@@ -249,12 +244,9 @@ class Settings:
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
-    metric_alias: tuple[tuple[str, str], ...] = _setting(
-        (),
+    metric_alias: tuple[tuple[str, str], ...] = _repeated(
         types.metric_aliases(),
-        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting; "
-        "repeat the flag for several (variable: commas between).",
-        shown_default="none",
+        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting",
     )
     log_level: str = _setting("info", types.choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", types.choice("text", "json"), "One line of text, or one JSON object, per event.")

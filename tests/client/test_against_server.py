@@ -1,13 +1,14 @@
 """The client against the real server with the default model: what the wire promises is what arrives."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightwell_client import AsyncClient, BadRequest, Client, NotFound, TooLarge
+from lightwell_client import AsyncClient, BadRequest, Client, NotFound, PageView, TooLarge
 from lightwell_client.interventions import patch, temperature, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
@@ -243,3 +244,23 @@ def test_the_readmes_blocks_run_on_the_real_server(
     monkeypatch.chdir(tmp_path)
     run_blocks(url)
     assert "looks most at" in capsys.readouterr().out
+
+
+def test_a_view_is_shown_alike_by_both_clients_and_saved(url: str, client: Client, tmp_path: Path) -> None:
+    """Compare all but the times; that a browser shows it is tested in tests/page/test_shown.py."""
+
+    async def show() -> PageView:
+        async with AsyncClient(url, api_key="sk-of-somebody") as other:
+            return await other.show("attention", PROMPT, layer=-1, head=[5, 2])
+
+    views = [client.show("attention", PROMPT, layer=-1, head=[5, 2]), asyncio.run(show())]
+    texts = [re.sub('"at": "[^"]*"', "", view.html) for view in views]
+    assert texts[0] == texts[1]
+    assert "sk-of-somebody" not in texts[1]
+    views[0].save(tmp_path / "view.html")
+    assert (tmp_path / "view.html").read_text(encoding="utf-8") == views[0].html
+    assert repr(views[0]).startswith("PageView('attention', ")
+    with pytest.raises(NotFound, match="accepted: attention, why"):
+        client.show("nowhere", PROMPT)
+    with pytest.raises(TypeError, match=r"known are .*layer"):
+        client.show("attention", PROMPT, heads=3)  # type: ignore[call-arg]

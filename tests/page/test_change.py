@@ -195,8 +195,8 @@ def test_from_the_tours_sentence_a_head_is_zeroed_in_two_clicks(open_view: Open,
     page.get_by_role("button", name="Tour").click()
     for _ in range(3):
         page.get_by_role("button", name="Next", exact=True).click()
-    expect(page.locator(".tour h2")).to_have_text("Every head looks for something else")
-    expect(page.locator(".tour")).to_contain_text("of its attention to")
+    expect(page.locator(".lesson h2")).to_have_text("Every head looks for something else")
+    expect(page.locator(".lesson")).to_contain_text("of its attention to")
     layer, head = (int(page.locator(f"#{name}").input_value()) for name in ("layer", "head"))
     page.get_by_role("button", name="Change this head…").click()
     page.get_by_role("button", name="Zero this head").click()

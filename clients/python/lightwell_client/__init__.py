@@ -29,6 +29,7 @@ from lightwell_client._exceptions import (
 )
 from lightwell_client._inspection_result import InspectionResult, NamedArray
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
+from lightwell_client._page_view import PageView
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
 from lightwell_client._results import (
     ChatChoice,
@@ -112,6 +113,7 @@ __all__ = [
     "NextToken",
     "NotAcceptable",
     "NotFound",
+    "PageView",
     "Parameters",
     "PermissionDenied",
     "RateLimited",

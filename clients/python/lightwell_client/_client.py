@@ -6,10 +6,11 @@ clients/python/write_client.py writes this file from _async_client.py: change th
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
-from lightwell_client import _calls, _weight_slices, _weights
+from lightwell_client import _calls, _page_view, _weight_slices, _weights
 from lightwell_client._attention import AttentionResult
 from lightwell_client._connection import Connection, Stream
 from lightwell_client._embeddings import Embeddings
+from lightwell_client._exceptions import ApiError
 from lightwell_client._inspection import Inspection
 from lightwell_client._inspection_result import L
 from lightwell_client._mechanisms import (
@@ -44,6 +45,7 @@ from lightwell_client._options import (
     TokenizeOptions,
     documented_arguments,
 )
+from lightwell_client._page_view import PageView, ShowOptions
 from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._trace import TRACE, TraceOptions, TraceResult
@@ -226,6 +228,24 @@ class Client(Connection):
     def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
         """Return the OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
         return (self._send(CIRCUITS.call(self._config.model, options)))[0]
+
+    def show(self, view: str, input: str, **options: Unpack[ShowOptions]) -> PageView:
+        """Return a view of the server's page with its answers, which a notebook shows and `save` writes as one file.
+        Neither needs the server then; it holds no key.
+
+        Raises:
+            NotFound: the server has no such view, or tells no client what it asks; the message names those it tells.
+        """
+        steps = _page_view.steps(self._config.root, view, input, options)
+        step = next(steps)
+        while not isinstance(step, PageView):
+            try:
+                content = self._send(step)
+            except ApiError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(content)
+        return step
 
     def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """Return a vector for each input (POST /v1/embeddings)."""

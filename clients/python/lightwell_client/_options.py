@@ -214,6 +214,7 @@ documented_arguments = documented(
         "point": 'The name of a point: "blocks.0.attn.hook_q", or "attn.hook_q" with `layer`.',
         "layer": "The layer's number; negative counts from the end.",
         "head": "The head's number; negative counts from the end.",
+        "view": 'The view: "attention", "why", "contributions", "lens", "next" or "heads".',
         "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
         "weight": 'The name of a weight: "W_E", "blocks.0.ln1.w", or "W_Q" with `layer`.',
         "text": "A text, or messages as the chat template writes them.",

@@ -1,14 +1,16 @@
 """GET /, the page, and GET /docs, with their files: they need no network, whatever path a proxy puts them under."""
 
 import html
+import json
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.web_assets import WebAssets
+from server.routes.ops.one_file import one_file, views_of
+from server.routes.ops.web_assets import Asset, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
 _ASSETS = {
@@ -63,7 +65,31 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in assets.files if _is_shared(name))
         page = assets.files["index.html"].content.decode()
         page = page.replace("{folder}", folder).replace("{preload}", "\n".join(preload))
-        return HTMLResponse(page, headers={**_PAGE_HEADERS, "Cache-Control": "no-cache"})
+        may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
+        policy = _CONTENT_SECURITY_POLICY
+        if may_frame:
+            policy = policy.replace("frame-ancestors 'none'", f"frame-ancestors {' '.join(may_frame)}")
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
+
+    @router.get("/web/saved/{view}.html", include_in_schema=False)
+    async def saved(request: Request, view: str) -> Response:
+        """Return the page with one view as one file, for the page and the client to fill; what is in it is not run
+        here: every answer's policy forbids that, unless a route says otherwise.
+        """
+        assets.refresh()
+        contents = {name: asset.content for name, asset in assets.files.items()}
+        if view not in views_of(contents):
+            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(contents))}.", code="route_not_found")
+        page = Asset(one_file(contents, view).encode(), "text/html; charset=utf-8")
+        return _sent(request, page, {"Vary": "Accept-Encoding"})
+
+    @router.get("/web/saved/{view}.json", include_in_schema=False)
+    async def requests_of_view(view: str) -> Response:
+        """Return what a view asks at first, so that a client can fill its file; `$` marks what it looks at."""
+        requests = json.loads((_WEB / "page" / "requests.json").read_text(encoding="utf-8"))
+        if view not in requests:
+            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(requests)}.", code="route_not_found")
+        return JSONResponse({"requests": requests[view]})
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
@@ -73,10 +99,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"
             )
         headers = {**_PAGE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-            return Response(asset.compressed, media_type=asset.media_type, headers=headers)
-        return Response(asset.content, media_type=asset.media_type, headers=headers)
+        return _sent(request, asset, headers)
 
     @router.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -87,6 +110,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if name not in _ASSETS:
             raise NotFound(f"No asset {shown(name)}; accepted: {', '.join(_ASSETS)}.", code="route_not_found")
         return FileResponse(_WEB / "docs" / name, media_type=_ASSETS[name], headers={"Cache-Control": "max-age=86400"})
+
+
+def _sent(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
+    """Return a file, compressed where the client takes it so."""
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers = {**headers, "Content-Encoding": "gzip"}
+        return Response(asset.compressed, media_type=asset.media_type, headers=headers)
+    return Response(asset.content, media_type=asset.media_type, headers=headers)
 
 
 def _is_shared(name: str) -> bool:

@@ -5,6 +5,7 @@ import { useJson } from "./core/fetching.js";
 import { html, render, useEffect, useErrorBoundary, useRef } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
 import { counted } from "./core/numbers.js";
+import { isEmbedded, isFramed, saved } from "./core/place.js";
 import { restarts } from "./core/served.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
@@ -12,6 +13,7 @@ import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
+import { FrameHeader, SavedHeader, TakeAway } from "./parts/take_away.js";
 import { Tooltip } from "./parts/tooltip.js";
 import { ChangeBar, ChangeDrawer } from "./views/change.js";
 import { LIST, Lessons, openLesson } from "./views/lessons.js";
@@ -21,10 +23,12 @@ function App() {
   const capabilities = useServed();
   const link = useStore(connection);
   return html`<${Capabilities.Provider} value=${capabilities.data}>
-    <${Header} capabilities=${capabilities.data} />
+    ${saved && html`<${SavedHeader}><${ThemeButton} /><//>`}
+    ${isFramed && html`<${FrameHeader} />`}
+    ${!saved && !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
     ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page
       goes on by itself when it is ready.</p>`}
-    ${link === "key" && html`<${KeyForm} />`}
+    ${link === "key" && !isFramed && html`<${KeyForm} />`}
     ${capabilities.data
       ? html`<${Body} key=${capabilities.identity} capabilities=${capabilities.data} />`
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
@@ -50,7 +54,7 @@ function useServed() {
 }
 
 function Header({ capabilities }) {
-  const mode = useStore(theme);
+  const { view } = useSelection();
   return html`<header class="top">
     <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
     <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
@@ -60,10 +64,16 @@ function Header({ capabilities }) {
     <span class="grow"></span>
     <button type="button" class="quiet" onClick=${() => openLesson("tour")}>Tour</button>
     <button type="button" class="quiet" onClick=${() => openLesson(LIST)}>Lessons</button>
+    ${capabilities && html`<${TakeAway} view=${viewNamed(view)} />`}
     <a class="quiet button wide" href="docs">API</a>
-    <button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
-      onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>
+    <${ThemeButton} />
   </header>`;
+}
+
+function ThemeButton() {
+  const mode = useStore(theme);
+  return html`<button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
+    onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>`;
 }
 
 function modelSize(capabilities) {
@@ -78,13 +88,15 @@ function Body({ capabilities }) {
   useEffect(() => {
     document.title = `${view.title} · Lightwell`;
   }, [view]);
+  const stage = html`<div class="stage">
+    ${!isEmbedded && html`<${SharedBar} view=${view} />`}
+    <${ChangeBar} view=${view} canChange=${!saved && !isEmbedded} />
+    <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
+  </div>`;
+  if (saved || isEmbedded) return stage;
   return html`<div class="body">
     <${Rail} current=${view} capabilities=${capabilities} />
-    <div class="stage">
-      <${SharedBar} view=${view} />
-      <${ChangeBar} view=${view} />
-      <${OpenView} key=${view.id} view=${view} capabilities=${capabilities} />
-    </div>
+    ${stage}
     <${ChangeDrawer} view=${view} />
     <${Lessons} />
   </div>`;

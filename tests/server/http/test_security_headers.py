@@ -109,3 +109,36 @@ def test_an_origin_is_a_scheme_a_host_and_a_port(value: str) -> None:
 def test_origins_are_read() -> None:
     settings = Settings.from_sources({"cors_origin": ["https://A.example", "http://[::1]:3000"]}, {})
     assert settings.cors_origin == ("https://a.example", "http://[::1]:3000")
+
+
+FRAMED = "/?embed=1"
+
+
+async def test_pages_of_named_origins_may_frame_the_embedded_page_and_nothing_else(tmp_path: Path) -> None:
+    async with site(tmp_path, embed_origins=("'self'", ORIGIN)) as at:
+        embedded = (await at.http.get(FRAMED)).headers["content-security-policy"]
+        others = [await at.http.get(path) for path in ("/", "/?embed=0", "/docs", "/v1/models", "/web/saved/lens.html")]
+    assert embedded.endswith(f"; frame-ancestors 'self' {ORIGIN}")
+    assert "script-src 'self'" in embedded
+    for answer in others:
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], answer.url
+
+
+async def test_without_a_named_origin_no_page_frames_the_embedded_page(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        assert "frame-ancestors 'none'" in (await at.http.get(FRAMED)).headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "value", ["*", "none", "null", "https://a.example/path", "https://a.example; script-src *", ""]
+)
+def test_what_may_frame_is_an_origin_or_the_server_itself(value: str) -> None:
+    with pytest.raises(SettingsError, match="--embed-origins"):
+        Settings.from_sources({"embed_origins": [value]}, {})
+
+
+def test_origins_that_may_frame_are_read() -> None:
+    settings = Settings.from_sources({"embed_origins": ["self", "'self'", "https://A.example:8443"]}, {})
+    assert settings.embed_origins == ("'self'", "'self'", "https://a.example:8443")
+    from_variable = Settings.from_sources({}, {"LIGHTWELL_EMBED_ORIGINS": "self, https://a.example"})
+    assert from_variable.embed_origins == ("'self'", "https://a.example")

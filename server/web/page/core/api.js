@@ -1,5 +1,7 @@
 // How the page asks the server: the same public routes as everyone, the key from memory, errors in one shape.
+import { saved } from "./place.js";
 import { parseSafetensors } from "./safetensors.js";
+import { keep, responseInFile } from "./saved.js";
 import { Store } from "./store.js";
 
 // This file is served at <root>/web/<version>/core/api.js, so the root is found under any proxy's path.
@@ -36,8 +38,40 @@ export class ApiError extends Error {
   }
 }
 
-/** The response to GET (no body) or POST of a route such as "v1/attention". Raises ApiError, or AbortError. */
-export async function ask(route, body, { signal, accept = "application/json" } = {}) {
+const NOT_IN_FILE = "This file holds what was seen when it was saved, and this was not.";
+
+/**
+ * The response to GET (no body) or POST of a route such as "v1/attention". What comes whole is kept for a file of the view,
+ * unless isKept is false. Raises ApiError, or AbortError.
+ */
+export async function ask(route, body, options = {}) {
+  const { accept = "application/json", isKept = true } = options;
+  if (saved) {
+    const response = responseInFile(route, body, accept);
+    if (response) return response;
+    throw new ApiError(NOT_IN_FILE, { status: "saved" });
+  }
+  const response = await askServer(route, body, { ...options, accept });
+  if (!isKept || accept === EVENTS) return response;
+  const bytes = await wholeOf(response);
+  keep(route, body, accept, bytes);
+  return new Response(bytes, response);
+}
+
+const EVENTS = "text/event-stream";
+const BROKEN_OFF = "The server broke off in the middle of its answer.";
+
+async function wholeOf(response) {
+  try {
+    return await response.arrayBuffer();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    serverLost();
+    throw new ApiError(BROKEN_OFF);
+  }
+}
+
+async function askServer(route, body, { signal, accept }) {
   const headers = { Accept: accept };
   if (apiKey.value) headers.Authorization = `Bearer ${apiKey.value}`;
   if (body) headers["Content-Type"] = "application/json";
@@ -107,7 +141,7 @@ export async function askLook(route, body, { signal } = {}) {
 
 /** The events of a streamed answer, as parsed JSON, until [DONE]. Raises ApiError for an error event. */
 export async function* askStream(route, body, { signal } = {}) {
-  const response = await ask(route, { ...body, stream: true }, { signal, accept: "text/event-stream" });
+  const response = await ask(route, { ...body, stream: true }, { signal, accept: EVENTS });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -117,7 +151,7 @@ export async function* askStream(route, body, { signal } = {}) {
     } catch (error) {
       if (error.name === "AbortError") throw error;
       serverLost();
-      throw new ApiError("The server broke off in the middle of its answer.");
+      throw new ApiError(BROKEN_OFF);
     }
     if (part.done) throw new ApiError("The server's answer ended before it was whole.");
     const events = (rest + part.value).split("\n\n");

@@ -3,6 +3,7 @@ import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
 import { difference, sidesOfRequest } from "./compare.js";
 import { useEffect, useRef, useState } from "./html.js";
+import { forgetKept, hold, noteSeen } from "./saved.js";
 import { checkServer, restarts } from "./served.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
@@ -52,6 +53,7 @@ const underway = new Map(); // requests that are not answered yet, by the same k
 
 function forget() {
   cache.clear();
+  forgetKept();
   underway.clear(); // their answers go to those who asked, and no further
 }
 // A server that was away may be another one when it is back.
@@ -63,6 +65,7 @@ export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
   const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body?.input);
+  noteSeen(route, body, "application/vnd.safetensors");
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 
@@ -76,6 +79,7 @@ function withBytesNamed(entries, input) {
 
 /** The JSON of a route that always answers the same, from memory where it was asked before. */
 export async function json(route, body = null, options = {}) {
+  noteSeen(route, body, "application/json");
   return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
@@ -154,9 +158,11 @@ export function useAnswer(fetcher, route, body) {
       }
       setResult({ request, data, asked: error ? null : body, error, loading: false, isStale: false });
     };
+    const end = hold(route, body);
     setResult((old) => ({ ...old, request, loading: true, isStale: old.data !== null }));
     fetcher(route, body, { signal: abort.signal }).then((data) => finish(data, null), (error) => finish(null, error));
     return () => {
+      end();
       abort.abort();
       clearTimeout(timer);
     };

@@ -9,6 +9,9 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** A file's size in words. */
+export const sizeOf = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
 /** NumPy's format 1.0 of a row-major array: magic, header padded to 64 bytes, raw little-endian values. */
 export function npyBytes({ data, shape }) {
   const types = { Float32Array: "<f4", Float64Array: "<f8", Int32Array: "<i4", Uint8Array: "|u1", Uint32Array: "<u4" };

@@ -1,5 +1,6 @@
 // Which run of the server the page talks to: after a restart it may hold other weights under the same name.
 import { connection, root } from "./api.js";
+import { saved } from "./place.js";
 import { Reading } from "./prometheus.js";
 import { Store } from "./store.js";
 
@@ -13,7 +14,7 @@ let lastChecked = -Infinity;
 
 /** Ask when the server began, unless that was asked a moment ago. */
 export async function checkServer() {
-  if (performance.now() - lastChecked < CHECKED_MS) return;
+  if (saved || performance.now() - lastChecked < CHECKED_MS) return;
   lastChecked = performance.now();
   try {
     const response = await fetch(new URL("metrics", root), { cache: "no-store" });

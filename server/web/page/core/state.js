@@ -1,4 +1,5 @@
 // The one selection that all views share, and its place in the URL: everything after #, which browsers never send.
+import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
 
@@ -143,7 +144,7 @@ function toHash(state) {
   return `#${parameters}`;
 }
 
-export const state = new Store(fromHash(location.hash));
+export const state = new Store(fromHash(location.hash || saved?.hash || ""));
 
 /**
  * Change parts of the state; the URL follows. The text is that which is shown: while views show the second of two texts, a
@@ -160,7 +161,9 @@ export function select(changes, { remember = "view" in changes } = {}) {
   }
   const hash = toHash(next);
   if (hash === toHash(state.value)) return;
-  if (remember) {
+  if (saved) {
+    // a file keeps its address: browsers let few files change it
+  } else if (remember) {
     settleAddress(); // the entry that is left keeps what was seen last
     history.pushState(null, "", hash);
   } else {
@@ -189,8 +192,13 @@ addEventListener("popstate", () => {
   state.set(fromHash(location.hash));
 });
 
-/** The address that restores what is seen now. */
-export const address = () => new URL(toHash(state.value), location.href).href;
+/** The part of the address that restores what is seen now, and the address at the server. */
+export const hashNow = () => toHash(state.value);
+export function address() {
+  const whole = new URL(hashNow(), saved?.root ?? location.href);
+  whole.searchParams.delete("embed");
+  return whole.href;
+}
 
 /** The shared state as views show it (see core/seen.js); the component is drawn again when any of it changes. */
 export const useSelection = () => seenOf(useStore(state));

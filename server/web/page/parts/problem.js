@@ -12,7 +12,7 @@ const ADVICE = {
 const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 
 const AGAIN_YOURSELF = "Try it again when the server answers.";
-const LASTING = new Set([400, 403, 404, 413, 422]); // the same request is refused again
+const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request is refused again
 
 // What the server's words say of fields that this page has no place for.
 const UNOFFERED = / Set truncate to cut it\.$/;
@@ -24,6 +24,7 @@ function adviceOn({ status, code, isPassing }, isAction) {
 
 function titleOf({ status, title }) {
   if (title) return title;
+  if (status === "saved") return "Not in this file";
   if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }

@@ -4,6 +4,7 @@ import { useDraft } from "../core/draft.js";
 import { classes, html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { counted } from "../core/numbers.js";
+import { saved } from "../core/place.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
 import { PickRole, roleOf } from "./pick_role.js";
@@ -31,7 +32,7 @@ export function SharedBar({ view }) {
   if (!(view.usesText?.(selection) ?? !WITHOUT_TEXT.has(view.id))) return null;
   return html`<section class=${classes("shared", isOpen && "open")} aria-label="What is looked at">
     <${Fold} isOpen=${isOpen} onTurn=${() => setOpen(!isOpen)} hasHead=${hasHead} />
-    <${TextFields} isPair=${kind === "encoder-decoder"} />
+    ${!saved && html`<${TextFields} isPair=${kind === "encoder-decoder"} />`}
     ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />`
       : html`<${TextTokens} />`}
     ${hasHead && html`<${HeadPicker} />`}

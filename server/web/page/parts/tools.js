@@ -49,7 +49,7 @@ export function Menu({ label, items, title }) {
 }
 
 /** Browsers lend the clipboard to https and localhost alone; elsewhere what is selected can still be copied. */
-async function copy(text) {
+export async function copy(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
     return "Copied";

@@ -9,16 +9,18 @@ import { Choices } from "../parts/choices.js";
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the model as it is: what is changed reaches the views that look at the text above.";
 
-export function ChangeBar({ view }) {
+/** canChange: whether there is a place for the drawer; without it the bar tells what is changed, and has the sides. */
+export function ChangeBar({ view, canChange }) {
   const selection = useSelection();
   if (UNCHANGED_VIEWS.has(view.id)) {
     const hasChange = selection.change !== "" || selection.change_text !== "";
     return hasChange ? html`<p class="hint" role="note">${UNREACHED}</p>` : null;
   }
   const { changes, dropped } = changesOf(selection);
+  if (!canChange && !isCompared(selection)) return null;
   return html`<section class="change-bar" aria-label="Changes">
-    <button type="button" id="change" aria-expanded=${selection.change_open}
-      onClick=${() => select({ change_open: !selection.change_open })}>Change…</button>
+    ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
+      onClick=${() => select({ change_open: !selection.change_open })}>Change…</button>`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
     <${DifferenceNote} />

@@ -1,6 +1,7 @@
 // What was written: a tree of branches that all begin with one prompt. It outlives the view, so that one can look
 // elsewhere and come back; a new prompt begins a new tree.
 import { askJson, askStream } from "../../core/api.js";
+import { carry } from "../../core/saved.js";
 import { Store } from "../../core/store.js";
 
 /**
@@ -9,7 +10,10 @@ import { Store } from "../../core/store.js";
  * are the parent's; interventions are those that it is written with, null for the model as it is; end is null while it is
  * written, then {reason, error}. current: the id of the branch that is shown.
  */
-export const story = new Store({ prompt: null, branches: [], current: 0, isRunning: false, seed: null });
+export const story = new Store(
+  carry("story", () => ({ ...story.value, isRunning: false })) ??
+    { prompt: null, branches: [], current: 0, isRunning: false, seed: null },
+);
 
 const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
 

@@ -1,0 +1,93 @@
+// A film of a canvas, made in the browser: drawn in real time, recorded, and kept under a size that people can send.
+
+const FORMATS = [
+  { type: "video/webm;codecs=vp9", ending: "webm" },
+  { type: "video/webm;codecs=vp8", ending: "webm" },
+  { type: "video/webm", ending: "webm" },
+  { type: "video/mp4;codecs=avc1.42E01F", ending: "mp4" },
+  { type: "video/mp4", ending: "mp4" },
+];
+const FRAMES_PER_SECOND = 30;
+const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // a second: less shows nothing, and more is not seen in drawings
+const WIDEST = 1280; // pixels
+const HELD_MS = 300; // for which the last picture stays
+
+/** {type, ending} of the films that this browser records: WebM, else MP4, else null. */
+export function clipFormat() {
+  if (typeof MediaRecorder === "undefined" || !HTMLCanvasElement.prototype.captureStream) return null;
+  return FORMATS.find(({ type }) => MediaRecorder.isTypeSupported(type)) ?? null;
+}
+
+/**
+ * A film of `drawAt(progress)`, from 0 to 1 in that many seconds, as a blob of at most maxBytes. drawAt draws on the
+ * canvas at once. background: a CSS colour below what the canvas leaves transparent. onProgress(share) while it is
+ * recorded. Raises AbortError when `signal` ends it, and Error where the film grows too large.
+ */
+export async function recordClip(canvas, drawAt, options) {
+  const { seconds, maxBytes = 5e6 } = options;
+  let bitsPerSecond = Math.min(MOST_BITS, (maxBytes * 8 * 0.8) / (seconds + HELD_MS / 1000));
+  for (; bitsPerSecond >= LEAST_BITS; bitsPerSecond /= 2) {
+    const film = await record(canvas, drawAt, { ...options, maxBytes, bitsPerSecond });
+    if (film.size <= maxBytes) return film;
+  }
+  throw new Error("The clip grows larger than can be sent; make the window smaller and try again.");
+}
+
+async function record(canvas, drawAt, { seconds, maxBytes, bitsPerSecond, background, signal, onProgress }) {
+  const film = filmOf(canvas, background);
+  const show = (progress) => {
+    drawAt(progress);
+    film.take();
+    onProgress?.(progress);
+  };
+  signal?.throwIfAborted();
+  show(0);
+  const stream = film.canvas.captureStream(FRAMES_PER_SECOND);
+  const recorder = new MediaRecorder(stream, { mimeType: clipFormat().type, videoBitsPerSecond: bitsPerSecond });
+  const parts = [];
+  let size = 0;
+  recorder.ondataavailable = ({ data }) => {
+    parts.push(data);
+    size += data.size;
+  };
+  const ended = new Promise((done, fail) => {
+    recorder.onstop = done;
+    recorder.onerror = ({ error }) => fail(error ?? new Error("The browser stopped recording."));
+  });
+  recorder.start(500);
+  try {
+    await playThrough(seconds, show, () => signal?.aborted || size > maxBytes);
+  } finally {
+    if (recorder.state !== "inactive") recorder.stop();
+    await ended;
+    stream.getTracks().forEach((track) => track.stop());
+  }
+  signal?.throwIfAborted();
+  return new Blob(parts, { type: parts[0].type });
+}
+
+/** Call show(progress) each frame until it is 1 and was held a moment, or isOver(). A hidden tab draws nothing: it waits. */
+async function playThrough(seconds, show, isOver) {
+  const nextFrame = () => new Promise((done) => requestAnimationFrame(done));
+  let last = await nextFrame();
+  for (let at = 0; at < seconds * 1000 + HELD_MS && !isOver();) {
+    const now = await nextFrame();
+    at += Math.min(now - last, 100);
+    last = now;
+    show(Math.min(1, at / (seconds * 1000)));
+  }
+}
+
+/** {canvas, take()}: a canvas of the film's size, and what copies the drawing onto it: even lengths, no transparency. */
+function filmOf(drawn, background = "#fff") {
+  const canvas = document.createElement("canvas");
+  const scale = Math.min(1, WIDEST / drawn.width);
+  [canvas.width, canvas.height] = [drawn.width, drawn.height].map((length) => Math.max(2, 2 * Math.round((length * scale) / 2)));
+  const context = canvas.getContext("2d");
+  const take = () => {
+    context.fillStyle = background;
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(drawn, 0, 0, canvas.width, canvas.height);
+  };
+  return { canvas, take };
+}

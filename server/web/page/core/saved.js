@@ -1,0 +1,107 @@
+// Answers in a saved file: what was received is kept as it came, written into the file, and found there again.
+import { isEmbedded, saved } from "./place.js";
+import { state } from "./state.js";
+
+const MOST_BYTES = 32 * 1024 * 1024; // of all that is kept; it lies outside the heap, as blobs
+
+/** One text for one request, in whichever order its fields were written. */
+const keyOf = (route, body, accept) => JSON.stringify([route.replace(/^\//, ""), accept, inOrder(body ?? null)]);
+
+function inOrder(part) {
+  if (Array.isArray(part)) return part.map(inOrder);
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.keys(part).sort().map((name) => [name, inOrder(part[name])]));
+}
+
+const kept = new Map(); // {request, blob, seen} by key, those used longest ago first
+let bytes = 0;
+const held = new Map(); // how many places on the page show the answer of a request now
+
+/** The view and its texts: what was asked of another text is no part of the file. */
+function seenNow() {
+  const { view, text, decoder, embeddings_texts: texts } = state.value;
+  return JSON.stringify([view, text, decoder, texts]);
+}
+
+/** Keep an answer as it came, an ArrayBuffer. */
+export function keep(route, body, accept, answer) {
+  if (isEmbedded) return;
+  const key = keyOf(route, body, accept);
+  const seen = kept.get(key)?.seen ?? new Set();
+  drop(key);
+  const blob = new Blob([answer]);
+  kept.set(key, { request: { route, body, accept }, blob, seen: seen.add(seenNow()) });
+  bytes += blob.size;
+  for (const [oldKey, { request }] of kept) {
+    if (bytes <= MOST_BYTES) break;
+    if (oldKey !== key && !held.has(nameOf(request))) drop(oldKey);
+  }
+}
+
+function drop(key) {
+  bytes -= kept.get(key)?.blob.size ?? 0;
+  kept.delete(key);
+}
+
+const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
+
+/** Say that the view was shown the answer of a request that was asked before. */
+export function noteSeen(route, body, accept) {
+  const key = keyOf(route, body, accept);
+  const entry = kept.get(key);
+  if (!entry) return;
+  entry.seen.add(seenNow());
+  kept.delete(key);
+  kept.set(key, entry);
+}
+
+/** Say that a place shows the answer of a request from now on; returns what ends it. */
+export function hold(route, body) {
+  const name = nameOf({ route, body });
+  held.set(name, (held.get(name) ?? 0) + 1);
+  return () => (held.get(name) > 1 ? held.set(name, held.get(name) - 1) : held.delete(name));
+}
+
+export function forgetKept() {
+  kept.clear();
+  bytes = 0;
+}
+
+const carried = new Map();
+
+/** What a view holds that no answer gives, under a name: `read()` at the time of saving; in a saved file, what was read. */
+export function carry(name, read) {
+  carried.set(name, read);
+  return saved?.states[name];
+}
+
+/** All that a file of the present view must hold, {root, hash, at, answers, states}. */
+export async function contentOf(root, hash) {
+  const now = seenNow();
+  const wanted = [...kept.values()].filter(({ request, seen }) => seen.has(now) || held.has(nameOf(request)));
+  const answers = await Promise.all(wanted.map(async ({ request, blob }) => ({ ...request, ...(await written(request, blob)) })));
+  const states = Object.fromEntries(Array.from(carried, ([name, read]) => [name, read()]));
+  return { root: root.href, hash, at: new Date().toISOString(), answers, states };
+}
+
+const isBinary = (accept) => accept === "application/vnd.safetensors";
+
+async function written({ accept }, blob) {
+  return isBinary(accept) ? { data: base64Of(new Uint8Array(await blob.arrayBuffer())) } : { text: await blob.text() };
+}
+
+function base64Of(all) {
+  let binary = "";
+  for (let i = 0; i < all.length; i += 0x8000) binary += String.fromCharCode(...all.subarray(i, i + 0x8000));
+  return btoa(binary);
+}
+
+const inFile = new Map(saved?.answers.map((answer) => [keyOf(answer.route, answer.body, answer.accept), answer]));
+
+/** The response to a request in a saved file; null where the file does not have it. */
+export function responseInFile(route, body, accept) {
+  const answer = inFile.get(keyOf(route, body, accept));
+  if (!answer) return null;
+  const content = answer.text ?? Uint8Array.from(atob(answer.data), (sign) => sign.charCodeAt(0));
+  return new Response(content, { headers: { "Content-Type": accept } });
+}

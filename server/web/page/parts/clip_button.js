@@ -1,0 +1,43 @@
+// A button that records what a canvas plays and saves it as a film; none where the browser records no film.
+import { clipFormat, recordClip } from "../core/clip.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { saveBlob, sizeOf } from "../core/save.js";
+import { palette } from "../core/theme.js";
+
+/**
+ * canvas: a ref of what is drawn on; drawAt(progress) draws there at once, 0 to 1; seconds: how long the film is; name: of
+ * the file. onStart() and onEnd(): the view stops its own playing, and draws its own picture again.
+ */
+export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
+  const [progress, setProgress] = useState(null); // 0 to 1 while it is recorded
+  const [said, setSaid] = useState("");
+  const running = useRef(null);
+  useEffect(() => () => running.current?.abort(), []);
+  const format = clipFormat();
+  if (!format) return null;
+  const record = async () => {
+    running.current = new AbortController();
+    setSaid("");
+    setProgress(0);
+    onStart?.();
+    try {
+      const options = { seconds, background: palette().paper, signal: running.current.signal, onProgress: setProgress };
+      const film = await recordClip(canvas.current, drawAt, options);
+      saveBlob(film, `${name}.${format.ending}`);
+      setSaid(`Saved, ${sizeOf(film.size)}`);
+    } catch (error) {
+      setSaid(error.name === "AbortError" ? "" : error.message);
+    }
+    running.current = null;
+    setProgress(null);
+    onEnd?.();
+  };
+  const share = progress === null ? 0 : Math.round(progress * 100);
+  return html`<span class="clip">
+    ${progress === null
+      ? html`<button type="button" title=${`A film of ${seconds} s, recorded while it plays`} onClick=${record}>Save clip</button>`
+      : html`<progress max="100" value=${share} aria-label="Recording the clip"></progress>
+          <button type="button" onClick=${() => running.current?.abort()}>Stop recording</button>`}
+    <span class="hint" role="status">${said}</span>
+  </span>`;
+}

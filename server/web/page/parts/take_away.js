@@ -1,0 +1,74 @@
+// What goes with a view that is taken away: saving it as a file, and what such a file, or a frame, has instead of the header.
+import { ask, connection, root } from "../core/api.js";
+import { classes, html } from "../core/html.js";
+import { useCapabilities } from "../core/model.js";
+import { saved } from "../core/place.js";
+import { saveBlob, sizeOf } from "../core/save.js";
+import { contentOf } from "../core/saved.js";
+import { address, hashNow, useSelection } from "../core/state.js";
+import { useStore } from "../core/store.js";
+import { copy, Menu } from "./tools.js";
+
+const [PLACE, EMPTY] = ['id="saved">', "null"]; // where a file's content goes
+
+/** The view as one file, with the answers that it has received. */
+async function fileOf(view) {
+  const response = await ask(`web/saved/${view.id}.html`, null, { accept: "text/html", isKept: false });
+  const page = await response.text();
+  // in a script's text only < could begin a tag
+  const content = JSON.stringify(await contentOf(root, hashNow())).replaceAll("<", "\\u003c");
+  return new Blob([page.replace(`${PLACE}${EMPTY}`, () => `${PLACE}${content}`)], { type: "text/html" });
+}
+
+async function save(view) {
+  const file = await fileOf(view);
+  saveBlob(file, `lightwell-${view.id}.html`);
+  return `Saved, ${sizeOf(file.size)}`;
+}
+
+/** What a page of one's own shows the view by, where the server lets it: --embed-origins. */
+function frameOf(view) {
+  const place = new URL(address());
+  place.searchParams.set("embed", "1");
+  const source = place.href.replaceAll("&", "&amp;").replaceAll('"', "&quot;");
+  return `<iframe src="${source}" title="Lightwell: ${view.title}" width="100%" height="700"></iframe>`;
+}
+
+/** The menu of the header that takes a view away. */
+export function TakeAway({ view }) {
+  return html`<${Menu} label="Share…" title="Take this view away" items=${[
+    { label: "this view (HTML)", run: () => save(view) },
+    { label: "link to this view", run: () => copy(address()) },
+    { label: "frame for a web page", run: () => copy(frameOf(view)) },
+  ]} />`;
+}
+
+/** A link to the same view at the server. */
+function OpenInLightwell({ isQuiet = false }) {
+  useSelection(); // the address follows it
+  return html`<a class=${classes(isQuiet && "quiet button")} href=${address()} target="_blank" rel="noopener">Open in Lightwell</a>`;
+}
+
+/** What stands above a view in a file: which model it was, when, and that there is no more than this. */
+export function SavedHeader({ children }) {
+  const capabilities = useCapabilities();
+  const day = new Date(saved.at).toLocaleDateString(undefined, { dateStyle: "long" });
+  return html`<header class="top taken">
+    <span class="brand"><span class="mark" aria-hidden="true"></span>Lightwell</span>
+    ${capabilities && html`<span class="model"><b>${capabilities.model}</b></span>`}
+    <span class="hint">This file holds what was seen when it was saved, on ${day}.</span>
+    <span class="grow"></span>
+    <${OpenInLightwell} isQuiet />
+    ${children}
+  </header>`;
+}
+
+/** What stands above a view in a frame; where the server wants a key, why there is none. */
+export function FrameHeader() {
+  const link = useStore(connection);
+  return html`<header class="frame-head">
+    ${link === "key" && html`<p role="alert">Nothing is shown here: this server wants an API key, and a page
+      in a frame asks for none, since the page around it could pretend to be it.</p>`}
+    <${OpenInLightwell} />
+  </header>`;
+}

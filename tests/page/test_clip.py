@@ -1,0 +1,135 @@
+"""A film of what a canvas plays: made in the browser, small enough to send, its frames those that were drawn."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import settle
+
+PART = """
+async () => {
+  const folder = document.querySelector("script[type=module]").src.replace("app.js", "");
+  const { html, render } = await import(`${folder}core/html.js`);
+  const { ClipButton } = await import(`${folder}parts/clip_button.js`);
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [641, 361];
+  const context = canvas.getContext("2d");
+  // from blue to orange, a bar for how far it is; all else is transparent
+  window.drawAt = (progress) => {
+    context.clearRect(0, 0, 641, 361);
+    context.fillStyle = progress < 0.5 ? "rgb(20 60 200)" : "rgb(240 140 30)";
+    context.fillRect(0, 0, 320, 361);
+    context.fillStyle = "rgb(0 160 60)";
+    context.fillRect(320, 300, 300 * progress, 40);
+  };
+  const place = document.createElement("div");
+  document.querySelector("main").prepend(place);
+  window.ends = 0;
+  const onEnd = () => (window.ends += 1);
+  render(html`<${ClipButton} canvas=${{ current: canvas }} drawAt=${window.drawAt} seconds=${1.5} name="film"
+    onEnd=${onEnd} />`, place);
+}
+"""
+"""Puts the button on the page, with a canvas of the test's."""
+
+FRAMES = """
+async (base64) => {
+  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+  const video = document.createElement("video");
+  video.muted = true;
+  video.src = URL.createObjectURL(new Blob([bytes]));
+  const happened = (name) => new Promise((done) => video.addEventListener(name, done, { once: true }));
+  await happened("loadeddata");
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+  const context = canvas.getContext("2d");
+  const look = () => {
+    context.drawImage(video, 0, 0);
+    const at = (x, y) => Array.from(context.getImageData(x, y, 1, 1).data.slice(0, 3));
+    return { left: at(160, 180), bar: at(600, 320), rest: at(500, 100) };
+  };
+  const seek = (seconds) => {
+    video.currentTime = seconds;
+    return happened("seeked");
+  };
+  await seek(0);
+  const first = look();
+  await seek(1e6); // the last frame: such films do not say how long they are
+  return { size: [canvas.width, canvas.height], seconds: video.currentTime, first, last: look() };
+}
+"""
+"""Decodes a film: its size, its length, and colours of its first and last frame."""
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    context = browser.new_context(bypass_csp=True, color_scheme="light")  # the page plays no films; the test does
+    tab = context.new_page()
+    tab.goto(f"{server.url}/#view=server")
+    settle(tab)
+    tab.evaluate(PART)
+    yield tab
+    context.close()
+
+
+def is_near(colour: list[int], wanted: tuple[int, int, int]) -> bool:
+    """Return whether a colour is that one, but for what a codec loses."""
+    return all(abs(one - other) < 24 for one, other in zip(colour, wanted, strict=True))
+
+
+def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page) -> None:
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save clip").click()
+        expect(page.get_by_role("progressbar", name="Recording the clip")).to_be_visible()
+    assert download.value.suggested_filename == "film.webm"
+    film = download.value.path().read_bytes()
+    assert 1000 < len(film) < 5_000_000
+    expect(page.locator(".clip")).to_contain_text("Saved, ")
+    assert page.evaluate("window.ends") == 1
+    seen: dict[str, Any] = page.evaluate(FRAMES, base64.b64encode(film).decode())
+    assert seen["size"] == [642, 362] or seen["size"] == [640, 360]
+    assert 1 < seen["seconds"] < 4
+    assert is_near(seen["first"]["left"], (20, 60, 200)), seen
+    assert is_near(seen["last"]["left"], (240, 140, 30))
+    assert is_near(seen["last"]["bar"], (0, 160, 60))
+    for frame in ("first", "last"):
+        assert is_near(seen[frame]["rest"], (251, 250, 246)), seen  # the page's paper, where nothing is drawn
+
+
+def test_recording_can_be_stopped_and_a_browser_that_records_nothing_has_no_button(page: Page) -> None:
+    page.get_by_role("button", name="Save clip").click()
+    page.get_by_role("button", name="Stop recording").click()
+    expect(page.get_by_role("button", name="Save clip")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("Saved, ")).to_have_count(0)
+    page.reload()
+    settle(page)
+    page.evaluate("delete window.MediaRecorder")
+    page.evaluate(PART)
+    expect(page.locator(".clip")).to_have_count(0)
+
+
+def test_a_clip_that_would_be_too_large_is_made_again_with_fewer_bits(page: Page) -> None:
+    sizes = page.evaluate("""
+    async () => {
+      const folder = document.querySelector("script[type=module]").src.replace("app.js", "");
+      const { recordClip } = await import(`${folder}core/clip.js`);
+      const canvas = document.createElement("canvas");
+      [canvas.width, canvas.height] = [320, 180];
+      const context = canvas.getContext("2d");
+      const image = context.createImageData(320, 180);
+      const draw = () => { // noise: what compresses worst
+        for (let i = 0; i < image.data.length; i += 1) image.data[i] = i % 4 === 3 ? 255 : Math.random() * 256;
+        context.putImageData(image, 0, 0);
+      };
+      const said = (error) => error.message;
+      return [
+        (await recordClip(canvas, draw, { seconds: 1, maxBytes: 400_000 })).size,
+        await recordClip(canvas, draw, { seconds: 0.3, maxBytes: 100 }).then((film) => film.size, said),
+      ];
+    }""")
+    assert 0 < sizes[0] <= 400_000
+    assert "larger than can be sent" in sizes[1]

@@ -1,0 +1,72 @@
+"""What `client.show` gives a notebook, in Chromium and without a network: each view with the API's numbers."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, expect
+
+from benchmarks.processes import Server
+from lightwell_client import Client, PageView
+from tests.page.conftest import TEXT, ask, percent, written
+from tests.source_tree import ROOT
+
+VIEWS = json.loads((ROOT / "server/web/page/requests.json").read_text(encoding="utf-8"))
+NASTY = f"{TEXT} </script><b id=mark>\"' &amp;"
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def notebook(browser: Browser) -> Iterator[Page]:
+    """A page without a network that holds what a cell shows; the test fails if a script broke."""
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    broken: list[str] = []
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    page.on("console", lambda message: broken.append(message.text) if message.type == "error" else None)
+    yield page
+    context.close()
+    assert broken == []
+
+
+def shown(notebook: Page, view: PageView) -> FrameLocator:
+    """Show a view as a notebook does; return its frame when it is drawn."""
+    notebook.set_content(view._repr_html_())
+    frame = notebook.frame_locator("iframe")
+    frame.locator(f"#view-{view.view} h1").wait_for()
+    expect(frame.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
+    return frame
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_notebook_shows_a_view_with_all_that_it_asks(notebook: Page, client: Client, view: str) -> None:
+    """Check what server/web/page/requests.json says of the view: what it lacks, the view names as lacking."""
+    frame = shown(notebook, client.show(view, NASTY, layer=2, head=5, query=7, key=3))
+    expect(frame.locator(".problem")).to_have_count(0)
+    expect(frame.locator("#mark")).to_have_count(0)
+    expect(frame.locator("main canvas, main .bars").first).to_be_visible()
+
+
+def test_the_numbers_are_the_apis_for_each_head_that_was_asked_for(
+    notebook: Page, client: Client, server: Server
+) -> None:
+    frame = shown(notebook, client.show("attention", TEXT, layer=1, head=[3, 6], query=7, key=6))
+    for head in (3, 6):
+        body = {"input": TEXT, "layers": 1, "heads": head, "query_positions": 7}
+        weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
+        frame.locator("#head").select_option(str(head))
+        expect(frame.locator(".readout", has_text=written(weight)).first).to_be_visible()
+    frame.locator("#head").select_option("0")
+    expect(frame.locator(".problem:visible")).to_contain_text("This file holds what was seen when it was saved")
+
+
+def test_why_tells_the_weight_of_the_chosen_pair(notebook: Page, client: Client, server: Server) -> None:
+    frame = shown(notebook, client.show("why", TEXT, layer=1, head=3, query=7, key=6))
+    body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7}
+    weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
+    expect(frame.locator(".why-head")).to_contain_text(percent(weight))

@@ -1,0 +1,224 @@
+"""A view that is taken away: a file that shows it without a server, and a frame in another origin's page."""
+
+import functools
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Server, free_port, serve
+from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.test_accessibility import serious
+from tests.page.test_page import VIEWS
+
+NOTHING_MORE = "This file holds what was seen when it was saved"
+
+
+def save(page: Page, folder: Path) -> Path:
+    """Save the open view by the menu of the header; return the file."""
+    page.locator("header.top").get_by_role("button", name="Share…").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="this view (HTML)").click()
+    file = folder / download.value.suggested_filename
+    download.value.save_as(file)
+    return file
+
+
+@contextmanager
+def opened(browser: Browser, file: Path) -> Iterator[Page]:
+    """Open a file from disk, without a network; fail if it asked for anything, or if its script broke."""
+    context = browser.new_context(offline=True)
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    asked: list[str] = []
+    broken: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: broken.append(str(error)))
+    page.on("console", lambda message: broken.append(message.text) if message.type == "error" else None)
+    page.goto(file.as_uri())
+    page.locator("main h1").wait_for()
+    settle(page)
+    yield page
+    context.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert broken == []
+
+
+def weight_of(server: Server, head: int) -> str:
+    body = {"input": TEXT, "layers": 1, "heads": head, "query_positions": 7}
+    return written(ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6])
+
+
+def test_a_saved_view_shows_the_heads_that_were_seen_and_says_what_it_lacks(
+    open_view: Open, browser: Browser, server: Server, tmp_path: Path
+) -> None:
+    page = open_view("attention", layer=1, head=4, query=7, key=6)
+    page.locator("#head").select_option("3")
+    settle(page)
+    file = save(page, tmp_path)
+    assert file.name == "lightwell-attention.html"
+    assert file.stat().st_size < 500_000
+    with opened(browser, file) as alone:
+        expect(alone.locator("header.top")).to_contain_text(NOTHING_MORE)
+        for head in (3, 4):
+            alone.locator("#head").select_option(str(head))
+            expect(alone.locator(".readout", has_text=weight_of(server, head)).first).to_be_visible()
+        alone.locator(".head-pictures canvas").nth(1).hover(position={"x": 120, "y": 120})
+        expect(alone.locator(".problem")).to_have_count(0)
+        alone.locator("#head").select_option("5")
+        expect(alone.locator(".problem:visible")).to_contain_text(NOTHING_MORE)
+        expect(alone.locator(".wall canvas").first).to_be_visible()
+        link = alone.get_by_role("link", name="Open in Lightwell")
+        expect(link).to_have_attribute("href", re.compile(f"^{re.escape(server.url)}/#view=attention&.*head=5"))
+
+
+def test_views_of_every_kind_can_be_saved(open_view: Open, browser: Browser, tmp_path: Path) -> None:
+    """Look at what needs most: several answers at once, and what was written, which no answer repeats. That the code
+    of every view fits is tested in tests/server/routes/test_one_file.py.
+    """
+    page = open_view("write", write_max_tokens=4)
+    page.locator("#write").click()
+    expect(page.locator(".story")).to_contain_text("Stopped after 4 tokens")
+    story = page.locator(".prose").inner_text()
+    files = {}
+    views = page.get_by_role("navigation", name="Views").get_by_role("button")
+    for view in ("write", "next", "flow"):
+        views.nth(VIEWS.index(view)).click()
+        page.locator(f"#view-{view} h1").wait_for()
+        settle(page)
+        files[f"view-{view}"] = save(page, tmp_path)
+    for name, file in files.items():
+        with opened(browser, file) as alone:
+            assert alone.locator("main").get_attribute("id") == name
+            expect(alone.locator(".problem")).to_have_count(0)
+            if name == "view-write":
+                assert alone.locator(".prose").inner_text() == story
+
+
+def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(
+    open_view: Open, browser: Browser, tmp_path: Path
+) -> None:
+    key, private = "sk-of-somebody", "The secret of the mole"
+    nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
+    page = open_view("attention", text=private)
+    error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
+    page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
+    page.get_by_label("Text", exact=True).fill(nasty)
+    page.get_by_label("API key").fill(key)
+    page.unroute("**/v1/attention")
+    with page.expect_request("**/v1/attention") as sent:
+        page.get_by_role("button", name="Use it").click()
+    assert sent.value.headers["authorization"] == f"Bearer {key}"
+    settle(page)
+    file = save(page, tmp_path)
+    text = file.read_text(encoding="utf-8")
+    assert key not in text
+    assert "mole" not in text
+    with opened(browser, file) as alone:
+        expect(alone.locator("#mark")).to_have_count(0)
+        expect(alone).to_have_title("Attention · Lightwell")
+        expect(alone.locator(".tokens").first).to_contain_text("bold")
+
+
+def test_an_embedded_page_is_the_view_alone(open_view: Open, page: Page, server: Server) -> None:
+    page.goto(f"{server.url}/?embed=1#view=why&text={TEXT}&layer=1&head=3")
+    expect(page.locator(".why-steps")).to_be_visible()
+    settle(page)
+    for part in ("header.top", "nav", ".shared"):
+        expect(page.locator(part)).to_have_count(0)
+    with page.context.expect_page() as whole:
+        page.get_by_role("link", name="Open in Lightwell").click()
+    whole.value.wait_for_load_state()
+    assert whole.value.url.startswith(f"{server.url}/#view=why&")
+    expect(whole.value.locator("#head")).to_have_value("3")
+
+
+@pytest.mark.parametrize("place", ["file", "frame"])
+def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
+    open_view: Open, browser: Browser, server: Server, tmp_path: Path, place: str
+) -> None:
+    file = save(open_view("why", layer=1, head=3), tmp_path)
+    context = browser.new_context(bypass_csp=True, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(file.as_uri() if place == "file" else f"{server.url}/?embed=1#view=why&text={TEXT}")
+    page.locator(".why-steps").wait_for()
+    settle(page)
+    found = serious(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    found += serious(page)
+    context.close()
+    assert not found
+
+
+def test_the_keyboard_alone_saves_a_view(open_view: Open, tmp_path: Path) -> None:
+    page = open_view("heads")
+    page.locator("header.top").get_by_role("button", name="Share…").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "lightwell-heads.html"
+    expect(page.locator("header.top").get_by_role("status")).to_contain_text("Saved, ")
+    expect(page.locator("header.top").get_by_role("button", name="Share…")).to_be_focused()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def hosted(folder: Path, port: int) -> Iterator[str]:
+    """Serve a folder; yield its origin."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as site:
+        thread = threading.Thread(target=site.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            site.shutdown()
+            thread.join()
+
+
+def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(
+    browser: Browser, tmp_path: Path
+) -> None:
+    port = free_port()
+    named = f"http://127.0.0.1:{port}"
+    with (
+        serve(["--api-key", "sk-of-somebody", "--embed-origins", named]) as server,
+        hosted(tmp_path, port),
+        hosted(tmp_path, free_port()) as stranger,
+    ):
+        for address, place in (("/?embed=1", "view.html"), ("/", "whole.html")):
+            (tmp_path / place).write_text(f'<iframe id="it" src="{server.url}{address}"></iframe>')
+        page = browser.new_page()
+        page.goto(f"{named}/view.html")
+        frame = page.frame_locator("#it")
+        expect(frame.get_by_role("alert")).to_contain_text("this server wants an API key")
+        expect(frame.locator("input")).to_have_count(0)
+        for origin, place in ((stranger, "view.html"), (named, "whole.html")):
+            with page.expect_console_message(lambda message: "frame-ancestors" in message.text):
+                page.goto(f"{origin}/{place}")
+            expect(page.frame_locator("#it").locator("#app")).to_have_count(0)
+        page.close()
+
+
+def test_no_policy_of_a_file_lets_another_script_run(server: Server) -> None:
+    """Check the skeleton of a file: one script, named by its digest, and no network."""
+    page = urlopen(f"{server.url}/web/saved/lens.html", timeout=60).read().decode()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "http" not in policy
