@@ -100,6 +100,19 @@ def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page
         assert is_near(seen[frame]["rest"], (251, 250, 246)), seen  # the page's paper, where nothing is drawn
 
 
+def test_the_arrows_of_motion_are_filmed_from_the_embedding_to_the_end(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}/#view=motion&text=The+king&motion_at=0.4")
+    settle(page)
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("button", name="Save clip").click()
+    assert download.value.suggested_filename == "motion.webm"
+    film = download.value.path().read_bytes()
+    assert 10_000 < len(film) < 5_000_000
+    seen: dict[str, Any] = page.evaluate(FRAMES, base64.b64encode(film).decode())
+    assert seen["seconds"] > 4
+    expect(page.get_by_role("slider", name="Where the arrows are")).to_have_value("0.4")  # where it was before
+
+
 def test_recording_can_be_stopped_and_a_browser_that_records_nothing_has_no_button(page: Page) -> None:
     page.get_by_role("button", name="Save clip").click()
     page.get_by_role("button", name="Stop recording").click()

@@ -4,6 +4,7 @@ import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
+import { ClipButton } from "../parts/clip_button.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Slider } from "../parts/slider.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
@@ -52,7 +53,8 @@ function Controls({ stage, film, body, temperature }) {
       onChange=${(event) => player.travel(Number(event.target.value))} />
     <${Slider} label="temperature of the attention" value=${temperature} stops=${TEMPERATURES} onPick=${heat} write=${format}
       hint="The scores are divided by it before the softmax; the model itself uses 1" />
-    <span class="journey-tools"><${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"
+    <span class="journey-tools"><${ClipButton} canvas=${stage.canvas} drawAt=${stage.drawAt} seconds=${Math.round(stage.seconds)}
+      name="journey" onStart=${() => player.pause()} onEnd=${() => player.seek(player.progress)} /><${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} picture=${picture} name="journey"
       arrays=${savedArrays(film)} /></span>
   </div>`;
 }

@@ -6,14 +6,16 @@ import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../core/mo
 import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
+import { useStore } from "../core/store.js";
 import { Choices } from "../parts/choices.js";
+import { ClipButton } from "../parts/clip_button.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { ContextFields, contextsOf, useContexts } from "./motion/contexts.js";
 import { Figure } from "./motion/figure.js";
 import { Controls, secondsOf, usePlayer } from "./motion/player.js";
-import { OF_WAY } from "./motion/scene.js";
+import { OF_WAY, shownScene } from "./motion/scene.js";
 import { StepsTable } from "./motion/table.js";
 import { measured } from "./motion/way.js";
 
@@ -145,11 +147,20 @@ function Motion({ data, texts, handle }) {
   return html`<${Figure} data=${data} player=${player} seconds=${secondsOf(count)} summary=${summaryOf(data, named)}
       handle=${handle} />
     <${Controls} player=${player} count=${count} sentence=${sentence} />
+    <${Clip} player=${player} />
     ${texts && html`<${Legend} ways=${data.ways} />`}
     <${Facts} data=${data} named=${named} />
     <details class="motion-steps" open aria-label="All steps"><summary>All steps as ${data.ways.length > 1 ? "tables" : "a table"}</summary>
       ${data.ways.map((way) => html`<${StepsTable} key=${way.title} way=${way} player=${player} space=${named} />`)}
     </details>`;
+}
+
+/** The button that films the arrows. */
+function Clip({ player }) {
+  const scene = useStore(shownScene);
+  return scene && html`<${ClipButton} canvas=${{ current: scene.canvas }} drawAt=${(progress) => scene.drawAt(progress)}
+    seconds=${Math.round(scene.seconds)} name="motion" onStart=${() => player.seek(player.progress.value)}
+    onEnd=${() => scene.drawAt(player.progress.value)} />`;
 }
 
 const cut = (text) => (text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL)}…` : text);
