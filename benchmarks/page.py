@@ -43,6 +43,8 @@ TOKENS = 1024
 NAME = "llama-small-random"
 SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
+MOST_KB = {"first view": 200, "in all": 450}
+"""Compressed kilobytes of the page's own files."""
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
 TABLES = ("load", "frames", "heads", "motion", "journey", "memory")
@@ -236,6 +238,9 @@ def report_load(browser: Browser, server: Server, rounds: int) -> Iterator[str]:
     print("| opened | KB |\n|---|---|")
     for name, size in measure_bytes(browser, server):
         print(f"| {name} | {size / 1e3:.1f} |", flush=True)
+        most = MOST_KB.get(name.partition(" (")[0])
+        if most is not None and size > most * 1e3:
+            yield f"{name}: {size / 1e3:.0f} KB, over {most}"
     print("\n| cache | first picture, median ms | slowest |\n|---|---|---|")
     for cache, times in measure_first_picture(browser, server, rounds).items():
         median = percentile(times, 0.5)

@@ -27,12 +27,12 @@ from server.routes.inspect.attention import attention_entry, plan_of
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.inspect.selectors import select_heads
 from server.routes.inspect.trace import asked_of, trace_entry
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.inspect.trace_plan import choose_points, plan_inputs
 from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work
+from server.routes.trace_body import DescribedEntry
 from server.schemas.attention import AttentionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.trace import TraceRequest

@@ -234,8 +234,6 @@ def as_number(side: Any) -> Any:
 
 
 PAGE = FOLDER.parent
-COMING = {"motion", "journey"}
-"""Views that lessons speak of before the page has them: such a step is not shown until then."""
 
 
 @cache
@@ -317,7 +315,7 @@ def problems_of_step(where: str, step: dict[str, Any]) -> list[str]:
     found = [f"{where} has no {name!r}" for name in sorted(needed - step.keys())]
     unread = sorted(step.keys() - needed - {"select", "frame", "for"})
     found += [f"{where} has {name!r}, which nothing reads" for name in unread]
-    if step.get("view", "attention") not in known_views() | COMING:
+    if step.get("view", "attention") not in known_views():
         found.append(f"{where} is in the view {step['view']!r}, which is none of {', '.join(sorted(known_views()))}")
     found += problems_of_fields(where, step.get("select", {}))
     for sentence in step.get("say", []):

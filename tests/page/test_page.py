@@ -69,7 +69,7 @@ def test_the_selection_is_kept_through_all_views(open_view: Open) -> None:
             expect(page.locator("#head")).to_have_value("5")
         if page.locator(".text-tokens").count():
             expect(page.locator(".text-tokens .is-query")).to_have_text("there")
-    assert with_heads == 8  # Weights has a choice of its own
+    assert with_heads == 9  # Weights has a choice of its own
 
 
 def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
@@ -160,7 +160,9 @@ def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server)
     assert not page.locator("script:not([src])").count()
 
 
-def test_all_files_are_under_300_kb_compressed_and_kept_by_browsers(page: Page, server: Server) -> None:
+def test_the_first_view_is_under_200_kb_and_all_files_under_450_and_browsers_keep_them(
+    page: Page, server: Server
+) -> None:
     sizes: dict[str, int] = {}
 
     def count(response) -> None:  # type: ignore[no-untyped-def]
@@ -171,13 +173,16 @@ def test_all_files_are_under_300_kb_compressed_and_kept_by_browsers(page: Page, 
                 assert response.headers["content-encoding"] == "gzip"
 
     page.on("requestfinished", lambda request: count(request.response()))
+    page.goto(server.url)
+    settle(page)
+    assert sum(sizes.values()) < 200_000, sizes
     for view in VIEWS:
         page.goto(f"{server.url}/#{urlencode({'view': view})}")
         page.reload()
         expect(page.locator(f"#view-{view} h1")).to_be_visible()
         settle(page)
     assert len(sizes) > len(VIEWS)
-    assert sum(sizes.values()) < 300_000, sizes
+    assert sum(sizes.values()) < 450_000, sizes
 
 
 @pytest.mark.parametrize("view", ["attention", "why", "contributions", "server"])

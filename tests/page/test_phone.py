@@ -40,7 +40,7 @@ def test_every_control_is_large_enough_for_a_finger(phone: Page, open_view: Open
         expect(phone.locator(f"#view-{view} h1")).to_be_visible()
         settle(phone)
         if view == "attention":
-            phone.get_by_role("button", name="Change").click()
+            phone.locator(".fold").click()
         assert not phone.evaluate(SMALL, SMALLEST), view
 
 

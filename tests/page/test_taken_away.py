@@ -105,7 +105,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, browser: Browser, tmp
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(
     open_view: Open, browser: Browser, tmp_path: Path
 ) -> None:
-    key, private = "sk-of-somebody", "The secret of the mole"
+    key, private = "sk-of-somebody", "The secret of the zebra"
     nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
     page = open_view("attention", text=private)
     error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
@@ -120,7 +120,7 @@ def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_mark
     file = save(page, tmp_path)
     text = file.read_text(encoding="utf-8")
     assert key not in text
-    assert "mole" not in text
+    assert "zebra" not in text
     with opened(browser, file) as alone:
         expect(alone.locator("#mark")).to_have_count(0)
         expect(alone).to_have_title("Attention · Lightwell")

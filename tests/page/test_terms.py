@@ -34,6 +34,8 @@ EXPLAINED = {
     "next": ["logit", "softmax", "temperature", "entropy", "nats", "perplexity"],
     "heads": ["head", "Induction", "attention sink", "nats"],
     "flow": ["residual stream"],
+    "journey": [],
+    "motion": [],
     "stacks": ["cross-attention", "RMSNorm", "Feed-forward"],
     "embeddings": ["vector", "pooling", "cosine", "principal components"],
     "weights": ["parameters", "effective rank", "circuits", "singular values"],

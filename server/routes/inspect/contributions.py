@@ -35,10 +35,10 @@ from server.routes.inspect.inspection import (
 from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
 from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.inspect.stream_parts import Added, Float64, StreamParts
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
+from server.routes.trace_body import DescribedEntry
 from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]

@@ -18,10 +18,10 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, described
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
+from server.routes.trace_body import DescribedEntry
 from server.schemas.weights import CorrelationsAnswer, CorrelationsRequest
 
 MAX_PRODUCTS = 20_000_000_000

@@ -17,9 +17,9 @@ from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve, resolve_attending
-from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
+from server.routes.trace_body import DescribedArray, DescribedEntry
 from server.schemas.mechanisms import ExplainAnswer, ExplainRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")

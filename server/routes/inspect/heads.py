@@ -17,10 +17,10 @@ from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import HeadSelection, every_head
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import encoder_limit
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
+from server.routes.trace_body import DescribedEntry
 from server.schemas.mechanisms import HeadsAnswer, HeadsRequest
 
 _DEFAULT_REPEAT = 50

@@ -27,7 +27,6 @@ from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, 
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
-from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
@@ -40,6 +39,7 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
+from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.schemas.attention import AttentionRequest
 from server.schemas.predictions import InspectionRequest
 from server.schemas.trace import TraceRequest

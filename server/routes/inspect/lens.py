@@ -15,8 +15,8 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import tensor_route
+from server.routes.trace_body import DescribedEntry
 from server.schemas.predictions import LensAnswer, LensRequest
 
 

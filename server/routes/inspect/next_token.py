@@ -17,8 +17,8 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, capture, described
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedArray
 from server.routes.responses import tensor_route
+from server.routes.trace_body import DescribedArray
 from server.schemas.predictions import NextAnswer, NextRequest
 
 

@@ -18,9 +18,9 @@ from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
+from server.routes.trace_body import DescribedEntry
 from server.schemas.mechanisms import RolloutAnswer, RolloutRequest
 
 MAX_FLOW_WORK = 400_000_000

@@ -10,7 +10,6 @@ from server.engine.request import TraceTask
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, begin
-from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
 from server.routes.inspect.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
 from server.routes.responses import (
@@ -21,6 +20,7 @@ from server.routes.responses import (
     wire_of,
 )
 from server.routes.tasks import TaskResult
+from server.routes.trace_body import DescribedArray, DescribedEntry
 from server.schemas.trace import TraceAnswer, TraceRequest
 
 

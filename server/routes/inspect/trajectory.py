@@ -14,9 +14,9 @@ from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
+from server.routes.trace_body import DescribedEntry
 from server.schemas.mechanisms import TrajectoryAnswer, TrajectoryRequest
 
 

@@ -19,11 +19,11 @@ from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once
 from server.routes.prompts import check_model
 from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, check_part, why_no_weights
+from server.routes.trace_body import DescribedEntry
 from server.schemas.weight_slices import WeightListAnswer, WeightsAnswer, WeightsQuery
 
 _BYTES_OF_A_NAME = 64

@@ -19,12 +19,12 @@ from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_nu
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import every_head, resolve
-from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.prompts import Prompt, check_model
 from server.routes.request_context import accept
 from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
+from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.schemas.weights import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 
 MAX_COMPOSED_HEADS = 256

@@ -16,7 +16,7 @@ EMPTY = '<script type="application/json" id="saved">null</script>'
 _NAMES = r"\{([^}]*)\}"
 _IMPORT = re.compile(rf'^import\s*{_NAMES}\s*from\s*"([^"]+)";', re.MULTILINE)
 _PASSED_ON = re.compile(rf'^export\s*{_NAMES}\s*from\s*"([^"]+)";', re.MULTILINE)
-_EXPORTED_LIST = re.compile(rf"\bexport{_NAMES};?\s*$")
+_EXPORTED_LIST = re.compile(rf"\bexport\s*{_NAMES};?\s*$")
 _EXPORTED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const) (\w+))", re.MULTILINE)
 _LATER = re.compile(r'\bimport\(\s*"([^"]+)"\s*\)')
 _AGAIN = re.compile(r"\bimport\(`[^`]*`\)")

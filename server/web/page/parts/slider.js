@@ -40,6 +40,6 @@ export const TopP = ({ value, onPick }) =>
     write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens that together hold this share" />`;
 
 /** The temperature, which divides the logits. */
-export const Temperature = ({ value, high, onPick }) =>
-  html`<${Slider} label="temperature" value=${value} high=${high} step=${0.05} onPick=${onPick}
+export const Temperature = ({ value, high, onPick, label = "temperature" }) =>
+  html`<${Slider} label=${label} value=${value} high=${high} step=${0.05} onPick=${onPick}
     write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")} hint="Below 1 the likely become likelier; above 1 all come closer" />`;

@@ -44,7 +44,7 @@ function Window({ first, count, positions }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const given = inputOf(selection, capabilities);
-  const { body, answer } = useWindow({ ...given, positions, top_k: 5 });
+  const { body, answer } = useShown({ ...given, positions, top_k: 5 });
   const entry = answer.entry;
   const difference = useDifferenceName();
   const query = entry && clamp(selection.query, entry.tokens.length);
@@ -69,10 +69,10 @@ function Window({ first, count, positions }) {
 }
 
 /**
- * {body, answer} of a window. A difference is that of one word's probability, so it asks for one: the followed word, or
+ * {body, answer} of what is shown. A difference is that of one word's probability, so it asks for one: the followed word, or
  * what the first side itself would say at the query.
  */
-function useWindow(body) {
+function useShown(body) {
   const { lens_target: typed, query } = useSelection();
   const { own, other } = sidesOfRequest(body);
   const first = useLook("v1/lens", other ?? own);

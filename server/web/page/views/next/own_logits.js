@@ -27,7 +27,7 @@ export function OwnLogits() {
       gives nearly all to the largest number, a large T makes all alike; entropy says how many choices are left open.</p>
     <div class="toolbar">
       <label>Logits <${Field} value=${text} size="24" onTake=${(value) => select({ next_logits: value })} /></label>
-      <${Temperature} value=${chosen} high=${5} onPick=${(value) => select({ next_logits_temperature: value })} />
+      <${Temperature} label="T" value=${chosen} high=${5} onPick=${(value) => select({ next_logits_temperature: value })} />
     </div>
     ${logits ? html`<${Shares} logits=${logits} columns=${columns} chosen=${chosen} />`
       : html`<p class="lack" role="alert">Write one to ${MOST} numbers, such as 2, 1, 0.</p>`}
