@@ -116,7 +116,6 @@ def test_every_view_shows_the_difference_of_two_answers(
     lens = both("lens", array("target_probabilities"), positions=[*range(9)], target=target)
     stream = both("trace", lambda found: np.array(found["points"][point]["data"]), points=[point])
     heads = both("heads", array("scores"))
-    pattern = weights(server, *interventions) - weights(server)
     expected = {
         "why": ("tr:has-text('weight') >> td >> nth=2", why[KEY], 0, "weights", why),
         "contributions": ("#logit-sum", parts.sum(), 0, "components", parts),
@@ -125,16 +124,15 @@ def test_every_view_shows_the_difference_of_two_answers(
                  np.array(logits[1]) - np.array(logits[0])),
         "heads": (".heads-found .readout", heads[LAYER, HEAD, 0], 0, "scores", heads),
         "flow": (".statistics tbody tr", np.linalg.norm(stream[QUERY]), 1, point, stream),
-        "stacks": (".stacks p.readout", pattern[QUERY, np.abs(pattern[QUERY]).argmax()], 0, None, pattern),
     }  # fmt: skip
-    end = {"lens": rf"; \S+ {NUMBER}$", "heads": rf"previous token {NUMBER}", "stacks": rf"” {NUMBER}"}
+    end = {"lens": rf"; \S+ {NUMBER}$", "heads": rf"previous token {NUMBER}"}
     for view, (where, truth, menu, name, numbers) in expected.items():
         state = {"change_show": "difference", "heads_on": "text", "flow_open": "hook_resid_pre", "lens_state": -1}
         page = open_view(view, **PLACE, **CHANGED, **state)
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         assert number_in(page, where, end.get(view, NUMBER)) == pytest.approx(truth, rel=6e-3), view
         found = run_python(copied(page, page.get_by_role("button", name="Copy as…").nth(menu), "Python"))
-        found = np.squeeze(np.array(found if name is None else found[name], float))
+        found = np.squeeze(np.array(found[name], float))
         assert np.allclose(found, np.squeeze(numbers), atol=1e-6), view
         expect(page.locator(".problem")).to_have_count(0)
 

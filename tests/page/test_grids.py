@@ -74,7 +74,6 @@ def test_other_pictures_say_it_beside_what_is_walked_to(open_view: Open) -> None
         ("why", ".why-picture", ".why-picture .readout"),
         ("lens", ".lens-canvas", ".lens-foot .readout"),
         ("flow", ".flow-canvas", ".flow-scroll + .readout"),
-        ("stacks", ".two-lines", ".two-lines + .readout"),
         ("embeddings", ".picture", ".picture .readout"),
     ):
         page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
