@@ -69,8 +69,8 @@ def one_file(files: Mapping[str, bytes], view: str) -> str:
     Raises:
         ValueError: a module is written in a way that is not understood here.
     """
-    names = _reachable(files, ["app.js"], follows_later=False)
-    names |= _reachable(files, [f"views/{view}.js"], follows_later=True)
+    names = reachable(files, ["app.js"], follows_later=False)
+    names |= reachable(files, [f"views/{view}.js"], follows_later=True)
     modules = "".join(_as_function(name, files[name].decode()) for name in sorted(names))
     script = f'{_START}{modules}use("app.js");\n}})();\n'
     style = "\n".join(files[name].decode() for name in _SHEET.findall(files["index.html"].decode()))
@@ -81,7 +81,7 @@ def one_file(files: Mapping[str, bytes], view: str) -> str:
     return _PAGE.format(policy=policy, style=style, script=script, empty=EMPTY)
 
 
-def _reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:
+def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:
     """Return the modules that these import, and they themselves; with those that are loaded later, or without."""
     found: set[str] = set()
     waiting = list(start)

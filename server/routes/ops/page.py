@@ -2,6 +2,7 @@
 
 import html
 import json
+from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -9,7 +10,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.one_file import one_file, views_of
+from server.routes.ops.one_file import one_file, reachable, views_of
 from server.routes.ops.web_assets import Asset, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
@@ -19,6 +20,9 @@ _ASSETS = {
     "swagger-ui.css": "text/css",
     "favicon.png": "image/png",
 }
+
+_FIRST_VIEW = "views/attention.js"
+"""The view of a page that is opened without an address of another."""
 
 _DOCS = """<!doctype html>
 <html lang="en">
@@ -56,13 +60,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     assets = WebAssets(_WEB / "page")
 
+    @lru_cache(maxsize=1)
+    def first_modules(digest: str) -> list[str]:
+        """Return the modules that a page of this version loads before anything is chosen."""
+        contents = {name: asset.content for name, asset in assets.files.items()}
+        return sorted(reachable(contents, ["app.js", _FIRST_VIEW], follows_later=False))
+
     @router.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
         assets.refresh()
         # Without a known root the addresses are relative, which suits any path that ends in a slash.
         prefix = f"{root(request)}/" if root(request) else ""
         folder = f"{prefix}web/{assets.digest}"
-        preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in assets.files if _is_shared(name))
+        preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in first_modules(assets.digest))
         page = assets.files["index.html"].content.decode()
         page = page.replace("{folder}", folder).replace("{preload}", "\n".join(preload))
         may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
@@ -118,8 +128,3 @@ def _sent(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
         headers = {**headers, "Content-Encoding": "gzip"}
         return Response(asset.compressed, media_type=asset.media_type, headers=headers)
     return Response(asset.content, media_type=asset.media_type, headers=headers)
-
-
-def _is_shared(name: str) -> bool:
-    """Return whether every view needs the module; the views themselves are loaded when they are opened."""
-    return name.endswith(".js") and not name.startswith("views/")
