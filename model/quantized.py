@@ -68,7 +68,7 @@ class GroupedRows:
 
     @property
     def stored(self) -> str:
-        """Return how the numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         return f"{8 if self.values is None else 4} bits, a scale for {self.group} inputs"
 
     @classmethod
@@ -137,7 +137,7 @@ class QuantizedMatrix:
 
     @property
     def stored(self) -> str:
-        """Return how the numbers are kept, for people; rows of several kinds have several ways."""
+        """Return the formats of all rows, as text for people: parts of a matrix may be stored differently."""
         return " or ".join(dict.fromkeys(part.stored for part in self.read()))
 
     @property

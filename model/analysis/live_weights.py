@@ -50,7 +50,7 @@ class LiveWeights:
         return tokens(torch.tensor(ids, device=tokens.device))
 
     def stored_as(self, name: str) -> str | None:
-        """Return how the numbers of a weight are kept, for people, or None if the network has no such weight."""
+        """Return the format in which a weight is stored, as text for people, or None for a weight it lacks."""
         owner, _, kind = name.rpartition(".")
         if owner == "embed":
             return self._model.tokens.stored

@@ -46,7 +46,7 @@ class NamedWeight:
     last: int | None = None
     """The row after the last one; None if it is all of them."""
     is_turned: bool = False
-    """Whether the heads' numbers, or else the matrix, are the transpose of ours."""
+    """Whether the matrix, or each head's part of it, is the transpose of our weight."""
     tied_to: str | None = None
     """The name of the weight whose storage it shares."""
 

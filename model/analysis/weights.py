@@ -29,7 +29,7 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
         (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
         first is not in an earlier layer than the second.
     weights: name (full), head, rows with rows_axis, columns with columns_axis (None: all): weights, float32.
-    stored: nothing: json, the bytes of {our weight: how its numbers are kept} of every weight that has a name.
+    stored: nothing: json, the bytes of {our weight: the format that it is stored in} of every weight that has a name.
     head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
     `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.

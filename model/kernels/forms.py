@@ -28,7 +28,9 @@ class Weight(Protocol):
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people: "bfloat16", "4 bits, a scale for 32 inputs"."""
+        """Return the format in which the numbers are stored, as text for people: "bfloat16", "4 bits, a scale for 32
+        inputs".
+        """
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""

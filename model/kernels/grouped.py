@@ -72,7 +72,7 @@ class GroupedWeight:
         self._arithmetic = _ROUNDS_TO_BYTES if int8_activations else int(arithmetic)
         self.num_outputs, self.num_inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         self.stored = " or ".join(dict.fromkeys(part.stored for part in parts))
-        """How its numbers are kept, for people; rows of several kinds have several ways."""
+        """The formats of all rows, as text for people: parts of a matrix may be stored differently."""
         groupings = [_grouping(part) for part in parts]
         counts = [-(-part.shape[0] // BLOCK) for part in parts]
         sizes = [_block_bytes(grouping, self.num_inputs) for grouping in groupings]

@@ -53,7 +53,7 @@ class Int8BlockedWeight:
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         return "int8, a scale for each output"
 
     @property

@@ -30,7 +30,7 @@ class Int8Rows:
 
     @property
     def stored(self) -> str:
-        """Return how the numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         return "int8, a scale for each output"
 
     @classmethod

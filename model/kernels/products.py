@@ -81,7 +81,7 @@ class BlockedWeight:
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         return str(self.dtype).removeprefix("torch.")
 
     @property

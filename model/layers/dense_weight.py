@@ -32,7 +32,7 @@ class DenseWeight:
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         weight = self._weight
         return str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.stored
 

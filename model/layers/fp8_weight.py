@@ -77,7 +77,7 @@ class Fp8Weight:
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         return "fp8, a scale for each output"
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:

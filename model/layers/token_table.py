@@ -50,7 +50,7 @@ class TokenTable:
 
     @property
     def stored(self) -> str:
-        """Return how its numbers are kept, for people."""
+        """Return the format in which the numbers are stored, as text for people."""
         rows = self._rows
         return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else rows.stored
 

@@ -48,7 +48,7 @@ class WholeWeights:
         return self._own(name)
 
     def stored_as(self, name: str) -> str | None:
-        """Return how the numbers of a weight are kept, for people: every rank keeps its part the same way."""
+        """Return the format in which a weight is stored, as text for people: all ranks store their parts in one."""
         return self._own.stored_as(name)
 
     def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:

@@ -65,7 +65,8 @@ class Settings:
     weights_access: Literal["open", "admin", "off"] | None = _setting(
         None,
         types.choice("open", "admin", "off"),
-        "Who may read the weights' numbers: everybody who may use the server, admin keys, or nobody.",
+        "Who may read the numbers in the weights: open is everybody who may use the server, admin is admin keys alone, "
+        "off is nobody.",
         shown_default="open without keys, else admin",
     )
     dtype: str = _setting(

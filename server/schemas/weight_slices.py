@@ -15,7 +15,7 @@ class WeightEntry(AnswerModel):
     axes: list[str] = Field(description="Names of its axes: matrices are [in, out], those of heads [head, ...].")
     shape: list[int] = Field(description="Their lengths.")
     stored: str | None = Field(
-        description="How its numbers are kept while the model is served: a dtype, or how they are quantised."
+        description="The format in which the served model stores it: a dtype, or the kind of quantisation."
     )
     tied_to: str | None = Field(description="The weight whose storage it shares.")
 

@@ -35,7 +35,7 @@ class Softmax(Result):
 
 
 class ExplainOptions(InspectionOptions, total=False):
-    """What `explain` takes."""
+    """The options of `explain`."""
 
     query_position: Annotated[int, Argument("The position that looks; negative counts from the end.", -1)]
     part: AnyPart
@@ -82,7 +82,7 @@ EXPLAIN = Inspection("explain", Explanation, ExplainOptions)
 
 
 class ContributionsOptions(InspectionOptions, total=False):
-    """What `contributions` takes."""
+    """The options of `contributions`."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
@@ -153,7 +153,7 @@ CONTRIBUTIONS = Inspection("contributions", Contributions, ContributionsOptions)
 
 
 class TrajectoryOptions(InspectionOptions, total=False):
-    """What `trajectory` takes."""
+    """The options of `trajectory`."""
 
     positions: Annotated[Selection, Argument('Whose way: "all", a position, or several; negative from the end.', -1)]
     compare_positions: Annotated[Selection, Argument("Also the cosine to these positions at every layer.")]
@@ -189,7 +189,7 @@ TRAJECTORY = Inspection("trajectory", Trajectory, TrajectoryOptions)
 
 
 class HeadsOptions(InspectionOptions, total=False):
-    """What `heads` takes."""
+    """The options of `heads`."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
@@ -250,7 +250,7 @@ HEADS = Inspection("heads", HeadScores, HeadsOptions)
 
 
 class RolloutOptions(InspectionOptions, total=False):
-    """What `rollout` takes."""
+    """The options of `rollout`."""
 
     method: Annotated[
         Literal["rollout", "flow"],

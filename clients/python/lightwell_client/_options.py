@@ -41,7 +41,7 @@ Interventions = Annotated[
 
 
 class Options(TypedDict, total=False):
-    """What every call takes."""
+    """The options of every call."""
 
     timeout: Annotated[
         float | httpx.Timeout | None,
@@ -52,13 +52,13 @@ class Options(TypedDict, total=False):
 
 
 class ModelOptions(Options, total=False):
-    """What every call about a model takes."""
+    """The options of every call about a model."""
 
     model: Annotated[str, Argument("The model to ask, in place of the client's.")]
 
 
 class InspectionOptions(ModelOptions, total=False):
-    """What every method that looks inside takes."""
+    """The options of every method that looks inside."""
 
     completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
     decoder_input: Annotated[
@@ -139,7 +139,7 @@ class ChatOptions(SamplingOptions, total=False):
 
 
 class AttentionOptions(InspectionOptions, total=False):
-    """What `attention` takes."""
+    """The options of `attention`."""
 
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a query head, or several; negative counts from the end.', "all")]
@@ -170,7 +170,7 @@ class AttentionOptions(InspectionOptions, total=False):
 
 
 class EmbeddingOptions(ModelOptions, total=False):
-    """What `embed` takes."""
+    """The options of `embed`."""
 
     layer: Annotated[
         int, Argument("0 is the token embedding, i the stream after block i; left out, the last after the final norm.")
@@ -190,7 +190,7 @@ class EmbeddingOptions(ModelOptions, total=False):
 
 
 class TokenizeOptions(ModelOptions, total=False):
-    """What `tokenize` takes."""
+    """The options of `tokenize`."""
 
     add_special_tokens: Annotated[
         bool, Argument("Let the tokenizer add its special tokens; left out, True for a text, False for messages.")
@@ -199,7 +199,7 @@ class TokenizeOptions(ModelOptions, total=False):
 
 
 class DetokenizeOptions(ModelOptions, total=False):
-    """What `detokenize` takes."""
+    """The options of `detokenize`."""
 
     skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", False)]
 

@@ -25,20 +25,20 @@ from lightwell_client._signatures import Argument
 from lightwell_client._wire import JSON, SAFETENSORS, Call
 
 _PLACE, _EMPTY = 'id="saved">', "null"
-"""Where the content of a file goes in the page that the server sends."""
+"""The mark in the server's file that the answers are written behind, and what stands there before."""
 _MOST_POSITIONS = 32
 """Positions that the lens shows at once."""
 _SANDBOX = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
 
 
 class ShowOptions(Options, total=False):
-    """What `show` takes."""
+    """The options of `show`."""
 
     layer: Annotated[int | Sequence[int], Argument("The layer, or several: the first is shown, all can be chosen.", 0)]
     head: Annotated[int | Sequence[int], Argument("The head, or several, as layers.", 0)]
     query: Annotated[int, Argument("The position of the token that looks; negative from the end.", -1)]
     key: Annotated[int, Argument("The position of the token that is looked at; negative from the end.", 0)]
-    height: Annotated[int, Argument("How high a notebook shows it, in CSS pixels.", 720)]
+    height: Annotated[int, Argument("The height of the frame in a notebook, in CSS pixels.", 720)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PageView:
     html: str
     """The whole file."""
     height: int
-    """How high a notebook shows it, in CSS pixels."""
+    """The height of the frame in a notebook, in CSS pixels."""
 
     def save(self, path: str | Path) -> None:
         """Write the file."""
@@ -66,7 +66,8 @@ class PageView:
         kept apart from the file's script.
         """
         return (
-            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="{_SANDBOX}" title="Lightwell: {self.view}" '
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="{_SANDBOX}" '
+            f'title="Lightwell: {html.escape(self.view)}" '
             f'style="width:100%;height:{self.height}px;border:1px solid #8884"></iframe>'
         )
 

@@ -43,7 +43,7 @@ class NextAtTemperature(Result):
 
 
 class NextOptions(InspectionOptions, total=False):
-    """What `next` takes."""
+    """The options of `next`."""
 
     position: Annotated[
         int | None,
@@ -119,7 +119,7 @@ class TargetToken(Result):
 
 
 class LensOptions(InspectionOptions, total=False):
-    """What `lens` takes."""
+    """The options of `lens`."""
 
     layers: Annotated[Selection, Argument("States: 0 is the embedding, i the stream after block i.", "all")]
     positions: Annotated[Selection, Argument('"all", a position, or several; negative from the end.', "all")]

@@ -48,7 +48,7 @@ def _bare(point: str) -> str:
 
 
 class TraceOptions(InspectionOptions, total=False):
-    """What `trace` takes."""
+    """The options of `trace`."""
 
     layers: Annotated[Selection, Argument("Of names without a layer; negative counts from the end.", "all")]
     heads: Annotated[

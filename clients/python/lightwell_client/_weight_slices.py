@@ -27,13 +27,13 @@ class WeightName(Result):
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     stored: str | None = None
-    """How its numbers are kept while the model is served: a dtype, or how they are quantised."""
+    """The format in which the served model stores it: a dtype, or the kind of quantisation."""
     tied_to: str | None = None
     """The weight whose storage it shares."""
 
 
 class WeightsOptions(ModelOptions, total=False):
-    """What `weights` takes."""
+    """The options of `weights`."""
 
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
     head: Annotated[int, Argument("One head of an attention weight (key head of W_K and W_V); left out, all of them.")]

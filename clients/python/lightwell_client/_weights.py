@@ -115,7 +115,7 @@ class Spectrum(Result):
 
 
 class GeometryOptions(ModelOptions, total=False):
-    """What `geometry` takes."""
+    """The options of `geometry`."""
 
     axis: Annotated[Literal["rows", "columns"], Argument("Which vectors are compared.", "rows")]
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
@@ -162,7 +162,7 @@ class Geometry(InspectionResult):
 
 
 class CircuitsOptions(ModelOptions, total=False):
-    """What `circuits` takes."""
+    """The options of `circuits`."""
 
     part: AnyPart
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
@@ -200,7 +200,7 @@ CIRCUITS = Inspection("circuits", Circuits, CircuitsOptions)
 
 
 class CorrelationsOptions(InspectionOptions, total=False):
-    """What `correlations` takes."""
+    """The options of `correlations`."""
 
     layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
     heads: Annotated[Selection, Argument("Of a point with heads; negative counts from the end.", "all")]

@@ -97,7 +97,7 @@ class _Plan:
     """The parts of the stream if vectors are asked for."""
     sum_over: frozenset[str]
     num_positions: int
-    """How many keys there are to choose from."""
+    """The number of key positions that the input has."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

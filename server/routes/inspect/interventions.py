@@ -56,7 +56,7 @@ class _Source:
     place: InterventionTarget
     is_mean: bool
     times: float = 1.0
-    """What the numbers are multiplied by before those of one intervention are added up."""
+    """The factor of this source; an intervention adds up its sources, each times its factor."""
 
     @property
     def shape(self) -> tuple[int, ...]:

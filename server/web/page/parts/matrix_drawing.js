@@ -182,7 +182,7 @@ function nameColumn(context, name, column, { left, top, cell }, colour, ground) 
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
 /** Every how many rows or columns of that size a name is written, so that none covers another. */
-export const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
+const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
 
 function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
   context.font = NAMES;

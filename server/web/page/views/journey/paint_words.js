@@ -84,7 +84,7 @@ export function paintMatrix(pen, film, name, array, title, share = 1) {
 }
 
 /** A line from one box's right side to the next one's left side, at the height of the word that looks. */
-export function paintFlow(pen, film, from, to, sign = "") {
+function paintFlow(pen, film, from, to, sign = "") {
   const { boxes, row, queryRow } = film.layout;
   const y = (queryRow + 0.5) * row;
   const [start, end] = [boxes[from].x + boxes[from].width, boxes[to].x];

@@ -133,7 +133,7 @@ const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 /** What a key does on the canvas; true if it was used. */
-export function keyPressed(stage, key) {
+function keyPressed(stage, key) {
   const { player } = stage;
   const last = player.count - 1;
   const go = (to) => player.travel(Math.max(0, Math.min(last, to)));

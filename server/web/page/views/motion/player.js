@@ -17,7 +17,7 @@ export const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECON
 export const progressAt = (done, count) => (done > count ? 1 : (done / count) * TURN);
 
 /** How many steps are done at a progress; one more than there are where all are drawn at once. */
-export function doneAt(progress, count) {
+function doneAt(progress, count) {
   return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.floor((progress / TURN) * count + 1e-3));
 }
 

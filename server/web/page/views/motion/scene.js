@@ -18,7 +18,7 @@ const MOST_LABELS = 16;
 export const shownScene = new Store(null);
 
 /** Where a way is at a progress: {done: whole steps, part: of the step underway, together: of all at once}, from 0 to 1. */
-export function phaseOf(way, progress) {
+function phaseOf(way, progress) {
   const along = Math.min(1, progress / TURN) * way.steps.length;
   const done = Math.min(way.steps.length, Math.floor(along + 1e-9));
   const together = Math.max(0, (progress - TURN) / (1 - TURN));

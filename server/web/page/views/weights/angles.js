@@ -1,7 +1,7 @@
 // How nearly vectors stand at right angles: the matrix of their cosines beside the identity, which it would be if all did.
 import { useAnswer } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
-import { clamp, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { piecesOf } from "../../core/texts.js";

@@ -1,6 +1,6 @@
 // Any weight as a grid of its numbers: all of it where it is small, else a window that is moved over it.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
-import { clamp, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
