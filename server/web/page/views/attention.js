@@ -134,7 +134,7 @@ function saysOf({ kind, beneath }, line, stack) {
     return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
   }
   if (kind === "norm") return "The length of what each key adds to the query's vector: a large weight on a short value adds little.";
-  if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
+  if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, orange below.`;
   if (beneath) {
     return "How well query and key fit. Struck out is what the mask hides: its score becomes −∞, its weight 0.";
   }
