@@ -4,7 +4,7 @@ import torch
 
 from model.kernels.choice import KernelConfig
 from model.layers.attention import Attention, NativeAttention, PlainAttention
-from model.layers.attention_arithmetic import InvariantArithmetic
+from model.layers.attention_arithmetic import InvariantArithmetic, TorchArithmetic
 from model.layers.batched_attention import BatchedAttention
 
 
@@ -21,8 +21,9 @@ def attention_for(
     """
     if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
+    arithmetic = InvariantArithmetic() if batch_invariant else TorchArithmetic()
     if kernels.uses_triton(dtype, device) and not has_sinks:
         from model.layers.triton_attention import TritonAttention  # here: it imports Triton, which a CPU does not need
 
-        return TritonAttention()
-    return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()
+        return TritonAttention(arithmetic)
+    return PlainAttention(arithmetic) if batch_invariant else BatchedAttention()

@@ -15,15 +15,16 @@ from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRow
 from model.kernels.cuda.rotate_and_store import rotate_and_store, store
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, check_reach
+from model.layers.attention_arithmetic import Arithmetic
 from model.layers.device_batch import DeviceBatch, Packing
 
 
 class TritonAttention(PlainAttention):
     """Attention over a cache whose keys are in rows, and whose blocks hold a multiple of 16 keys."""
 
-    def __init__(self) -> None:
-        """Prepare for a first batch."""
-        super().__init__()
+    def __init__(self, arithmetic: Arithmetic | None = None) -> None:
+        """Prepare for a first batch. arithmetic: of what only hooks ask for, as in `PlainAttention`."""
+        super().__init__(arithmetic)
         self._batch: tuple[Batch, DeviceBatch] | None = None
         self.arrivals = Arrivals()
 

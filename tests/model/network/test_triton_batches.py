@@ -14,9 +14,10 @@ from model.kernels.cuda import matmul, paged_attention
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
+from server.engine.request import AttentionCapture, AttentionTask
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
-from tests.server.engine.driving import load
+from tests.server.engine.driving import alone, build, load, request, run
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK, BLOCKS = 16, 2
@@ -100,3 +101,19 @@ def test_a_prompt_has_the_same_logits_whole_in_chunks_among_others_and_token_by_
     hidden = torch.cat([torch.cat(rows) for rows in crowd.hidden])
     order = torch.randperm(len(hidden))
     assert torch.equal(model.logits(hidden[order]), torch.cat(expected)[order])
+
+
+def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_pieces(tmp_path: Path) -> None:
+    """Its blocks run one by one, and the patterns that hooks ask for are not the kernels'."""
+    rng = fresh_draw()
+    folder = tiny.make_variant("qwen3_moe", tmp_path)
+    model = load(folder, rng.choice(DTYPES), DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
+    assert model.decoder is not None
+    assert model.decoder.triton_step is None
+    words = [rng.randrange(2, tiny.VOCAB_SIZE) for _ in range(41)]
+    looking = [request(0, words, AttentionTask(capture=AttentionCapture(pairs=((0, 1), (1, 2)))))]
+    (whole,) = alone(model, looking, block_size=BLOCK).values()
+    engine = build(model, block_size=BLOCK, max_num_seqs=3, max_num_batched_tokens=rng.choice((7, 16)))
+    (pieces,) = run(engine, looking).values()
+    assert whole.tensors
+    assert pieces == whole
