@@ -292,7 +292,7 @@ def main() -> None:
                 missed += report_frames(browser, server, options.seconds)
         if "heads" in options.tables:
             with serve([]) as server, tab(browser) as (_, page):
-                missed += report_head_changes(page, server.url, layers=range(6), num_heads=8)
+                missed += report_head_changes(page, server.url, layers=range(0, 30, 5), num_heads=9)
         if "motion" in options.tables:
             with serve([]) as server:
                 missed += report_motion(browser, server, options.seconds)

@@ -1,11 +1,13 @@
 """The attention view: the wall, one head as matrix and text, its numbers, and rows while the model writes."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import FloatRect, Locator, Page, expect
+from playwright.sync_api import FloatRect, Locator, Page, Response, expect
 
 from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, slow_answers, written
@@ -36,6 +38,24 @@ def readout(page: Page) -> Locator:
 def test_each_kind_shows_the_apis_number(open_view: Open, server: Server, kind: str) -> None:
     page = open_view("attention", layer=2, head=5, query=6, key=4, attention_kind=kind)
     expect(readout(page)).to_contain_text(f": {written(numbers(server, 2, 5, kind)[6, 4])}")
+
+
+def test_other_heads_of_the_layer_and_of_the_next_are_drawn_without_asking_the_server(
+    open_view: Open, page: Page, server: Server
+) -> None:
+    def is_next_layer(response: Response) -> bool:
+        asked = json.loads(response.request.post_data or "{}")
+        return asked.get("layers") == 2 and "heads" not in asked
+
+    with page.expect_response(is_next_layer):
+        open_view("attention", layer=1, head=0, query=6, key=4)
+    asked: list[dict[str, Any]] = []
+    page.on("request", lambda request: asked.append(json.loads(request.post_data or "{}")))
+    for key, layer, head in (("Right", 1, 1), ("Right", 1, 2), ("Down", 2, 2)):
+        page.keyboard.press(f"Arrow{key}")
+        expect(page.locator(".head-pictures h2").first).to_contain_text(f"Layer {layer}, head {head}")
+        expect(readout(page)).to_contain_text(f": {written(numbers(server, layer, head)[6, 4])}")
+    assert [body for body in asked if "heads" in body or body.get("layers") in {1, 2}] == []
 
 
 def test_a_masked_score_is_named_and_no_number(open_view: Open) -> None:

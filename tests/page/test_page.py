@@ -236,7 +236,7 @@ def test_a_page_outlives_its_server(browser: Browser) -> None:
     with serve([], port=port) as first:
         page.goto(f"{first.url}/#{urlencode({'view': 'attention', 'text': TEXT, 'layer': 0, 'head': 1})}")
         settle(page)
-    page.locator("#head").select_option("2")
+    page.locator("#layer").select_option("3")
     expect(page.locator(".banner")).to_contain_text("does not answer")
     expect(page.locator(".view .problem").first).to_contain_text("It is asked again as soon as")
     with serve(["--served-model-name", "another"], port=port) as second:
@@ -244,7 +244,7 @@ def test_a_page_outlives_its_server(browser: Browser) -> None:
         expect(page.locator(".banner")).to_have_count(0, timeout=30_000)
         expect(page.locator(".problem")).to_have_count(0, timeout=20_000)
         settle(page)
-        weight = ask(second, "/v1/attention", {"input": TEXT, "layers": 0, "heads": 2})["data"][0]["attention"][0][0]
+        weight = ask(second, "/v1/attention", {"input": TEXT, "layers": 3, "heads": 1})["data"][0]["attention"][0][0]
         expect(page.locator(".readout", has_text=written(weight[-1][0])).first).to_be_visible()
     page.close()
 

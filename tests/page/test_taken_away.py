@@ -56,10 +56,11 @@ def weight_of(server: Server, head: int) -> str:
     return written(ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6])
 
 
-def test_a_saved_view_shows_the_heads_that_were_seen_and_says_what_it_lacks(
+def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
     open_view: Open, browser: Browser, server: Server, tmp_path: Path
 ) -> None:
     page = open_view("attention", layer=1, head=4, query=7, key=6)
+    page.wait_for_load_state("networkidle")  # with the other heads of the layer
     page.locator("#head").select_option("3")
     settle(page)
     file = save(page, tmp_path)
@@ -67,12 +68,12 @@ def test_a_saved_view_shows_the_heads_that_were_seen_and_says_what_it_lacks(
     assert file.stat().st_size < 500_000
     with opened(browser, file) as alone:
         expect(alone.locator("header.top")).to_contain_text(NOTHING_MORE)
-        for head in (3, 4):
+        for head in (3, 4, 5):
             alone.locator("#head").select_option(str(head))
             expect(alone.locator(".readout", has_text=weight_of(server, head)).first).to_be_visible()
         alone.locator(".head-pictures canvas").nth(1).hover(position={"x": 120, "y": 120})
         expect(alone.locator(".problem")).to_have_count(0)
-        alone.locator("#head").select_option("5")
+        alone.locator("#layer").select_option("3")
         expect(alone.locator(".problem:visible")).to_contain_text(NOTHING_MORE)
         expect(alone.locator(".wall canvas").first).to_be_visible()
         link = alone.get_by_role("link", name="Open in Lightwell")
@@ -108,6 +109,7 @@ def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_mark
     key, private = "sk-of-somebody", "The secret of the zebra"
     nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
     page = open_view("attention", text=private)
+    page.wait_for_load_state("networkidle")  # what is asked beforehand, too
     error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
     page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
     page.get_by_label("Text", exact=True).fill(nasty)

@@ -22,7 +22,8 @@ _LATER = re.compile(r'\bimport\(\s*"([^"]+)"\s*\)')
 _AGAIN = re.compile(r"\bimport\(`[^`]*`\)")
 """A second try to load a view's code: there is none in a file."""
 _LEFT = re.compile(r"^(?:import|export)\b.*|\bimport\(.*|</script|<script|<!--", re.MULTILINE | re.IGNORECASE)
-_SHEET = re.compile(r'<link rel="stylesheet" href="\{folder\}/([^"]+)">')
+SHEETS = re.compile(r'<link rel="stylesheet" href="\{folder\}/([^"]+)">\n')
+"""A line of index.html that names a style sheet."""
 
 _START = """(() => {
 "use strict";
@@ -73,12 +74,17 @@ def one_file(files: Mapping[str, bytes], view: str) -> str:
     names |= reachable(files, [f"views/{view}.js"], follows_later=True)
     modules = "".join(_as_function(name, files[name].decode()) for name in sorted(names))
     script = f'{_START}{modules}use("app.js");\n}})();\n'
-    style = "\n".join(files[name].decode() for name in _SHEET.findall(files["index.html"].decode()))
+    style = one_sheet(files)
     policy = (
         f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; img-src data: blob:; "
         "media-src blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(policy=policy, style=style, script=script, empty=EMPTY)
+
+
+def one_sheet(files: Mapping[str, bytes]) -> str:
+    """Return all styles of the page, in its order: one request in place of one for each part."""
+    return "\n".join(files[name].decode() for name in SHEETS.findall(files["index.html"].decode()))
 
 
 def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:

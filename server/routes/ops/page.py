@@ -10,8 +10,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.one_file import one_file, reachable, views_of
-from server.routes.ops.web_assets import Asset, WebAssets
+from server.routes.ops.one_file import SHEETS, one_file, one_sheet, reachable, views_of
+from server.routes.ops.web_assets import MEDIA_TYPES, Asset, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
 _ASSETS = {
@@ -23,6 +23,9 @@ _ASSETS = {
 
 _FIRST_VIEW = "views/attention.js"
 """The view of a page that is opened without an address of another."""
+
+_SHEET = "styles.css"
+"""The name under which the page gets all its styles."""
 
 _DOCS = """<!doctype html>
 <html lang="en">
@@ -60,11 +63,18 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     assets = WebAssets(_WEB / "page")
 
+    def contents() -> dict[str, bytes]:
+        return {name: asset.content for name, asset in assets.files.items()}
+
     @lru_cache(maxsize=1)
     def first_modules(digest: str) -> list[str]:
         """Return the modules that a page of this version loads before anything is chosen."""
-        contents = {name: asset.content for name, asset in assets.files.items()}
-        return sorted(reachable(contents, ["app.js", _FIRST_VIEW], follows_later=False))
+        return sorted(reachable(contents(), ["app.js", _FIRST_VIEW], follows_later=False))
+
+    @lru_cache(maxsize=1)
+    def sheet(digest: str) -> Asset:
+        """Return the styles of a page of this version."""
+        return Asset(one_sheet(contents()).encode(), MEDIA_TYPES[".css"])
 
     @router.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
@@ -74,6 +84,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         folder = f"{prefix}web/{assets.digest}"
         preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in first_modules(assets.digest))
         page = assets.files["index.html"].content.decode()
+        page = SHEETS.sub("", page, count=len(SHEETS.findall(page)) - 1)
+        page = SHEETS.sub(f'<link rel="stylesheet" href="{folder}/{_SHEET}">\n', page)
         page = page.replace("{folder}", folder).replace("{preload}", "\n".join(preload))
         may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
         policy = _CONTENT_SECURITY_POLICY
@@ -87,10 +99,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         here: every answer's policy forbids that, unless a route says otherwise.
         """
         assets.refresh()
-        contents = {name: asset.content for name, asset in assets.files.items()}
-        if view not in views_of(contents):
-            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(contents))}.", code="route_not_found")
-        page = Asset(one_file(contents, view).encode(), "text/html; charset=utf-8")
+        files = contents()
+        if view not in views_of(files):
+            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(files))}.", code="route_not_found")
+        page = Asset(one_file(files, view).encode(), "text/html; charset=utf-8")
         return _sent(request, page, {"Vary": "Accept-Encoding"})
 
     @router.get("/web/saved/{view}.json", include_in_schema=False)
@@ -103,7 +115,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
-        asset = assets.find(digest, name)
+        is_sheet = name == _SHEET and digest == assets.digest
+        asset = sheet(digest) if is_sheet else assets.find(digest, name)
         if asset is None:
             raise NotFound(
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"

@@ -1,9 +1,9 @@
 // The numbers of one head, and how they are shown: which are masked or hidden, and the range of the colours.
-import { look, useAnswer } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
+import { useHeadAnswer } from "./asking.js";
 import { hasMask, useProducts } from "./unmasked.js";
 
 /** What a number of each kind is called. */
@@ -30,19 +30,18 @@ export function useRequest() {
 
 /** The answer (see useAnswer), its `grid`, null while there is none, and `copied`, the request that its numbers are of. */
 export function useGrid({ route, body }) {
-  const answer = useAnswer(look, route, body);
+  const { answer, values } = useHeadAnswer(route, body);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
   const { part, stack, layer } = useHead();
   const { answer: hidden, products, request } = useProducts(kind === "unmasked" && hasMask(part, stack, layer));
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;
-    const { data: values } = entry.arrays.attention ?? entry.arrays.norms;
     const tokens = { queries: entry.tokens, keys: entry.key_tokens ?? entry.tokens };
     const { isDifference } = entry;
     const grid = { ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer), isDifference };
     return gridOf({ ...grid, products: products?.length === values.length ? products : null });
-  }, [entry, showsFirst, part, layer, products]);
+  }, [values, showsFirst, part, layer, products]);
   return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 

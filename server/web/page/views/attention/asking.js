@@ -1,0 +1,50 @@
+// How the numbers of one head are asked for: alone at first, and of short texts then with all heads of their layer, so that
+// another head is drawn at once.
+import { OTHER } from "../../core/compare.js";
+import { look, useAnswer } from "../../core/fetching.js";
+import { useEffect, useMemo, useState } from "../../core/html.js";
+import { useHead } from "../../core/model.js";
+import { saved } from "../../core/place.js";
+
+const MOST_OF_A_LAYER = 1 << 18; // numbers of all heads of a layer that are asked for before they are wanted: 1 MB
+
+/**
+ * {answer, values}: the answer (see useAnswer) to the request for one head, and that head's numbers [query, key] in what is
+ * answered now, null while there is nothing.
+ */
+export function useHeadAnswer(route, body) {
+  const { layer, head, layers, numHeads } = useHead();
+  const { heads, layers: ofLayer, ...text } = body ?? {};
+  const [short, setShort] = useState(null); // the text, kind and part whose layers are known to be small
+  const mayAskLayer = route === "v1/attention" && (saved || short === keyOf(text));
+  const whole = useAnswer(look, mayAskLayer ? route : null, { ...text, layers: ofLayer });
+  // decided once for each request, so that what is drawn is not drawn again when the layer comes
+  const isWhole = useMemo(() => Boolean(whole.data), [keyOf(body)]) && !whole.error;
+  const one = useAnswer(look, isWhole ? null : route, body);
+  const usesWhole = isWhole || (one.error && whole.data && !whole.isStale);
+  useEffect(() => {
+    if (one.data && !one.isStale && numHeads * numbersOf(one.data[0]).length <= MOST_OF_A_LAYER) setShort(keyOf(text));
+  }, [one.data, one.isStale]);
+  useEffect(() => {
+    if (saved || !whole.data || whole.isStale) return;
+    const place = layers.indexOf(layer);
+    for (const next of [layers[place + 1], layers[place - 1]]) {
+      // a head of the next layer is wanted next, perhaps: what goes wrong is told when it is
+      if (next !== undefined) look(route, { ...text, layers: next }).catch(() => {});
+    }
+  }, [whole.data, whole.isStale]);
+  const answer = usesWhole ? whole : one;
+  const entry = answer.data?.[0];
+  const values = useMemo(() => {
+    if (!entry) return null;
+    const numbers = numbersOf(entry);
+    const size = numbers.length / numHeads;
+    return usesWhole ? numbers.subarray(head * size, (head + 1) * size) : numbers;
+  }, [entry, usesWhole && head]);
+  return { answer, values };
+}
+
+const numbersOf = ({ arrays }) => (arrays.attention ?? arrays.norms).data;
+
+/** A request's body as a string, with the other side that is compared with it. */
+const keyOf = (body) => JSON.stringify([body, body?.[OTHER]]);
