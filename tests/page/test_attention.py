@@ -229,7 +229,7 @@ def test_pictures_are_saved_as_svg_with_the_tokens_names(open_view: Open, tmp_pa
 def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     open_view: Open, server: Server
 ) -> None:
-    page = open_view("attention", layer=4, head=7, write_temperature=0, write_max_tokens=12)
+    page = open_view("attention", layer=4, head=7, key=0, write_temperature=0, write_max_tokens=12)
     page.get_by_role("button", name="Continue and watch").click()
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
@@ -264,7 +264,7 @@ def test_writing_can_be_stopped(open_view: Open) -> None:
 def test_another_head_while_the_model_writes_ends_it_and_keeps_what_was_written(
     open_view: Open, server: Server
 ) -> None:
-    page = open_view("attention", layer=1, head=3, write_max_tokens=400, write_seed=3)
+    page = open_view("attention", layer=1, head=3, key=0, write_max_tokens=400, write_seed=3)
     with slow_answers(page):
         page.get_by_role("button", name="Continue and watch").click()
         expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()

@@ -5,6 +5,8 @@ import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
+const UNSEEN_WAIT = 150; // ms until what is not on the screen follows the pointer: it may still be printed
+
 let lastId = 0;
 function newId() {
   lastId += 1;
@@ -47,7 +49,10 @@ export function Picture(props) {
 
   const isSeen = useSeen(box);
   useLayoutEffect(() => {
-    if (width > 0 && overlay && isSeen) paint(above.current, overlay, width, tall, mode);
+    if (width === 0 || !overlay) return undefined;
+    const show = () => paint(above.current, overlay, width, tall, mode);
+    const timer = isSeen ? show() : setTimeout(show, UNSEEN_WAIT);
+    return () => clearTimeout(timer);
   }, [overlay, width, tall, mode, isSeen]);
 
   useInView(box, inView, width);

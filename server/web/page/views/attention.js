@@ -5,6 +5,7 @@ import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../co
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Store } from "../core/store.js";
+import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
@@ -15,6 +16,7 @@ import { Wall, isWide } from "./attention/wall.js";
 import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
+  useStrongestPair();
   const request = useRequest();
   const { answer, grid: answered, copied } = useGrid(request);
   const watching = useWatching();
@@ -113,8 +115,9 @@ function Meaning({ grid, live }) {
       counted(grid.queries.length - live.firstNew, "new token")}, each with the ${line} of weights that chose it.</p>`;
   }
   if (grid.isDifference) {
-    return html`<p class="hint">${shape}. How much more (blue) or less (orange) each query gives to each key than it
-      did.</p>`;
+    return html`<p class="hint">${shape}. ${grid.values.every((value) => value === 0 || Number.isNaN(value))
+      ? "Nothing changed in this head: a change shows in the layers after it, and in what the model says."
+      : "How much more (blue) or less (orange) each query gives to each key than it did."}</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
     <span class="hint">${shape}. ${saysOf(grid, line, stack)}</span></p>`;

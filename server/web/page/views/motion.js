@@ -7,6 +7,7 @@ import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
+import { useStrongestPair } from "../core/strongest.js";
 import { Choices } from "../parts/choices.js";
 import { ClipButton } from "../parts/clip_button.js";
 import { Answer } from "../parts/problem.js";
@@ -41,8 +42,9 @@ function InText() {
   const { part, layer, head } = useHead();
   const query = useQueryOf(part);
   const body = { ...inputOf(selection, capabilities), query_positions: query, ...useAsked(part, layer, head) };
-  const answer = useAnswer(look, selection.text !== "" && query !== null ? "v1/contributions" : null, body);
-  return html`<${Card} answer=${answer} body=${body} layer=${layer} />`;
+  const choosing = useStrongestPair();
+  const answer = useAnswer(look, selection.text !== "" && query !== null && !choosing ? "v1/contributions" : null, body);
+  return html`<${Card} answer=${choosing ?? answer} body=${body} layer=${layer} />`;
 }
 
 /** One word in several texts. */

@@ -5,6 +5,7 @@ import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../c
 import { format, percent } from "../core/numbers.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
+import { useStrongestPair } from "../core/strongest.js";
 import { Answer } from "../parts/problem.js";
 import { Term } from "../parts/term.js";
 import { Tokens } from "../parts/tokens.js";
@@ -12,7 +13,6 @@ import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Difference } from "./why/difference.js";
 import { partsOf, Word } from "./why/pair.js";
 import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
-import { useStrongestPair } from "./why/strongest.js";
 import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js";
 
 export function View() {
@@ -25,7 +25,7 @@ export function View() {
   const explained = useLook(selection.text && query !== null && !choosing ? "v1/explain" : null, body);
   const answer = choosing ?? explained;
   if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
-  return html`<${Answer} answer=${answer}>${() => !choosing && (answer.entry.isDifference
+  return html`<${Answer} answer=${answer}>${() => (answer.entry.isDifference
     ? html`<${Difference} entry=${answer.entry} body=${body} />`
     : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`)}<//>`;
 }

@@ -4,6 +4,7 @@ import { useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
+import { useStrongestPair } from "../../core/strongest.js";
 import { placing } from "../flow/bands.js";
 import { nodesOf } from "../flow/diagram.js";
 import { pointsOf } from "../flow/graph.js";
@@ -29,8 +30,9 @@ function usePlace() {
   const { part, layer, head, numLayers } = useHead();
   const stackName = part === "cross" ? "decoder" : part;
   const sequences = useSequences();
+  const choosing = useStrongestPair();
   const tokens = sequences[stackName];
-  const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading;
+  const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading && !choosing;
   const query = isReady ? clamp(selection.query, tokens.length) : null;
   const key = isReady ? clamp(selection.key, tokens.length) : null;
   const place = {

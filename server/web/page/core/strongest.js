@@ -1,12 +1,12 @@
-// The pair that Why opens with where none was chosen: the one with the largest weight that has something to tell.
-import { useLook } from "../../core/fetching.js";
-import { useEffect } from "../../core/html.js";
-import { clamp, inputOf, useCapabilities, useHead } from "../../core/model.js";
-import { select, useSelection } from "../../core/state.js";
+// The pair that views open with where none was chosen: the one with the largest weight that has something to tell.
+import { useLook } from "./fetching.js";
+import { useEffect } from "./html.js";
+import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
+import { select, useSelection } from "./state.js";
 
 /**
  * Choose a pair of the selected head where the address names no key; of the named query where there is one. Returns the
- * answer that is awaited for it (see useAnswer), null where there is nothing to wait for.
+ * answer that is awaited for it (see useAnswer), without its data, null where there is nothing to wait for.
  */
 export function useStrongestPair() {
   const selection = useSelection();
@@ -19,7 +19,7 @@ export function useStrongestPair() {
   useEffect(() => {
     if (isOpen && entry && !loading) select(strongest(entry, part, selection.query));
   }, [isOpen, entry, loading]);
-  return isOpen && !answer.error ? answer : null;
+  return isOpen && !answer.error ? { ...answer, data: null, loading: true } : null;
 }
 
 /**
