@@ -176,10 +176,7 @@ def test_the_first_view_is_under_200_kb_and_all_files_under_450_and_browsers_kee
     page.goto(server.url)
     settle(page)
     assert sum(sizes.values()) < 200_000, sizes
-    told = page.locator("link[rel=modulepreload]").evaluate_all("(links) => links.map((link) => link.href)")
-    assert {url for url in sizes if url.endswith(".js")} == {*told}, (
-        "no module is found late, and none is for another view"
-    )
+    assert len([url for url in sizes if url.endswith(".js")]) == 1, "all code of the first view comes at once"
     for view in VIEWS:
         page.goto(f"{server.url}/#{urlencode({'view': view})}")
         page.reload()

@@ -1,5 +1,6 @@
 """GET /, the page, and GET /docs, with their files: they need no network, whatever path a proxy puts them under."""
 
+import asyncio
 import html
 import json
 from functools import lru_cache
@@ -10,7 +11,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.one_file import SHEETS, one_file, one_sheet, reachable, views_of
+from server.routes.ops.bundles import FOLDER, START, bundle
+from server.routes.ops.one_file import SHEETS, one_file, one_sheet, views_of
 from server.routes.ops.web_assets import MEDIA_TYPES, Asset, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
@@ -66,15 +68,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     def contents() -> dict[str, bytes]:
         return {name: asset.content for name, asset in assets.files.items()}
 
-    @lru_cache(maxsize=1)
-    def first_modules(digest: str) -> list[str]:
-        """Return the modules that a page of this version loads before anything is chosen."""
-        return sorted(reachable(contents(), ["app.js", _FIRST_VIEW], follows_later=False))
-
-    @lru_cache(maxsize=1)
-    def sheet(digest: str) -> Asset:
-        """Return the styles of a page of this version."""
-        return Asset(one_sheet(contents()).encode(), MEDIA_TYPES[".css"])
+    @lru_cache(maxsize=64)
+    def made(digest: str, name: str) -> Asset | None:
+        """Return what is put together of the files of this version, or None."""
+        text = one_sheet(contents()) if name == _SHEET else bundle(contents(), name, _FIRST_VIEW)
+        return None if text is None else Asset(text.encode(), MEDIA_TYPES[Path(name).suffix])
 
     @router.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
@@ -82,11 +80,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         # Without a known root the addresses are relative, which suits any path that ends in a slash.
         prefix = f"{root(request)}/" if root(request) else ""
         folder = f"{prefix}web/{assets.digest}"
-        preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in first_modules(assets.digest))
         page = assets.files["index.html"].content.decode()
         page = SHEETS.sub("", page, count=len(SHEETS.findall(page)) - 1)
         page = SHEETS.sub(f'<link rel="stylesheet" href="{folder}/{_SHEET}">\n', page)
-        page = page.replace("{folder}", folder).replace("{preload}", "\n".join(preload))
+        page = page.replace("{script}", START).replace("{folder}", folder)
         may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
         policy = _CONTENT_SECURITY_POLICY
         if may_frame:
@@ -115,8 +112,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
-        is_sheet = name == _SHEET and digest == assets.digest
-        asset = sheet(digest) if is_sheet else assets.find(digest, name)
+        is_made = (name == _SHEET or name.startswith(FOLDER)) and digest == assets.digest
+        # in a thread: to put the scripts together takes as long as an event loop may be held
+        asset = await asyncio.to_thread(made, digest, name) if is_made else assets.find(digest, name)
         if asset is None:
             raise NotFound(
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"

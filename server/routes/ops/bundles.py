@@ -1,0 +1,121 @@
+"""Puts modules of the page together into few scripts: each becomes a function that fills an object with its exports.
+
+Browsers fetch a file in some 5 ms, and the first view alone has some sixty. What a view needs besides comes when it is
+opened, as one more script. The page is written without this in mind, but in the few forms of import and export that are
+understood here.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+
+START = "bundle/app.js"
+"""The script that the page begins with, by its path beside the modules."""
+FOLDER = "bundle/"
+"""The folder of all such scripts; each has the path in it that its first module has without."""
+
+_NAMES = r"\{([^}]*)\}"
+_IMPORT = re.compile(rf'^import\s*{_NAMES}\s*from\s*"([^"]+)";', re.MULTILINE)
+_PASSED_ON = re.compile(rf'^export\s*{_NAMES}\s*from\s*"([^"]+)";', re.MULTILINE)
+_EXPORTED_LIST = re.compile(rf"\bexport\s*{_NAMES};?\s*$")
+_EXPORTED = re.compile(r"^export (?=(?:async function\*?|function\*?|class|const) (\w+))", re.MULTILINE)
+_LATER = re.compile(r'\bimport\(\s*"([^"]+)"\s*\)')
+_AGAIN = re.compile(r"\bimport\(`\./([^`]*)`\)")
+"""A second try to load a view's code, under another address."""
+_LEFT = re.compile(r"^(?:import|export)\b.*|\bimport\(.*|</script|<script|<!--", re.MULTILINE | re.IGNORECASE)
+
+MAKERS = """const made = {};
+const makers = {};
+function use(name) {
+  if (!(name in made)) makers[name]((made[name] = {}));
+  return made[name];
+}
+"""
+"""What functions of modules are run by."""
+_LOADERS = """const address = (name) => new URL("../" + name, import.meta.url).href;
+const later = async (path) => {
+  const name = path.replace(/\\?.*/, "");
+  if (!(name in makers)) await import("./" + path);
+  return use(name);
+};
+export { makers, use, address, later };
+"""
+"""How a script of the page finds files beside it, and fetches another script."""
+
+
+def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:
+    """Return the modules that these import, and they themselves; with those that are loaded later, or without."""
+    found: set[str] = set()
+    waiting = list(start)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        source = files[name].decode()
+        patterns = [_IMPORT, _PASSED_ON, *([_LATER] if follows_later and name != "views.js" else [])]
+        waiting += [_resolved(name, match.groups()[-1]) for pattern in patterns for match in pattern.finditer(source)]
+    return found
+
+
+def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None:
+    """Return the script of that path, or None: `START` has the page with `first_view`, any other what that module
+    needs besides.
+
+    Raises:
+        ValueError: a module is written in a way that is not understood here.
+    """
+    name = path.removeprefix(FOLDER)
+    if name not in files or not name.endswith(".js"):
+        return None
+    first = reachable(files, ["app.js", first_view], follows_later=False)
+    if path == START:
+        return f'{MAKERS}{_LOADERS}{as_functions(files, first)}use("app.js");\n'
+    up = "../" * name.count("/")
+    begin = f'import {{ makers, use, address, later }} from "{up or "./"}app.js";\n'
+    return begin + as_functions(files, reachable(files, [name], follows_later=False) - first)
+
+
+def as_functions(files: Mapping[str, bytes], names: Iterable[str]) -> str:
+    """Return these modules as functions, in the order of their names.
+
+    Raises:
+        ValueError: an import or export is of a form that the page does not use, or the text would end a script.
+    """
+    return "".join(_as_function(name, files[name].decode()) for name in sorted(names))
+
+
+def _as_function(name: str, source: str) -> str:
+    """Return a module as a function that fills an object with what the module exports.
+
+    Raises:
+        ValueError: an import or export is of a form that the page does not use, or the text would end a script.
+    """
+    exported: list[str] = _EXPORTED.findall(source)
+
+    def imported(match: re.Match[str]) -> str:
+        return f'const {{{match[1].replace(" as ", ": ")}}} = use("{_resolved(name, match[2])}");'
+
+    def passed_on(match: re.Match[str]) -> str:
+        return f'Object.assign(own, (({{{match[1]}}}) => ({{{match[1]}}}))(use("{_resolved(name, match[2])}")));'
+
+    def listed(match: re.Match[str]) -> str:
+        pairs = (entry.split(" as ") for entry in match[1].split(","))
+        exported.extend(f"{pair[-1].strip()}: {pair[0].strip()}" for pair in pairs)
+        return "\n"
+
+    text = _IMPORT.sub(imported, source)
+    text = _PASSED_ON.sub(passed_on, text)
+    text = _EXPORTED_LIST.sub(listed, text)
+    text = _EXPORTED.sub("", text)
+    text = _LATER.sub(lambda match: f'later("{_resolved(name, match[1])}")', text)
+    text = _AGAIN.sub(r"later(`\1`)", text)
+    text = text.replace("import.meta.url", f'address("{name}")')
+    if left := _LEFT.search(text):
+        raise ValueError(f"{name}: {left[0]!r} is in no form that can be put into one file")
+    return f'makers["{name}"] ??= (own) => {{\n{text}\nObject.assign(own, {{ {", ".join(exported)} }});\n}};\n'
+
+
+def _resolved(importer: str, path: str) -> str:
+    """Return the name of the file that a module names by its path from there."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
