@@ -58,26 +58,25 @@ def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(op
     expect(page.locator(".readout", has_text=written(weights[7][6])).first).to_be_visible()
 
 
-def asks_head(request: Request, head: int) -> bool:
-    return request.url.endswith("/v1/attention") and f'"heads":{head},' in (request.post_data or "")
+def asks_head(request: Request, route: str, head: int) -> bool:
+    return request.url.endswith(route) and bool(re.search(rf'"heads?":{head},', request.post_data or ""))
 
 
 def test_what_is_no_longer_wanted_is_cancelled(open_view: Open, server: Server) -> None:
-    page = open_view("attention", layer=1, head=3, query=7, key=6)
-    page.route("**/v1/attention", lambda route: None if asks_head(route.request, 4) else route.continue_())
-    with page.expect_request(lambda request: asks_head(request, 4)):
+    page = open_view("why", layer=1, head=3, query=7, key=6)
+    page.route("**/v1/explain", lambda route: None if asks_head(route.request, "explain", 4) else route.continue_())
+    with page.expect_request(lambda request: asks_head(request, "explain", 4)):
         page.locator("#head").select_option("4")
-    with page.expect_event("requestfailed", lambda request: asks_head(request, 4)):
+    with page.expect_event("requestfailed", lambda request: asks_head(request, "explain", 4)):
         page.locator("#head").select_option("5")
     weights = ask(server, "/v1/attention", {"input": TEXT, "layers": 1, "heads": 5})["data"][0]["attention"][0][0]
-    expect(page.locator(".readout", has_text=written(weights[7][6])).first).to_be_visible()
+    expect(page.locator("#why-weight")).to_have_text(written(weights[7][6]))
     expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_one_head_is_fetched_at_a_time_and_in_binary(open_view: Open) -> None:
-    page = open_view("attention", layer=1, head=3)
-    with page.expect_response(lambda response: asks_head(response.request, 4)) as answered:
-        page.locator("#head").select_option("4")
+def test_one_head_is_fetched_first_and_in_binary(page: Page, open_view: Open) -> None:
+    with page.expect_response(lambda response: asks_head(response.request, "attention", 4)) as answered:
+        open_view("attention", layer=1, head=4)
     request = answered.value.request
     assert request.headers["accept"] == "application/vnd.safetensors"
     assert answered.value.headers["content-type"] == "application/vnd.safetensors"

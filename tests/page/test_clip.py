@@ -12,9 +12,10 @@ from tests.page.conftest import settle
 
 PART = """
 async () => {
-  const folder = document.querySelector("script[type=module]").src.replace("app.js", "");
-  const { html, render } = await import(`${folder}core/html.js`);
-  const { ClipButton } = await import(`${folder}parts/clip_button.js`);
+  const { later, use } = await import(document.querySelector("script[type=module]").src);
+  await later("views/motion.js");
+  const { html, render } = use("core/html.js");
+  const { ClipButton } = use("parts/clip_button.js");
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [641, 361];
   const context = canvas.getContext("2d");
@@ -128,8 +129,9 @@ def test_recording_can_be_stopped_and_a_browser_that_records_nothing_has_no_butt
 def test_a_clip_that_would_be_too_large_is_made_again_with_fewer_bits(page: Page) -> None:
     sizes = page.evaluate("""
     async () => {
-      const folder = document.querySelector("script[type=module]").src.replace("app.js", "");
-      const { recordClip } = await import(`${folder}core/clip.js`);
+      const { later, use } = await import(document.querySelector("script[type=module]").src);
+      await later("views/motion.js");
+      const { recordClip } = use("core/clip.js");
       const canvas = document.createElement("canvas");
       [canvas.width, canvas.height] = [320, 180];
       const context = canvas.getContext("2d");

@@ -68,8 +68,8 @@ def test_tokens_that_cannot_be_seen_are_named_by_signs_or_code_points(open_view:
     unseen = [" ", "\n", "\x0b", "\u00a0", "\u200b", "\x7f\t", " a\n", ""]
     named = open_view("lens").evaluate(
         """async (tokens) => {
-            const app = document.querySelector("script[type=module][src$='app.js']").src;
-            const { shownToken } = await import(app.replace("app.js", "core/model.js"));
+            const { use } = await import(document.querySelector("script[type=module]").src);
+            const { shownToken } = use("core/model.js");
             return tokens.map(shownToken);
         }""",
         unseen,
