@@ -160,7 +160,7 @@ def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server)
     assert not page.locator("script:not([src])").count()
 
 
-def test_the_first_view_is_under_200_kb_and_all_files_under_450_and_browsers_keep_them(
+def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_keep_them(
     page: Page, server: Server
 ) -> None:
     sizes: dict[str, int] = {}
@@ -175,7 +175,7 @@ def test_the_first_view_is_under_200_kb_and_all_files_under_450_and_browsers_kee
     page.on("requestfinished", lambda request: count(request.response()))
     page.goto(server.url)
     settle(page)
-    assert sum(sizes.values()) < 200_000, sizes
+    assert sum(sizes.values()) < 100_000, sizes
     assert len([url for url in sizes if url.endswith(".js")]) == 1, "all code of the first view comes at once"
     for view in VIEWS:
         page.goto(f"{server.url}/#{urlencode({'view': view})}")
@@ -183,7 +183,7 @@ def test_the_first_view_is_under_200_kb_and_all_files_under_450_and_browsers_kee
         expect(page.locator(f"#view-{view} h1")).to_be_visible()
         settle(page)
     assert len(sizes) > len(VIEWS)
-    assert sum(sizes.values()) < 450_000, sizes
+    assert sum(sizes.values()) < 330_000, sizes
 
 
 @pytest.mark.parametrize("view", ["attention", "why", "contributions", "server"])
