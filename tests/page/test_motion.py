@@ -121,6 +121,17 @@ def test_one_layer_begins_at_the_state_before_it_and_one_head_stands_beside_the_
     assert told["the other heads"] == pytest.approx(np.linalg.norm(others), rel=1e-2)  # of the network, which rounds
 
 
+def test_a_head_set_to_zero_has_no_arrow(open_view: Open) -> None:
+    told = {}
+    for change in ("", "zero_head_l1_h3"):
+        page = open_view("motion", **HERE, motion_by="head", motion_layers="one", change=change)
+        told[change] = {what: shown(size) for what, _, size in steps(page)}
+    before, after = told.values()
+    assert {what for what in before if what.startswith("head ")} - after.keys() == {"head 3"}
+    assert after["head 2"] == before["head 2"]
+    assert after["rounding of the sums"] == pytest.approx(before["rounding of the sums"], rel=1)
+
+
 def test_the_arrows_are_scrubbed_stepped_and_played_by_keyboard(open_view: Open) -> None:
     page = open_view("motion", **HERE)
     count = len(steps(page))
