@@ -80,21 +80,24 @@ def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
-    """Compute the axes again: the embedding's direction, and what holds most of the other words' arrows besides."""
+    """Compute the axes again: the two directions that hold most of the other words' arrows."""
     page = open_view("motion", **HERE)
     body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
     entry = ask(server, "/v1/contributions", body)["data"][0]
     words = np.array(entry["arrays"]["vectors"]["data"][0], float)
     additions = np.array(entry["arrays"]["additions"]["data"], float)[:, 0]
     others = dict(zip(entry["addition_names"], additions, strict=True))
-    embedding = others.pop("hook_embed")
-    first = embedding / np.linalg.norm(embedding)
-    between = words[1:QUERY]
-    second = np.linalg.svd(between - np.outer(between @ first, first))[2][0]
+    axes = np.linalg.svd(words[1:QUERY])[2][:2]
     sums = [sum(value for name, value in others.items() if name.endswith(end)) for end in ("mlp_out", "rounding")]
     arrows = np.array([*words, *sums])
-    held = ((arrows @ np.stack([first, second]).T) ** 2).sum() / (arrows**2).sum()
+    held = ((arrows @ axes.T) ** 2).sum() / (arrows**2).sum()
     expect(page.locator("#motion-share")).to_have_text(percent(float(held)))
+    told = page.locator("#motion-left-out")
+    largest = np.linalg.norm(words, axis=1).argmax()
+    if largest in (0, QUERY):
+        expect(told).to_contain_text(f"({largest})")
+    else:
+        expect(told).to_have_count(0)
 
 
 def test_arrows_of_heads_layer_by_layer_are_the_weights(open_view: Open, added: Any) -> None:
