@@ -135,7 +135,8 @@ class ContributionsEntry(InspectionEntry):
         None,
         description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest where not "
         "all heads and keys were asked for; ln1.change and the like, what a norm of the stream changes of what was "
-        "added up so far (post-norm models); rounding, what is lost as the network rounds its sums.",
+        "added up so far (post-norm models); attn.change, hook_resid_mid.change and the like, what an intervention "
+        "puts there that is no multiple of what was added; rounding, what is lost as the network rounds its sums.",
     )
     stream_difference: float | None = Field(
         None, description="Largest length of what rounding adds: how far the sum of all else is from the last state."

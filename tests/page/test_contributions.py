@@ -56,6 +56,28 @@ def test_a_head_is_picked_by_keyboard_and_its_sum_is_the_apis(contributions: Pag
     expect(contributions.locator("#layer")).to_have_value("2")
 
 
+def test_a_head_set_to_zero_adds_nothing_and_what_a_patch_puts_there_is_a_part(open_view: Open, server: Server) -> None:
+    page = open_view("contributions", **HERE, contributions_measure="length", change="zero_head_l1_h3")
+    page.get_by_role("application", name="Contribution of each layer and head").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    expect(readout(page, "layer 1, head 3: 0")).to_be_visible()
+    given = {"change": "patch_stream_l1_p8", "change_source": "Once upon a time there was an old king"}
+    changed = {
+        "point": "blocks.1.hook_resid_post",
+        "positions": 8,
+        "op": "patch",
+        "from": {"input": given["change_source"]},
+    }
+    page = open_view("contributions", **HERE, **given, change_show="difference", contributions_parts="largest")
+    target = own_guess(server)
+    before, after = (contributed(server, target=target, interventions=each) for each in ([], [changed]))
+    expect(page.locator("#logit-sum")).to_have_text(written(after["logits"][0] - before["logits"][0]))
+    assert after["component_names"].count("blocks.1.hook_resid_post.change") == 1
+    steps = page.get_by_role("application", name="Parts of the logit and their sum")
+    expect(steps).to_be_visible()
+
+
 def test_lengths_by_word_of_one_head_are_the_apis(open_view: Open, server: Server) -> None:
     page = open_view("contributions", **HERE, contributions_measure="length", contributions_heads="one")
     norms = contributed(server)["arrays"]["norms"]["data"][1][3][0]

@@ -80,21 +80,24 @@ def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
-    """Compute the axes again: the embedding's direction, and what holds most of the other words' arrows besides."""
+    """Compute the axes again: the two directions that hold most of the other words' arrows."""
     page = open_view("motion", **HERE)
     body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
     entry = ask(server, "/v1/contributions", body)["data"][0]
     words = np.array(entry["arrays"]["vectors"]["data"][0], float)
     additions = np.array(entry["arrays"]["additions"]["data"], float)[:, 0]
     others = dict(zip(entry["addition_names"], additions, strict=True))
-    embedding = others.pop("hook_embed")
-    first = embedding / np.linalg.norm(embedding)
-    between = words[1:QUERY]
-    second = np.linalg.svd(between - np.outer(between @ first, first))[2][0]
+    axes = np.linalg.svd(words[1:QUERY])[2][:2]
     sums = [sum(value for name, value in others.items() if name.endswith(end)) for end in ("mlp_out", "rounding")]
     arrows = np.array([*words, *sums])
-    held = ((arrows @ np.stack([first, second]).T) ** 2).sum() / (arrows**2).sum()
+    held = ((arrows @ axes.T) ** 2).sum() / (arrows**2).sum()
     expect(page.locator("#motion-share")).to_have_text(percent(float(held)))
+    told = page.locator("#motion-left-out")
+    largest = np.linalg.norm(words, axis=1).argmax()
+    if largest in (0, QUERY):
+        expect(told).to_contain_text(f"({largest})")
+    else:
+        expect(told).to_have_count(0)
 
 
 def test_arrows_of_heads_layer_by_layer_are_the_weights(open_view: Open, added: Any) -> None:
@@ -119,6 +122,17 @@ def test_one_layer_begins_at_the_state_before_it_and_one_head_stands_beside_the_
     assert told["‘a’ (6)"] == pytest.approx(np.linalg.norm(added[1, 3, 6]), rel=1e-3)
     others = np.delete(added[1], 3, axis=0).sum((0, 1))
     assert told["the other heads"] == pytest.approx(np.linalg.norm(others), rel=1e-2)  # of the network, which rounds
+
+
+def test_a_head_set_to_zero_has_no_arrow(open_view: Open) -> None:
+    told = {}
+    for change in ("", "zero_head_l1_h3"):
+        page = open_view("motion", **HERE, motion_by="head", motion_layers="one", change=change)
+        told[change] = {what: shown(size) for what, _, size in steps(page)}
+    before, after = told.values()
+    assert {what for what in before if what.startswith("head ")} - after.keys() == {"head 3"}
+    assert after["head 2"] == before["head 2"]
+    assert after["rounding of the sums"] == pytest.approx(before["rounding of the sums"], rel=1)
 
 
 def test_the_arrows_are_scrubbed_stepped_and_played_by_keyboard(open_view: Open) -> None:

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from model.analysis.arrays import Floats
 from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.engine.request import Part, PointCapture, TraceTask
+from server.engine.request import Intervention, Part, PointCapture, TraceTask
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
@@ -34,7 +34,7 @@ from server.routes.inspect.inspection import (
 )
 from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
 from server.routes.inspect.selectors import resolve, resolve_attending
-from server.routes.inspect.stream_parts import Added, Float64, StreamParts
+from server.routes.inspect.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
@@ -70,6 +70,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             sum(maps * plan.num_values + plan.num_vector_values for plan in plans),
             "fewer layers, heads, query_positions or key_positions" + (", or sum_over" if body.vectors else ""),
         )
+        changes = await inspection.read_changes()
+        plans = [plan.changed_by(own) for plan, own in zip(plans, changes, strict=True)]
         questions = _questions(plans[0], tuple(token.token_id for token in named))
         asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
         found = await inspection.run(asked, list(questions.values()))
@@ -98,6 +100,13 @@ class _Plan:
     sum_over: frozenset[str]
     num_positions: int
     """The number of key positions that the input has."""
+    changes: Changes = field(default_factory=Changes)
+
+    def changed_by(self, interventions: tuple[Intervention, ...]) -> "_Plan":
+        """Return the plan for a pass with interventions."""
+        changes = Changes(interventions, stack_of(self.part))
+        logit = self.logit and replace(self.logit, changes=changes)
+        return replace(self, changes=changes, logit=logit, stream=self.stream and replace(self.stream, changes=changes))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -152,14 +161,14 @@ class _Plan:
         values = len(self.keys) * sum(
             len(self.kv_heads(layer)) * self.config.at(layer).head_dim for layer in self.layers
         )
-        logit = 0 if self.logit is None else self.logit.num_captured(len(self.queries))
+        logit = 0 if self.logit is None else self.logit.num_captured()
         gates = len(self.layers) * len(self.queries) * len(self.heads) * self.config.head_dim if self.is_gated else 0
         stream = 0 if self.stream is None else self.stream.num_values(len(self.queries))
         return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit + stream
 
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
         """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
-        stack, module = stack_of(self.part), "cross_attn" if self.part == "cross" else "attn"
+        stack, (module, _) = stack_of(self.part), ATTENTION[self.part]
         if name == "hook_pattern":
             return capture(
                 context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries, keys=self.keys
@@ -175,7 +184,7 @@ class _Plan:
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
-        points += [] if self.logit is None else self.logit.captures(self.queries)
+        points += [] if self.logit is None else self.logit.captures()
         points += [] if self.stream is None else self.stream.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
 
@@ -183,14 +192,15 @@ class _Plan:
 def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: Prompt, has_target: bool) -> _Plan:
     own = stack_config(context.config, stack_of(part))
     num_positions = len(keys_of(prompt, part).ids)
+    queries = resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position")
     return _Plan(
         own,
         part,
         resolve_attending(body.layers, own, "layers"),
         resolve(body.heads, own.num_heads, "heads", "head"),
-        resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position"),
+        queries,
         resolve(body.key_positions, num_positions, "key_positions", "position"),
-        LogitParts(context.config) if has_target else None,
+        LogitParts(context.config, queries=queries) if has_target else None,
         StreamParts(context.config, part) if body.vectors else None,
         frozenset(body.sum_over),
         num_positions,
@@ -250,13 +260,14 @@ def _entry(
             share = None if gates is None else opened(gates[:, j])
             v = values[:, plan.kv_heads(layer).index(plan.kv_head(layer, head))]
             size = v.shape[-1]
-            norms[i, j] = value_norms(patterns[j], v, grams[layer, head][:size, :size], scale, share)
+            pattern = patterns[j] * plan.changes.of_head(plan.part, layer, head, plan.queries)[:, None]
+            norms[i, j] = value_norms(np.abs(pattern), v, grams[layer, head][:size, :size], scale, share)
             if plan.logit is not None:
                 readout = weights[plan.part]["readout"][plan.logit.pairs.index((layer, head)), :size]
                 divisor = plan.logit.divisor(tensors, plan.part, layer)
-                attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor, share)
+                attributions[i, j] = value_attributions(pattern, v, readout @ signs, divisor, share)
             if moves is not None:
-                moves.add((i, j), patterns[j], v, scale, share)
+                moves.add((i, j), pattern, v, scale, share)
         if moves is not None:
             moves.end_layer(i, tensors, scale)
     arrays = {"norms": described(norms, *AXES)}
@@ -268,13 +279,13 @@ def _entry(
         "key_positions": plan.keys,
     }
     if plan.logit is not None:
-        components = plan.logit.components(tensors, weights)  # T Q C
+        names, components = plan.logit.components(tensors, weights)  # T Q C
         arrays["attributions"] = described(attributions, *AXES)
         arrays["components"] = described(np.tensordot(signs, components, 1), "query", "component")
         sums = components.sum(-1)
         fields |= {
             **{name: token.as_json() for name, token in zip(("target", "versus"), named, strict=False)},
-            "component_names": plan.logit.names,
+            "component_names": names,
             "logits": (signs @ sums).tolist(),
             "final_softcap": plan.config.final_logit_softcap,
             "difference": plan.logit.difference(sums[:, -1], tensors, [token.token_id for token in named]),
@@ -315,15 +326,19 @@ class _Moves:
         self.vectors[0 if "layer" in summed else i, 0 if "head" in summed else j] += vectors
 
     def end_layer(self, i: int, tensors: Tensors, scale: Floats | None) -> None:
-        """Complete a layer: what its bias adds, and heads and keys that were not asked for."""
+        """Complete a layer: what its bias adds, what a change of its points does, and heads and keys that were not
+        asked for.
+        """
         plan, layer = self._plan, self._plan.layers[i]
         assert plan.stream is not None
         parts: Added = {"vectors": self._sum}
         if "bias" in self._weights:
-            bias = np.broadcast_to(self._weights["bias"][i].astype(np.float64), self._sum.shape)
+            left = plan.changes.of_output(plan.part, layer, plan.queries)[:, None]
+            bias = left * self._weights["bias"][i].astype(np.float64)
             parts[plan.stream.attention_name("b_O", layer)] = bias if scale is None else bias / scale[:, None]
-        if not plan.is_whole:
-            parts[plan.stream.attention_name("rest", layer)] = plan.stream.attention_output(tensors, layer) - sum(
+        if not plan.is_whole or plan.changes.adds(plan.part, layer):
+            name = "change" if plan.is_whole else "rest"
+            parts[plan.stream.attention_name(name, layer)] = plan.stream.attention_output(tensors, layer) - sum(
                 parts.values()
             )
         self.attention[layer] = parts

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from model.hooks.point_names import full_name
 from model.hooks.points import Stack
-from server.engine.request import Part, PointCapture, Task, WeightsTask
+from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
 from server.http.errors import BadRequest, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
@@ -71,6 +71,8 @@ class Inspection:
     arrival: float
     results: list[TaskResult] = field(default_factory=list)
     is_abandoned: threading.Event = field(default_factory=threading.Event)
+    changes: list[tuple[Intervention, ...]] | None = None
+    """The interventions of each input, once they are read."""
 
     def check_size(self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None) -> None:
         """Raise PayloadTooLarge when an answer of so many numbers, in addition to the tokens of `reported`, is over the
@@ -96,8 +98,18 @@ class Inspection:
         """Run the same, and return the results as the engine gave them."""
         return await unless_disconnected(self.request, self._run(asked, questions))
 
+    async def read_changes(self) -> list[tuple[Intervention, ...]]:
+        """Return the interventions of each input, read while the client waits."""
+        self.changes = await unless_disconnected(self.request, self._changes())
+        return self.changes
+
+    async def _changes(self) -> list[tuple[Intervention, ...]]:
+        if self.changes is not None:
+            return self.changes
+        return await read_all_interventions(self.context, self.body.interventions, self.inputs)
+
     async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:
-        changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
+        changes = await self._changes()
         works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
         works += [
             Work(task, prompt, num_bytes, interventions)

@@ -3,21 +3,23 @@ attribution).
 
 The residual stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit
 is a sum over the same parts and a bias; if a norm follows each sum, each norm's bias is a part too
-(`model.analysis.contributions`).
+(`model.analysis.contributions`), and so is what an intervention puts into the sum.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from model.analysis.arrays import Floats
 from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
+from server.routes.inspect.stream_parts import ATTENTION, Changes
 
 Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
@@ -53,14 +55,13 @@ class LogitParts:
     """
 
     config: ModelConfig
+    changes: Changes = field(default_factory=Changes)
+    queries: tuple[int, ...] = ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """Return the attentions that write to the residual stream."""
         return ("decoder", "cross") if self.config.cross_attention else ("decoder",)
-
-    def _parts_of(self, layer: int) -> tuple[Part, ...]:
-        return self.parts if self.config.has_attention(layer) else ()
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -68,68 +69,60 @@ class LogitParts:
         config = self.config
         return tuple((layer, head) for layer in config.attention_layers for head in range(config.num_heads))
 
-    def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
+    def captures(self) -> list[PointCapture]:
         """Return what a trace must capture of the queries, and the last query's logits, to compare with."""
-        wanted = self._start()
+        wanted = self.start()
         for layer in range(self.config.num_layers):
             if self.config.has_attention(layer):
-                wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
+                wanted += [(f"{ATTENTION[part][0]}.hook_z", layer) for part in self.parts]
                 wanted += [("attn.hook_gate", layer)] if self.config.attention_gate else []
+                changed = [part for part in self.parts if self.changes.adds_behind_z(part, layer)]
+                wanted += [(ATTENTION[part][1], layer) for part in changed]
             else:
                 wanted += [("hook_attn_out", layer)]
-            wanted += [(point, layer) for point in self._behind_attention]
-            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
+            wanted += [(point, layer) for point in _STREAMS if self.changes.at(point, layer)]
+            wanted += [(point, layer) for point in self.behind_attention]
+            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self.sum_norms)]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
-        captures = [self._capture(point, layer, queries) for point, layer in wanted]
-        return [*captures, self._capture("logits", None, queries[-1:])]
+        captures = [self._capture(point, layer, self.queries) for point, layer in wanted]
+        captures.append(self._capture("logits", None, self.queries[-1:]))
+        return list({capture.name: capture for capture in captures}.values())
 
-    def num_captured(self, num_queries: int) -> int:
+    def num_captured(self) -> int:
         """Return how many numbers those captures have."""
         config = self.config
         of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.largest_head_dim
         per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + 2 * config.hidden_size + 3
-        return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
+        per_layer += sum(len(_STREAMS) * config.hidden_size for _ in self.changes.interventions[:1])
+        return len(self.queries) * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the components, in order."""
-        names = [self._name(point, layer) for point, layer in self._start()]
-        for layer in range(self.config.num_layers):
-            if not self.config.has_attention(layer):
-                names.append(self._name("hook_attn_out", layer))
-            for part in self._parts_of(layer):
-                module = self._name(_MODULES[part], layer)
-                names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
-                names += [f"{module}.b_O"] if self.config.attention_out_bias else []
-            names += [self._name(point, layer) for point in self._behind_attention]
-            names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
-        return [*names, "bias"]
-
-    def components(self, tensors: Tensors, readouts: Mapping[str, Tensors]) -> Float64:
-        """Return the components [T, Q, C], from a trace and the answers of WeightsTask "head_readout" for every head
-        of each part.
+    def components(self, tensors: Tensors, readouts: Mapping[str, Tensors]) -> tuple[list[str], Float64]:
+        """Return the names of the components, and they [T, Q, C], from a trace and the answers of WeightsTask
+        "head_readout" for every head of each part.
         """
-        own = readouts["decoder"]
-        return np.stack([self._of_target(tensors, readouts, t) for t in range(own["direction"].shape[-1])])
+        targets = range(readouts["decoder"]["direction"].shape[-1])
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = [_OfTarget(self, tensors, readouts, target).components() for target in targets]
+        return list(found[0]), np.stack([np.stack(list(columns.values()), axis=-1) for columns in found])
 
     def divisor(self, tensors: Tensors, part: Part, layer: int) -> Float64:
         """Return for each query [Q] the product of all scales between a head's output and the logit."""
-        behind = self._behind(tensors, layer, self.parts.index(part))
+        behind = self.behind(tensors, layer, self.parts.index(part))
         norm = output_norm(self.config, part)
         return behind if norm is None else behind * self._scale(tensors, norm, layer)
 
     def sigma(self, tensors: Tensors) -> Float64:
         """Return the final norm's scale for each query [Q], or 1 without one."""
         if not self.config.final_norm:
-            return np.ones(len(tensors[self._name("hook_mlp_out", 0)]))
-        return tensors[self._name("ln_final.hook_scale", None)][:, 0].astype(np.float64)
+            return np.ones(len(tensors[self.name("hook_mlp_out", 0)]))
+        return tensors[self.name("ln_final.hook_scale", None)][:, 0].astype(np.float64)
 
     def difference(self, sums: Float64, tensors: Tensors, targets: Sequence[int]) -> float:
         """Return how far the last query's sums [T], capped if the model caps, are from the model's logits."""
         cap = self.config.final_logit_softcap
         capped = sums if cap is None else cap * np.tanh(sums / cap)
-        logits = tensors[self._name("logits", None)][0]
+        logits = tensors[self.name("logits", None)][0]
         return float(np.abs(capped - logits[list(targets)]).max())
 
     @property
@@ -138,77 +131,135 @@ class LogitParts:
         return [] if norm is None else [norm]
 
     @property
-    def _behind_attention(self) -> list[str]:
+    def behind_attention(self) -> list[str]:
         """Return the points of what a block adds after its attentions, in order."""
         return ["hook_mlp_out", *(["hook_per_layer_out"] if self.config.per_layer_size is not None else [])]
 
     @property
-    def _sum_norms(self) -> list[str]:
+    def sum_norms(self) -> list[str]:
         """Return the norms after the sums of a block, in order; there are none if the model has them elsewhere."""
         if self.config.norm_placement != "post":
             return []
         return ["ln1", "ln_cross", "ln2"] if self.config.cross_attention else ["ln1", "ln2"]
 
     def _scale(self, tensors: Tensors, norm: str, layer: int) -> Float64:
-        return tensors[self._name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
+        return tensors[self.name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
 
-    def _behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
+    def behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
         """Return for each query [Q] the product of the scales of all norms after what a sublayer adds: of its sum,
         of later ones, and the final norm's.
         """
         scales = self.sigma(tensors)
         for later in range(layer, self.config.num_layers):
-            for norm in self._sum_norms[sublayer if later == layer else 0 :]:
+            for norm in self.sum_norms[sublayer if later == layer else 0 :]:
                 scales = scales * self._scale(tensors, norm, later)
         return scales
 
-    def _of_target(self, tensors: Tensors, readouts: Mapping[str, Tensors], t: int) -> Float64:
-        """Return the components [Q, C] of one target."""
-        config, own = self.config, readouts["decoder"]
-        sums = own.get("sum_directions")
-        mlp = len(self.parts)
-        start = own["direction"] if sums is None else sums[0, 0]
-        first = self._behind(tensors, 0, 0)
-        columns = [stream_attributions(tensors[self._name(*point)], start[:, t], first) for point in self._start()]
-        for layer in range(config.num_layers):
-            if not config.has_attention(layer):
-                vectors = tensors[self._name("hook_attn_out", layer)]
-                columns.append(stream_attributions(vectors, own["direction"][:, t], first))
-            for part in self._parts_of(layer):
-                found = readouts[part]
-                place = config.attention_layers.index(layer) * config.num_heads
-                heads = slice(place, place + config.num_heads)
-                z = tensors[self._name(f"{_MODULES[part]}.hook_z", layer)]
-                if config.attention_gate and part == "decoder":
-                    z = z * opened(tensors[self._name("attn.hook_gate", layer)])
-                divisor = self.divisor(tensors, part, layer)
-                readout = found["readout"][heads, : z.shape[-1], t]
-                columns += list(head_attributions(z, readout, divisor).T)
-                if config.attention_out_bias:
-                    columns.append(found[_BIASES[part]][layer, t] / divisor)
-            u = own["direction"] if sums is None else sums[layer, mlp]
-            behind = self._behind(tensors, layer, mlp)
-            for point in self._behind_attention:
-                columns.append(stream_attributions(tensors[self._name(point, layer)], u[:, t], behind))
-            for i, _ in enumerate(self._sum_norms):
-                columns.append(own["norm_biases"][layer, i, t] / self._behind(tensors, layer, i + 1))
-        bias = np.full_like(first, own["bias"][t])
-        return np.stack([*columns, bias], axis=-1)
-
-    def _start(self) -> list[tuple[str, int | None]]:
+    def start(self) -> list[tuple[str, int | None]]:
         """Return the points whose sum enters the first block."""
         if self.config.embedding_norm:
             return [("hook_resid_pre", 0)]  # normed: no sum of the embeddings any more
         has = {point.name for point in points_of(self.config, "decoder")}
         return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
 
-    def _name(self, point: str, layer: int | None) -> str:
+    def name(self, point: str, layer: int | None) -> str:
         return full_name(self.config, "decoder", point, layer)
 
     def _capture(self, point: str, layer: int | None, positions: tuple[int, ...]) -> PointCapture:
-        name = self._name(point, layer)
+        name = self.name(point, layer)
         return PointCapture(name=name, stack="decoder", layer=layer, point=point, positions=positions)
 
 
-_MODULES: dict[Part, str] = {"decoder": "attn", "encoder": "attn", "cross": "cross_attn"}
+@dataclass(frozen=True, slots=True)
+class _OfTarget:
+    """The components of one target's logit, collected in the order in which the network adds them."""
+
+    parts: LogitParts
+    tensors: Tensors
+    readouts: Mapping[str, Tensors]
+    target: int
+    columns: dict[str, Float64] = field(default_factory=dict)
+    """Of each query [Q], by name."""
+
+    def components(self) -> dict[str, Float64]:
+        """Return the components, each [Q], by name."""
+        parts, own = self.parts, self.readouts["decoder"]
+        for name, of in parts.start():
+            self._add(name, of, 0, 0)
+        num_parts = len(parts.parts)
+        for layer in range(parts.config.num_layers):
+            self._end("hook_resid_pre", layer, 0)
+            for i, part in enumerate(parts.parts):
+                self._attention(part, layer, i)
+                self._end_sum(_STREAMS[1 + i], layer, i)
+            for point, stream in zip(parts.behind_attention, ("hook_resid_mid_mlp", "hook_resid_post"), strict=False):
+                self._add(point, layer, layer, num_parts)
+                if point != parts.behind_attention[-1]:
+                    self._end(stream, layer, num_parts)
+            self._end_sum("hook_resid_post", layer, num_parts)
+        first = next(iter(self.columns.values()))
+        return self.columns | {"bias": np.full_like(first, own["bias"][self.target])}
+
+    def _read(self, vectors: Floats, layer: int, sublayer: int) -> Float64:
+        """Return what vectors [Q, d] of the stream before a sublayer, or behind all layers, add to the logit."""
+        own = self.readouts["decoder"]
+        is_end = "sum_directions" not in own or layer == self.parts.config.num_layers
+        direction = own["direction"] if is_end else own["sum_directions"][layer, sublayer]
+        behind = self.parts.behind(self.tensors, layer, sublayer)
+        return stream_attributions(vectors, direction[:, self.target], behind)
+
+    def _add(self, point: str, of: int | None, layer: int, sublayer: int) -> None:
+        """Add a point that is added to the stream."""
+        name = self.parts.name(point, of)
+        self.columns[name] = self._read(self.tensors[name], layer, sublayer)
+
+    def _attention(self, part: Part, layer: int, sublayer: int) -> None:
+        """Add the heads of an attention and its bias, or what stands in its place."""
+        parts, config, (module, output) = self.parts, self.parts.config, ATTENTION[part]
+        if not config.has_attention(layer):
+            if sublayer == 0:
+                self._add(output, layer, layer, 0)
+            return
+        found = self.readouts[part]
+        place = config.attention_layers.index(layer) * config.num_heads
+        heads = slice(place, place + config.num_heads)
+        z = self.tensors[parts.name(f"{module}.hook_z", layer)]
+        if config.attention_gate and part == "decoder":
+            z = z * opened(self.tensors[parts.name("attn.hook_gate", layer)])
+        divisor = parts.divisor(self.tensors, part, layer)
+        added = head_attributions(z, found["readout"][heads, : z.shape[-1], self.target], divisor)
+        names = [parts.name(f"{module}.head.{head}", layer) for head in range(config.num_heads)]
+        left = [parts.changes.behind_z(part, layer, head, parts.queries) for head in range(config.num_heads)]
+        own = dict(zip(names, (added * np.stack(left, axis=-1)).T, strict=True))
+        if config.attention_out_bias:
+            of_all = parts.changes.of_output(part, layer, parts.queries)
+            own[parts.name(f"{module}.b_O", layer)] = found[_BIASES[part]][layer, self.target] / divisor * of_all
+        if parts.changes.adds_behind_z(part, layer):
+            whole = self._read(self.tensors[parts.name(output, layer)], layer, sublayer)
+            own[parts.name(f"{module}.change", layer)] = whole - sum(own.values())
+        self.columns.update(own)
+
+    def _end_sum(self, stream: str, layer: int, sublayer: int) -> None:
+        """Add the bias of the norm that follows a sublayer's sum, if one does, and what is changed behind it."""
+        norms = self.parts.sum_norms
+        behind = (layer, sublayer + 1) if sublayer < len(self.parts.parts) else (layer + 1, 0)
+        if norms:
+            bias = self.readouts["decoder"]["norm_biases"][layer, sublayer, self.target]
+            self.columns[self.parts.name(f"{norms[sublayer]}.b", layer)] = bias / self.parts.behind(
+                self.tensors, *behind
+            )
+        self._end(stream, *behind, layer)
+
+    def _end(self, stream: str, layer: int, sublayer: int, of: int | None = None) -> None:
+        """Add what is changed in the stream before a sublayer: how far it is from the sum of all that was added."""
+        of = layer if of is None else of
+        if self.parts.changes.at(stream, of):
+            name = self.parts.name(stream, of)
+            if name not in self.columns:
+                self.columns[f"{name}.change"] = self._read(self.tensors[name], layer, sublayer) - sum(
+                    self.columns.values()
+                )
+
+
+_STREAMS = ("hook_resid_pre", "hook_resid_mid", "hook_resid_mid_cross", "hook_resid_mid_mlp", "hook_resid_post")
 _BIASES: dict[Part, str] = {"decoder": "attn_bias", "cross": "cross_bias"}

@@ -3,12 +3,15 @@ beside what the keys add through the heads.
 
 Where nothing comes between, the stream is the sum of what is added to it. A norm of the stream itself (post-norm
 models), a number that it is multiplied by, and the other streams of Gemma 3n change what was added up so far: the
-difference that each makes is a part of its own, so that the sum holds for every model. So does what is lost where the
-network rounds its sums.
+difference that each makes is a part of its own, so that the sum holds for every model. So does what an intervention
+puts there, and what is lost where the network rounds its sums.
+
+A point that is scaled, or set to zero, scales what the keys add through it. A point that is set to other numbers takes
+nothing of them, and what it is set to, or what is added to it, is a part of its own (`Changes`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +19,67 @@ import numpy.typing as npt
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config
 from model.hooks.points import Stack
-from server.engine.request import Part, PointCapture
-from server.http.tensor_formats import NumpyArray
+from server.engine.request import Intervention, Part, PointCapture
+from server.http.tensor_formats import NumpyArray, as_numpy
 
 Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
 Added = dict[str, Float64]
 """Vectors [Q, d_model] by their names, in the order in which they are added."""
+ATTENTION: dict[Part, tuple[str, str]] = {
+    "decoder": ("attn", "hook_attn_out"),
+    "encoder": ("attn", "hook_attn_out"),
+    "cross": ("cross_attn", "hook_cross_attn_out"),
+}
+"""The module of each attention, and the point of what it adds to the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one stack's points in one pass."""
+
+    interventions: tuple[Intervention, ...] = ()
+    stack: Stack = "decoder"
+
+    def at(self, point: str, layer: int | None) -> list[Intervention]:
+        """Return the changes of a point, in the order in which they are applied."""
+        return [
+            each for each in self.interventions if (each.stack, each.point, each.layer) == (self.stack, point, layer)
+        ]
+
+    def factor(self, point: str, layer: int, queries: tuple[int, ...], head: int | None = None) -> Float64:
+        """Return for each query [Q] what is left of its numbers at a point, as a factor."""
+        factor = np.ones(len(queries))
+        for each in self.at(point, layer):
+            if each.heads is None or head in each.heads:
+                hit = True if each.positions is None else np.isin(queries, each.positions)
+                factor = np.where(hit, _times(each) * factor, factor)
+        return factor
+
+    def of_head(self, part: Part, layer: int, head: int, queries: tuple[int, ...]) -> Float64:
+        """Return for each query [Q] what is left of what the keys add through a head."""
+        module, _ = ATTENTION[part]
+        own = self.factor(f"{module}.hook_z", layer, queries, head)
+        return own * self.behind_z(part, layer, head, queries)
+
+    def behind_z(self, part: Part, layer: int, head: int, queries: tuple[int, ...]) -> Float64:
+        """Return the same of what the head's z adds."""
+        module, _ = ATTENTION[part]
+        return self.factor(f"{module}.hook_result", layer, queries, head) * self.of_output(part, layer, queries)
+
+    def of_output(self, part: Part, layer: int, queries: tuple[int, ...]) -> Float64:
+        """Return the same of all that an attention adds, its bias too."""
+        return self.factor(ATTENTION[part][1], layer, queries)
+
+    def adds_behind_z(self, part: Part, layer: int) -> bool:
+        """Return whether an attention adds something that is not made of its heads' z."""
+        module, output = ATTENTION[part]
+        return any(_adds(each) for point in (f"{module}.hook_result", output) for each in self.at(point, layer))
+
+    def adds(self, part: Part, layer: int) -> bool:
+        """Return whether an attention adds something that no key gives."""
+        z = self.at(f"{ATTENTION[part][0]}.hook_z", layer)
+        return any(map(_adds, z)) or self.adds_behind_z(part, layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +98,7 @@ class StreamParts:
 
     model: ModelConfig
     part: Part
+    changes: Changes = field(default_factory=Changes)
 
     @property
     def stack(self) -> Stack:
@@ -54,7 +112,7 @@ class StreamParts:
         """Return what a trace must capture."""
         wanted: list[tuple[str, int | None]] = [*self._start(), ("hook_resid_pre", 0)]
         for layer in range(self.config.num_layers):
-            for stage in self._stages():
+            for stage in self._stages(layer):
                 wanted += [(point, layer) for point in (*stage.outputs, stage.after)]
         return [
             PointCapture(name=self._name(point, layer), stack=self.stack, layer=layer, point=point, positions=queries)
@@ -63,13 +121,13 @@ class StreamParts:
 
     def num_values(self, num_queries: int) -> int:
         """Return at least how many numbers those captures, and the additions and states, each have."""
-        per_layer = sum(len(stage.outputs) + 2 for stage in self._stages()) + 2
-        return num_queries * self.config.hidden_size * (self.config.num_layers * per_layer + 4)
+        stages = [stage for layer in range(self.config.num_layers) for stage in self._stages(layer)]
+        num_vectors = sum(len(stage.outputs) + 2 for stage in stages) + 3 * self.config.num_layers + 4
+        return num_queries * self.config.hidden_size * num_vectors
 
     def states(self, tensors: Tensors) -> NumpyArray:
         """Return the stream that enters the first block and that which leaves each: [state, Q, d_model]."""
-        last = self._stages()[-1].after
-        states = [tensors[self._name(last, layer)] for layer in range(self.config.num_layers)]
+        states = [tensors[self._name("hook_resid_post", layer)] for layer in range(self.config.num_layers)]
         return np.stack([tensors[self._name("hook_resid_pre", 0)], *states])
 
     def additions(self, tensors: Tensors, attention: Mapping[int, Added]) -> tuple[Added, float]:
@@ -84,9 +142,11 @@ class StreamParts:
         found: Added = {self._name(*point): tensors[self._name(*point)].astype(np.float64) for point in self._start()}
         lost = start - sum(found.values())
         all_lost = np.zeros_like(start)
+        if self.changes.at("hook_resid_pre", 0) and lost.any():
+            found[self._name("hook_resid_pre.change", 0)], lost = lost, all_lost
         before = start
         for layer in range(self.config.num_layers):
-            for stage in self._stages():
+            for stage in self._stages(layer):
                 parts: Added = {}
                 for point in stage.outputs:
                     own = {self._name(point, layer): tensors[self._name(point, layer)].astype(np.float64)}
@@ -109,11 +169,11 @@ class StreamParts:
 
     def attention_name(self, what: str, layer: int) -> str:
         """Return the name of a part of what the attention adds: "blocks.0.attn.b_O"."""
-        return self._name(f"{'cross_attn' if self.part == 'cross' else 'attn'}.{what}", layer)
+        return self._name(f"{ATTENTION[self.part][0]}.{what}", layer)
 
     @property
     def _attention(self) -> str:
-        return "hook_cross_attn_out" if self.part == "cross" else "hook_attn_out"
+        return ATTENTION[self.part][1]
 
     def _start(self) -> list[tuple[str, int | None]]:
         """Return the points whose sum enters the first block."""
@@ -122,19 +182,56 @@ class StreamParts:
         has = {point.name for point in points_of(self.model, self.stack)}
         return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
 
-    def _stages(self) -> list[_Stage]:
-        """Return the stages of a block, in order."""
+    def _stages(self, layer: int) -> list[_Stage]:
+        """Return the stages of a block, in order; what an intervention changes in the stream is a stage's end too."""
         config = self.config
-        cross = ("hook_cross_attn_out",) if config.cross_attention else ()
-        if config.altup is not None:
-            return [_Stage(("hook_attn_out", "hook_mlp_out"), "hook_resid_post", "other_streams")]
-        if config.norm_placement == "post":
-            stages = [_Stage(("hook_attn_out",), "hook_resid_mid", "ln1.change")]
-            stages += [_Stage(cross, "hook_resid_mid_cross", "ln_cross.change")] if cross else []
-            return [*stages, _Stage(("hook_mlp_out",), "hook_resid_post", "ln2.change")]
-        own = ("hook_per_layer_out",) if config.per_layer_size is not None else ()
-        change = "stream_scale.change" if config.stream_scales else None
-        return [_Stage(("hook_attn_out", *cross, "hook_mlp_out", *own), "hook_resid_post", change)]
+        change = "other_streams" if config.altup else "stream_scale.change" if config.stream_scales else None
+        cross = [("hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross")] if config.cross_attention else []
+        own = config.per_layer_size is not None and config.altup is None
+        after_mlp = "hook_resid_mid_mlp" if own else "hook_resid_post"
+        sublayers = [
+            ("hook_attn_out", "hook_resid_mid", "ln1"),
+            *cross,
+            ("hook_mlp_out", after_mlp, "ln2"),
+            *([("hook_per_layer_out", "hook_resid_post", "")] if own else []),
+        ]
+        is_changed = layer > 0 and self.changes.at("hook_resid_pre", layer)
+        stages = [_Stage((), "hook_resid_pre", "hook_resid_pre.change")] if is_changed else []
+        waiting: tuple[str, ...] = ()
+        for output, stream, norm in sublayers:
+            waiting += (output,)
+            changed = f"{stream}.change" if self.changes.at(stream, layer) else None
+            if config.norm_placement == "post":
+                if changed is None:
+                    stages.append(_Stage(waiting, stream, f"{norm}.change"))
+                else:
+                    stages += [_Stage(waiting, f"{norm}.hook_out", f"{norm}.change"), _Stage((), stream, changed)]
+            elif stream == "hook_resid_post":  # a change here has what else happens to the sum in it
+                stages.append(_Stage(waiting, stream, changed or change))
+            elif changed is not None and config.altup is None:
+                stages.append(_Stage(waiting, stream, changed))
+            else:
+                continue
+            waiting = ()
+        return stages
 
     def _name(self, point: str, layer: int | None) -> str:
         return full_name(self.model, self.stack, point, layer)
+
+
+def _value(change: Intervention) -> npt.NDArray[np.float32]:
+    return np.float32(change.value).reshape(1) if isinstance(change.value, float) else as_numpy(change.value)
+
+
+def _times(change: Intervention) -> float:
+    """Return by what the change multiplies the numbers that it finds, if by one number."""
+    if change.op == "set":
+        return 0.0
+    value = _value(change)
+    return float(value.flat[0]) if change.op == "scale" and value.size == 1 else 1.0
+
+
+def _adds(change: Intervention) -> bool:
+    """Return whether what the change leaves is more than a multiple of what it finds."""
+    value = _value(change)
+    return value.size > 1 if change.op == "scale" else bool(value.any())

@@ -3,12 +3,17 @@ head is what the formulas say, and with all else that is added it sums to the re
 """
 
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from model.config import ModelConfig
+from model.hooks.point_names import full_name, points_of, stack_config
+from server.engine.request import Part
+from server.routes.inspect.inspection import stack_of
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.server.routes.conftest import every_family
@@ -112,6 +117,77 @@ async def test_what_was_not_asked_for_is_a_part_of_its_own(family: Site) -> None
             rest = rest - torch.from_numpy(additions[names.index(name)])
     assert np.allclose(additions[names.index(f"blocks.{layer}.attn.rest")], rest.numpy(), atol=1e-4)
     assert np.allclose(array(entry, "vectors").sum((0, 1, 3)) + additions.sum(0), array(entry, "states")[-1], atol=1e-4)
+
+
+def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[dict[str, Any]]]:
+    """Return interventions by what they do, to a layer with attention: to its head 1, its outputs, and its stream."""
+    stack = stack_of(part)
+    of = stack_config(config, stack)
+    module, output = ("cross_attn", "hook_cross_attn_out") if part == "cross" else ("attn", "hook_attn_out")
+    numbers = np.random.default_rng().normal(size=of.hidden_size).tolist()
+
+    def to(point: str, op: str, **more: Any) -> dict[str, Any]:
+        return {"point": full_name(config, stack, point, layer), "op": op, **more}
+
+    half: dict[str, Any] = {"op": "scale", "value": 0.5}
+    own: dict[str, Any] = {"head": 1, "positions": [5]}
+    found = {
+        "zeroed": [to(f"{module}.hook_z", "zero", head=1)],
+        "result zeroed": [to(f"{module}.hook_result", "zero", head=1)],
+        "scaled": [to(f"{module}.hook_z", **half, **own), to(output, **half, positions=[5])],
+        "mean": [to(f"{module}.hook_z", "mean", head=1)],
+        "replaced": [to(f"{module}.hook_z", "patch", value=numbers[: of.at(layer).head_dim], **own)],
+        "result": [to(f"{module}.hook_result", "add", value=numbers, **own), to(output, **half)],
+        "mlp zeroed": [to("hook_mlp_out", "zero")],
+        "output": [to(output, "patch", value=numbers, positions=[5])],
+    }
+    streams = [name for point in points_of(config, stack) if (name := point.name).startswith("hook_resid")]
+    return found | {name: [to(name, "patch", value=numbers, positions=[5])] for name in streams}
+
+
+@every_family(
+    *("llama-gqa", "granite", "gemma2", "olmo2", "gpt_neox", "gpt_oss", "qwen3_5", "lfm2", "gemma3n", "gemma4-e2b"),
+    *("gpt2", "opt-post", "bert", "t5", "bart"),
+)
+async def test_a_change_is_in_what_is_added_and_never_in_rounding(family: Site) -> None:
+    """Ask for a changed pass in two ways: what is added sums to the changed stream and to the changed logits."""
+    config, body = family.context.config, reading(family.context.config)
+    for part in parts(config):
+        own, prefix = stack_config(config, stack_of(part)), full_name(config, stack_of(part), "", None)
+        has_logits = config.has_head and part != "encoder" and config.altup is None
+        asked: dict[str, Any] = {"target": random.randrange(config.vocab_size)} if has_logits else {}
+        layer = random.choice(own.attention_layers)
+        for what, changes in changes_of(config, part, layer).items():
+            body["interventions"] = changes
+            entry = await vectors_of(family, body, part=part, **asked)
+            wanted = [f"{prefix}blocks.{own.num_layers - 1}.hook_resid_post", *([f"{prefix}logits"] if asked else [])]
+            traced = await ask(family, "trace", **body, points=wanted, positions=QUERIES)
+            last, *logits = (np.array(traced["points"][name]["data"], float) for name in wanted)
+            vectors, names = array(entry, "vectors"), entry["addition_names"]
+            kept = [not name.endswith("rounding") for name in names]
+            assert np.allclose(vectors.sum((0, 1, 3)) + array(entry, "additions")[kept].sum(0), last, atol=1e-4), what
+            assert entry["stream_difference"] < 1e-4, what
+            assert len(names) == len(set(names))
+            of_head = vectors[entry["layers"].index(layer), 1]
+            if what.endswith("zeroed") and what != "mlp zeroed":
+                assert not of_head.any()
+                assert not array(entry, "norms")[entry["layers"].index(layer), 1].any()
+            if asked:
+                check_logits(entry, logits[0][:, asked["target"]], config, what)
+
+
+def check_logits(entry: dict[str, Any], logits: Any, config: ModelConfig, what: str) -> None:
+    """Check that the parts of a changed pass's logits sum to them, and those of the keys to those of the heads."""
+    names, components = entry["component_names"], array(entry, "components")
+    cap, sums = config.final_logit_softcap, components.sum(-1)
+    assert len(names) == len(set(names))
+    assert np.allclose(sums if cap is None else cap * np.tanh(sums / cap), logits, atol=2e-4), what
+    assert entry["difference"] < 2e-4, what
+    module, prefix = ("cross_attn" if entry["part"] == "cross" else "attn"), full_name(config, "decoder", "", None)
+    for (place, head), added in np.ndenumerate(array(entry, "attributions").sum(-1)[..., 0]):
+        column = names.index(f"{prefix}blocks.{entry['layers'][place]}.{module}.head.{head}")
+        if what not in ("mean", "replaced"):  # where the head adds what no key gave it
+            assert np.isclose(added, components[0, column], atol=1e-4), what
 
 
 async def test_sums_are_of_vectors_and_large_answers_are_refused(tmp_path: Path) -> None:

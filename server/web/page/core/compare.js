@@ -40,13 +40,32 @@ export function difference(after, before) {
   return after.map((entry, i) => {
     const other = before[i];
     const arrays = {};
-    for (const [name, array] of Object.entries(entry.arrays)) {
-      const taken = other.arrays[name];
+    const names = {};
+    for (const name of Object.keys(entry.arrays)) {
+      const [array, taken] = ofSameNames([entry, other], name, names);
       if (String(array.shape) !== String(taken?.shape)) throw new NoDifference(whyNone(entry.tokens, other.tokens));
       const minus = (value, place) => value - taken.data[place];
       arrays[name] = name === "ids" ? array : { ...array, data: Float32Array.from(array.data, minus) };
     }
-    return { ...entry, arrays, tokens: bothNames(entry.tokens, other.tokens), before: other, after: entry, isDifference: true };
+    return { ...entry, ...names, arrays, tokens: bothNames(entry.tokens, other.tokens), before: other, after: entry, isDifference: true };
+  });
+}
+
+const NAMES = { component: "component_names", addition: "addition_names" }; // of one query: what its vector is the sum of
+
+/** The array of both entries; where its parts have names, with those of both, 0 in one that has no such part. */
+function ofSameNames(entries, name, names) {
+  const arrays = entries.map((entry) => entry.arrays[name]);
+  const axis = arrays[0].axes?.find((each) => each in NAMES);
+  const own = entries.map((entry) => entry[NAMES[axis]]);
+  if (!axis || !arrays[1] || String(own[0]) === String(own[1])) return arrays;
+  const all = [...new Set(own.flat())];
+  names[NAMES[axis]] = all;
+  return arrays.map((array, i) => {
+    const size = array.data.length / own[i].length;
+    const data = new Float32Array(all.length * size);
+    own[i].forEach((part, from) => data.set(array.data.subarray(from * size, (from + 1) * size), all.indexOf(part) * size));
+    return { ...array, data, shape: array.shape.map((length, at) => (array.axes[at] === axis ? all.length : length)) };
   });
 }
 

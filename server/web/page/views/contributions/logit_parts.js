@@ -19,7 +19,7 @@ function readName(name) {
   }
   const [layer, rest] = [Number(found[1]), found[2]];
   const head = /^(cross_)?attn\.head\.(\d+)$/.exec(rest);
-  const module = MODULES.find(([begin]) => rest.startsWith(begin))?.[1] ?? "norm";
+  const module = MODULES.find(([begin]) => rest.startsWith(begin))?.[1] ?? (/^hook_resid.*change$/.test(rest) ? "change" : "norm");
   const group = `${module} ${layer}`;
   if (head) return { layer, title: `${group}.${head[2]}`, group, head: Number(head[2]) };
   // b_O and the biases of norms keep their names

@@ -196,9 +196,9 @@ export class Scene {
     this.painter.triangle(to[0], to[1], bx - uy * head * 0.45, by + ux * head * 0.45, bx + uy * head * 0.45, by - ux * head * 0.45,
       ink, alpha);
     if (label && alpha > 0.3 && (far > 12 || isNow)) {
-      const t = isLoose ? 1 : 0.5; // arrows from one point are told apart at their tips
-      this.#label(label, from[0] + dx * t - uy * 6, from[1] + dy * t + ux * 6,
-        { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : far, alpha });
+      const style = { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : far, alpha };
+      if (isLoose) this.#labelBeside(label, to, [ux, uy], 4, style); // arrows from one point are told apart at their tips
+      else this.#labelBeside(label, [from[0] + dx / 2, from[1] + dy / 2], [-uy, ux], 2 + wide / 2, style);
     }
   }
 
@@ -214,12 +214,22 @@ export class Scene {
     if (done < way.steps.length) return;
     const [x, y] = this.#place(way.steps.at(-1).to);
     this.painter.dot(x, y, 5, this.colours[colour], 1);
-    this.#label(isOnly ? `= ${way.steps[0].label} here` : this.#titleOf(way), x, y - 14, { colour, size: LARGE, weight: 1e7 });
+    const [x0, y0] = this.#place(way.steps[0].to);
+    const far = Math.hypot(x - x0, y - y0);
+    this.#labelBeside(isOnly ? `= ${way.steps[0].label} here` : this.#titleOf(way), [x, y],
+      far < 1 ? [0, -1] : [(x - x0) / far, (y - y0) / far], 8, { colour, size: LARGE, weight: 1e7 });
   }
 
   /** What a way is called at its end: its number and text, or, where there is no room, its number. */
   #titleOf(way) {
     return this.width < NARROW ? way.label.split(":")[0] : way.label;
+  }
+
+  /** A label that touches nothing of what ends at a point: further in the direction, by its own size and a gap. */
+  #labelBeside(text, [x, y], [ux, uy], gap, style) {
+    const wide = this.painter.measure(text, style.size);
+    const far = Math.min((wide / 2 + gap) / Math.abs(ux), (style.size * 0.65 + gap) / Math.abs(uy));
+    this.#label(text, x + ux * far, y + uy * far, style);
   }
 
   #label(text, x, y, { colour, size, weight, alpha = 1 }) {

@@ -10,13 +10,14 @@ const NO_ROUNDING = 1e-4; // a length that float32's rounding stays below
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
   [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
-  [/hook_mlp_out$/, "mlp"], [/hook_per_layer_out$/, "token"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
+  [/hook_mlp_out$/, "mlp"], [/hook_per_layer_out$/, "token"],
+  [/(attn|hook_resid_\w+)\.change$/, "change"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
   [/rounding$/, "rounding"],
 ];
 // The order of the parts where layers are counted together.
-const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "cross", "bias", "mlp", "token", "streams",
+const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "change", "cross", "bias", "mlp", "token", "streams",
   "norm", "rounding"];
-const BEFORE_CROSS = new Set(["attention", "norm"]); // what a decoder's block adds before it looks at the encoder
+const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // what a decoder's block adds before it looks at the encoder
 
 const isSource = (step) => step.kind === "word" || step.kind === "head";
 
@@ -54,7 +55,8 @@ function inOrder(entry, width) {
     const kind = KINDS.find(([pattern]) => pattern.test(name))?.[1] ?? "other";
     const layer = /blocks\.(\d+)\./.exec(name);
     const own = layer && kind !== "embedding" ? Number(layer[1]) : null;
-    if (entry.part !== "cross" || !BEFORE_CROSS.has(kind) || done.has(own) || /ln_cross|ln2/.test(name)) addSources(own);
+    const isBefore = /resid_pre\.change$/.test(name) || (entry.part === "cross" && BEFORE_CROSS.has(kind) && !/cross|ln2/.test(name));
+    if (!isBefore) addSources(own);
     steps.push({ kind, layer: own, vector: entry.arrays.additions.data.subarray(i * width, (i + 1) * width) });
   });
   return steps;
@@ -120,6 +122,7 @@ const WHATS = {
   head: (step) => `head ${step.head}`,
   more: (step) => `${step.count} more ${step.of === "head" ? "heads" : "words"}`,
   rest: () => "the other heads",
+  change: () => "what the change puts there",
   attention: () => "attention, all heads",
   cross: () => "attention to the encoder",
   bias: () => "the bias of attention",
@@ -143,5 +146,6 @@ export function labelOf(step, { tokens, position }) {
   if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
   if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;
   if (step.kind === "head") return `+ head ${step.layer}.${step.head}`;
-  return `+ ${{ mlp: "MLP", bias: "bias", rest: "other heads", norm: "norm" }[step.kind] ?? whatOf(step, { tokens, position })}`;
+  const short = { mlp: "MLP", change: "change", bias: "bias", rest: "other heads", norm: "norm" };
+  return `+ ${short[step.kind] ?? whatOf(step, { tokens, position })}`;
 }

@@ -6,19 +6,32 @@ const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all t
 const DIMENSIONS = { plane: 2, space: 3 };
 
 /**
- * {ways, axes: [{vector, name}], share, apart, difference}: every way's steps with {what, label, size, share, left, to}:
+ * {ways, axes: [{vector, name}], share, apart, difference, leftOut}: every way's steps with {what, label, size, share, left, to}:
  * the step's length, the share of its square that the picture holds, the distance from there to the end, and the point it
  * leads to. apart: the share of what tells the ends apart that the picture holds. difference: the largest distance of a sum
- * of all steps from the real state, in all its numbers.
+ * of all steps from the real state, in all its numbers. leftOut: the step of the word that adds most, where the axes are of
+ * what other words add and do not follow it.
  */
 export function measured(entries, { layers, layer, axes: asked, space, key }) {
   const ways = entries.map((entry) => stepsOf(entry, layers, layer));
   const axes = axesOf(ways, asked, DIMENSIONS[space], key);
+  for (const way of ways) measure(way, axes.map((axis) => axis.vector));
+  if (space === "plane" && extent(ways, 1) > extent(ways, 0)) { // the picture is wider than tall
+    axes.reverse();
+    for (const way of ways) measure(way, axes.map((axis) => axis.vector));
+  }
   const vectors = axes.map((axis) => axis.vector);
-  for (const way of ways) measure(way, vectors);
   const added = ways.flatMap((way) => way.steps.slice(1).map((step) => step.vector));
   return { ways, axes, share: shareHeld(added, vectors), apart: shareHeld(apartFrom(ways), vectors),
+    leftOut: asked === "sources" ? leftOut(ways[0]) : undefined,
     difference: Math.max(...ways.map((way) => way.difference)) };
+}
+
+/** How far the ways reach along an axis. */
+function extent(ways, axis) {
+  const at = ways.flatMap(({ from, steps }) => [...(steps[0].kind === "state" ? [] : [from]), ...steps.map((step) => step.to)])
+    .map((point) => point[axis]);
+  return Math.max(...at) - Math.min(...at);
 }
 
 function measure(way, axes) {
@@ -49,13 +62,21 @@ function sourcesOf(way) {
   return others.length ? others : sources;
 }
 
+function leftOut(way) {
+  const [largest] = way.steps.filter((step) => step.kind === "word").sort((a, b) => b.size - a.size);
+  return sourcesOf(way).includes(largest) ? undefined : largest;
+}
+
 /** How each way's end differs from their mean. */
 function apartFrom(ways) {
   const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
   return ways.map((way) => addTo(Float64Array.from(way.end), mean, -1));
 }
 
-/** The axes that are asked for; the direction of each is the one in which the first way ends. */
+/**
+ * The axes that are asked for; the direction of each is the one in which the first way ends. A plane has no axis to spare
+ * for where the word begins: what is added is often a hundred times as long.
+ */
 function axesOf(ways, asked, count, key) {
   const { width, end } = ways[0];
   const start = sumOf(ways.map((way) => way.steps[0].vector), width);
@@ -63,6 +84,7 @@ function axesOf(ways, asked, count, key) {
   const of = (...kinds) => sumOf(ways.flatMap((way) => way.steps.filter((step) => kinds.includes(step.kind)))
     .map((step) => step.vector), width);
   const own = ways[0].steps[0].kind === "state" ? "the state before" : "the embedding";
+  const begin = count > 2 ? [[start, own]] : [];
   let named;
   if (asked === "apart") {
     const axes = withPrincipal([], apartFrom(ways), Math.min(count, ways.length - 1));
@@ -73,9 +95,9 @@ function axesOf(ways, asked, count, key) {
     named = namedAxes(wanted).slice(0, count);
   } else if (asked === "key") {
     const chosen = ways.flatMap((way) => way.steps.filter((step) => step.kind === "word" && step.key === key(way)));
-    named = namedAxes([[start, own], [sumOf(chosen.map((step) => step.vector), width), "what the chosen word adds"]]);
+    named = namedAxes([...begin, [sumOf(chosen.map((step) => step.vector), width), "what the chosen word adds"]]);
   } else {
-    named = namedAxes([[start, own]]);
+    named = namedAxes(begin);
   }
   const isOfSources = asked === "sources" || asked === "key";
   const sources = ways.flatMap(sourcesOf).map((step) => step.vector);
