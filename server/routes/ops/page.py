@@ -3,7 +3,6 @@
 import asyncio
 import html
 import json
-from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -11,9 +10,9 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.bundles import FOLDER, START, bundle
-from server.routes.ops.one_file import SHEETS, one_file, one_sheet, views_of
-from server.routes.ops.web_assets import MEDIA_TYPES, Asset, WebAssets
+from server.routes.ops.bundles import START
+from server.routes.ops.one_file import SHEETS, one_file, views_of
+from server.routes.ops.web_assets import SHEET, Asset, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
 _ASSETS = {
@@ -22,12 +21,6 @@ _ASSETS = {
     "swagger-ui.css": "text/css",
     "favicon.png": "image/png",
 }
-
-_FIRST_VIEW = "views/attention.js"
-"""The view of a page that is opened without an address of another."""
-
-_SHEET = "styles.css"
-"""The name under which the page gets all its styles."""
 
 _DOCS = """<!doctype html>
 <html lang="en">
@@ -65,15 +58,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     assets = WebAssets(_WEB / "page")
 
-    def contents() -> dict[str, bytes]:
-        return {name: asset.content for name, asset in assets.files.items()}
-
-    @lru_cache(maxsize=64)
-    def made(digest: str, name: str) -> Asset | None:
-        """Return what is put together of the files of this version, or None."""
-        text = one_sheet(contents()) if name == _SHEET else bundle(contents(), name, _FIRST_VIEW)
-        return None if text is None else Asset(text.encode(), MEDIA_TYPES[Path(name).suffix])
-
     @router.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
         assets.refresh()
@@ -82,7 +66,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         folder = f"{prefix}web/{assets.digest}"
         page = assets.files["index.html"].content.decode()
         page = SHEETS.sub("", page, count=len(SHEETS.findall(page)) - 1)
-        page = SHEETS.sub(f'<link rel="stylesheet" href="{folder}/{_SHEET}">\n', page)
+        page = SHEETS.sub(f'<link rel="stylesheet" href="{folder}/{SHEET}">\n', page)
         page = page.replace("{script}", START).replace("{folder}", folder)
         may_frame = context.settings.embed_origins if request.query_params.get("embed") == "1" else ()
         policy = _CONTENT_SECURITY_POLICY
@@ -96,7 +80,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         here: every answer's policy forbids that, unless a route says otherwise.
         """
         assets.refresh()
-        files = contents()
+        files = assets.contents
         if view not in views_of(files):
             raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(files))}.", code="route_not_found")
         page = Asset(one_file(files, view).encode(), "text/html; charset=utf-8")
@@ -112,9 +96,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
-        is_made = (name == _SHEET or name.startswith(FOLDER)) and digest == assets.digest
-        # in a thread: to put the scripts together takes as long as an event loop may be held
-        asset = await asyncio.to_thread(made, digest, name) if is_made else assets.find(digest, name)
+        # in a thread: to put a script together takes as long as an event loop may be held
+        asset = await asyncio.to_thread(assets.find, digest, name)
         if asset is None:
             raise NotFound(
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"
