@@ -71,8 +71,8 @@ class WebAssets:
         return {name: asset.content for name, asset in self.files.items()}
 
     def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file of that version, or what is put together of its files under that name, or None. A script takes
-        some 50 ms the first time.
+        """Return the file of that version, or what is put together of its files under that name, or None. A script
+        takes some 50 ms the first time.
         """
         if digest != self.digest:
             return None
