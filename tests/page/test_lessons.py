@@ -63,7 +63,8 @@ def assert_the_arrows_can_be_played(page: Page) -> None:
     """Assert that the whole picture is in sight, and that the card does not lie on what plays it."""
     expect(page.locator(".motion-figure")).to_be_in_viewport(ratio=0.99)
     settle(page)
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # it follows frames
+    # the card follows the picture frame by frame
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
     assert card is not None
     assert controls is not None
