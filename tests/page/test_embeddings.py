@@ -59,6 +59,8 @@ def test_texts_are_typed_and_compared(open_view: Open) -> None:
     page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")
     expect(page.locator(".bars tbody tr")).to_have_count(1)
     expect(page.locator(".bars tbody tr")).to_contain_text("A dog.")
+    page.get_by_label("Texts, one a line").fill("A cat.\nA cat.")
+    expect(page.locator(".card .hint").first).to_have_text("The smallest cosine is 1; the colours go from 0.99 to 1.")
 
 
 def test_the_plane_is_that_of_the_singular_vectors(open_view: Open, server: Server) -> None:

@@ -85,7 +85,7 @@ def smollm2() -> Iterator[Server]:
 class Recomputed:
     """The numbers of answers, computed by numpy from the points of a pass and, where they are known, from weights."""
 
-    def __init__(self, points: Callable[[str], Points], config: dict[str, Any], tolerance: float) -> None:
+    def __init__(self, points: Callable[..., Points], config: dict[str, Any], tolerance: float) -> None:
         self.points, self.tolerance = cache(points), tolerance
         self.stack = config["stacks"]["decoder"]
         self.checked = 0
@@ -135,11 +135,19 @@ class Recomputed:
         self.close(arrays["z"], weights @ v)
 
     def _next(self, body: Any, data: Any) -> None:
-        logits = self.points(body["input"])["logits"][data[0]["position"]]
+        zeroed = [(one["layer"], one["head"]) for one in body.get("interventions", []) if one["op"] == "zero"]
+        logits = self.points(body["input"], *zeroed)["logits"][data[0]["position"]]
         for row in data[0]["temperatures"]:
             p = softmax(logits / row["temperature"])
             self.close([one["probability"] for one in row["tokens"]], p[[one["token_id"] for one in row["tokens"]]])
             self.close(row["entropy"], -(p[p > 0] * np.log(p[p > 0])).sum())
+
+    def _geometry(self, body: Any, data: Any) -> None:
+        found = {name: array["data"] for name, array in data[0]["arrays"].items()}
+        neurons = self.points(body["input"])[f"blocks.{body['layer']}.{body['point']}"]
+        correlations = np.corrcoef(neurons[:, neurons.std(axis=0) > 0].T)
+        self.close(np.abs(found["strongest_correlations"]), [np.abs(np.triu(correlations, 1)).max()])
+        self.close(found["strongest_correlations"], [np.corrcoef(neurons[:, found["strongest_pairs"][0]].T)[0, 1]])
 
     def _lens(self, body: Any, data: Any) -> None:
         (entry,) = data
@@ -178,11 +186,16 @@ class FromWeights(Recomputed):
         self.trace = cache(self._trace_of)
         super().__init__(self._points, ask(server, "/v1/capabilities"), tolerance=0.03)  # the server's is bfloat16
 
-    def _trace_of(self, text: str) -> reference.Trace:
-        return reference.run(self.config, self.weights, ask(self._server, "/tokenize", {"prompt": text})["tokens"])
+    def _trace_of(self, text: str, zeroed: tuple[int, int] | None = None) -> reference.Trace:
+        weights = dict(self.weights)
+        if zeroed is not None:  # a head that hands on nothing is one whose columns of W_O are zero
+            name = f"layers.{zeroed[0]}.attn_out.weight"
+            weights[name] = weights[name].clone()
+            weights[name][:, zeroed[1] * self.config.head_dim :][:, : self.config.head_dim] = 0
+        return reference.run(self.config, weights, ask(self._server, "/tokenize", {"prompt": text})["tokens"])
 
-    def _points(self, text: str) -> Points:
-        return {name: point.numpy() for name, point in self.trace(text).points.items()}
+    def _points(self, text: str, zeroed: tuple[int, int] | None = None) -> Points:
+        return {name: point.numpy() for name, point in self.trace(text, zeroed).points.items()}
 
     def check(self, route: str, body: Any, answer: Any) -> None:
         if route.endswith("/parameters"):
@@ -207,6 +220,9 @@ class FromWeights(Recomputed):
             for layer, found in zip(entry["layers"], array["data"], strict=True):
                 all_heads = of.vectors(layer).norm(dim=-1) if name == "norms" else of.logits(layer, body["target"])
                 self.close(found, all_heads[entry["heads"]][:, queries][..., keys])
+        if body.get("sum_over") == ["key"]:
+            (layer,) = entry["layers"]
+            self.close(entry["arrays"]["vectors"]["data"][0], of.vectors(layer)[:, queries].sum(2))
 
     def _circuits(self, body: Any, data: Any) -> None:
         layer, head, width = body["layers"], body["heads"], self.config.head_dim
@@ -231,8 +247,10 @@ POINTS = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "hook_resid_pre",
 def traced(server: Server) -> Callable[[str], Points]:
     """Return what gives the points of a text, of the network that a server runs."""
 
-    def points(text: str) -> Points:
-        body = {"input": text, "points": POINTS, "dtype": "float32"}
+    def points(text: str, zeroed: tuple[int, int] | None = None) -> Points:
+        body: dict[str, Any] = {"input": text, "points": POINTS, "dtype": "float32"}
+        if zeroed is not None:
+            body["interventions"] = [{"point": "attn.hook_z", "layer": zeroed[0], "head": zeroed[1], "op": "zero"}]
         headers = {"Content-Type": "application/json", "Accept": "application/vnd.safetensors"}
         request = urllib.request.Request(f"{server.url}/v1/trace", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -13,6 +13,15 @@ from tests.page import lessons
 from tests.page.conftest import TEXT, Open, ask, percent, settle
 
 CARD = ".lesson"
+PICTURED = {
+    "The matrices themselves": "The numbers of blocks.{back.layer}.attn.W_Q",
+    "Before the mask": "{early.dots.data[{robot}]}",
+    "The grid of products": "{column.dots.data[{blue}]}",
+    "Masked": "{start.dots.data[{creature}]}",
+    "Features that share information": "{features.arrays.strongest_correlations.data[0]}",
+    "Without this head": "{without.probability:percent}",
+}
+"""What the view of a step must show: that which its sentences speak of."""
 
 
 def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
@@ -38,11 +47,28 @@ def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Pag
         expect(page.locator(f"#view-{step['view']}")).to_be_visible()
         expect(page.locator(".lesson-outline")).to_be_in_viewport()
         expect(page.locator(".problem")).to_have_count(0)
+        if step["title"] in PICTURED:
+            (seen,) = replayed.said({"say": [PICTURED[step["title"]]]})
+            expect(page.locator(f"#view-{step['view']}")).to_contain_text(seen)
+        if step["view"] == "motion":
+            assert_the_arrows_can_be_played(page)
         page.keyboard.press("ArrowRight")
     address = parse_qs(urlsplit(page.url).fragment)
     assert (address["lesson"], address["lesson_step"]) == ([name], [str(len(steps))])
     page.keyboard.press("Escape")
     expect(page.locator(f"{CARD}, .lesson-outline")).to_have_count(0)
+
+
+def assert_the_arrows_can_be_played(page: Page) -> None:
+    """Assert that the whole picture is in sight, and that the card does not lie on what plays it."""
+    expect(page.locator(".motion-figure")).to_be_in_viewport(ratio=0.99)
+    settle(page)
+    # the card follows the picture frame by frame
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
+    assert card is not None
+    assert controls is not None
+    assert controls["y"] + controls["height"] <= card["y"] or card["y"] + card["height"] <= controls["y"]
 
 
 def test_a_step_chooses_the_words_and_the_head_that_it_speaks_of(open_view: Open, server: Server) -> None:

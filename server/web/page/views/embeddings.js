@@ -94,6 +94,7 @@ function Comparison({ entries, body }) {
     [names, cosines, at, count],
   );
   const [least] = extent(cosines);
+  const low = Math.min(least, 0.99); // else texts that are all alike would have no colour
   const places = Float64Array.from(plane.points.flat());
   const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names },
     { label: "places", array: { data: places, shape: [count, 2] }, rows: names, columns: ["right", "up"] }];
@@ -102,12 +103,12 @@ function Comparison({ entries, body }) {
       <${SaveMenu} picture=${picture} name="cosines"
         arrays=${[{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names,
           columns: names }]} /></header>
-      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${least} high=${1} handle=${picture}
+      <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${low} high=${1} handle=${picture}
         label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }}
           hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
-      <p class="hint">The colours go from the smallest cosine, ${format(least, 3)}, to 1.</p>
+      <p class="hint">The smallest cosine is ${format(least, 3)}; the colours go from ${format(low, 3)} to 1.</p>
     </section>
     <section class="card"><header><h2>In a plane</h2><${SaveMenu} picture=${map} name="texts" arrays=${arrays} /></header>
       <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />

@@ -48,27 +48,33 @@ const isNarrow = () => innerWidth <= 760;
 const framed = ({ view, frame }) =>
   [...[frame ?? []].flat(), `#view-${view} .card`].map((selector) => document.querySelector(selector)).find(Boolean);
 
-/** On a phone the card takes the lower half, so what it speaks of goes to the top. */
+const [CARD_WIDE, CARD_TALL] = [380, 260]; // about the card's size
+const WEIGHT_OF_CONTROLS = 20; // a hidden button is worse than so much of a picture
+
+/** What it speaks of goes to the top where a card would else lie on it: on a phone, which it fills by half, and if tall. */
 function bringIntoSight(element) {
   const { top, height } = element.getBoundingClientRect();
   const low = isNarrow() ? innerHeight * 0.5 : innerHeight;
-  if (top >= 0 && top + height <= low) return;
-  if (top >= 0 && top < 80 && height > low) return;
-  const above = isNarrow() || height > innerHeight * 0.8 ? 16 : (innerHeight - height) / 2;
+  const isTall = height > (isNarrow() ? low : innerHeight - 2 * CARD_TALL);
+  if (top >= 0 && (isTall ? top < 12 : top + height <= low)) return;
+  const above = isNarrow() || isTall ? 10 : (innerHeight - height) / 2;
   scrollTo({ top: scrollY + top - above });
 }
 
-/** The corner of the screen where the card hides the least of the target; CSS places it. */
+/** The corner of the screen where the card hides the least of the target and of the view's controls; CSS places it. */
 export function cornerAwayFrom(target) {
   if (!target || isNarrow()) return "bottom-right";
-  const [wide, tall] = [380, 260]; // about the card's size
   const corners = {
-    "bottom-right": [innerWidth - wide, innerHeight - tall],
-    "top-right": [innerWidth - wide, 0],
-    "bottom-left": [0, innerHeight - tall],
+    "bottom-right": [innerWidth - CARD_WIDE, innerHeight - CARD_TALL],
+    "top-right": [innerWidth - CARD_WIDE, 0],
+    "bottom-left": [0, innerHeight - CARD_TALL],
   };
-  const hidden = ([x, y]) =>
-    Math.max(0, Math.min(x + wide, target.left + target.width) - Math.max(x, target.left)) *
-    Math.max(0, Math.min(y + tall, target.top + target.height) - Math.max(y, target.top));
+  const controls = [...document.querySelectorAll("[id^=view-] :is(button, input, select, textarea)")]
+    .map((control) => control.getBoundingClientRect());
+  const shared = ([x, y], { left, top, width, height }) =>
+    Math.max(0, Math.min(x + CARD_WIDE, left + width) - Math.max(x, left)) *
+    Math.max(0, Math.min(y + CARD_TALL, top + height) - Math.max(y, top));
+  const hidden = (corner) =>
+    controls.reduce((sum, control) => sum + WEIGHT_OF_CONTROLS * shared(corner, control), shared(corner, target));
   return Object.keys(corners).sort((a, b) => hidden(corners[a]) - hidden(corners[b]))[0];
 }
