@@ -73,6 +73,14 @@ def test_statistics_are_of_the_chosen_word_and_of_all(open_view: Open, server: S
     for name, (of_word, of_all) in rows.items():
         row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name=name))
         expect(row.locator("td")).to_have_text([written(float(of_word)), written(float(of_all))])
+    sizes = np.sort(np.abs(stream), axis=1)
+    limits = np.minimum(sizes[:, -1], 1.5 * sizes[:, int(0.98 * (stream.shape[1] - 1))])
+    end = np.sort(limits)[(len(limits) - 1) // 2]  # of the middle row: one huge row does not make the others white
+    scale = page.locator(".flow-tensor .colour-scale .number")
+    assert [float(text.replace("−", "-")) for text in scale.all_inner_texts()] == pytest.approx([-end, end], rel=6e-3)
+    said = page.locator(".flow-tensor .hint", has_text="The colours end at")
+    assert (np.abs(stream) > end).any()
+    expect(said).to_contain_text(re.compile(f"too. {(np.abs(stream) > end).sum()} numbers? beyond, up to "))
 
 
 def test_a_score_is_derived_from_its_query_and_key(open_view: Open, server: Server) -> None:

@@ -265,10 +265,20 @@ def test_a_click_on_the_picture_chooses_the_words(open_view: Open) -> None:
     film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
     box = film.bounding_box()
     assert box is not None
+    assert box["y"] + box["height"] <= 900, "the caption is below the screen"
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.3)
     page.wait_for_url(re.compile(r"query=[1-5]\b"))
     expect(page.locator(".journey[aria-busy=false]")).to_be_visible()
     assert "number 8 (blue)" not in says(page, "tokens")
+
+
+# The share of each line's pixels that is not the ground, which the first pixel has.
+INKED = """(canvas) => {
+  const { width, height } = canvas;
+  const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, width, height).data.buffer);
+  return Array.from({ length: height }, (_, row) =>
+    pixels.subarray(row * width, (row + 1) * width).filter((pixel) => pixel !== pixels[0]).length / width);
+}"""
 
 
 def test_axe_finds_nothing_on_a_stop(browser: Browser, server: Server) -> None:
@@ -283,4 +293,10 @@ def test_axe_finds_nothing_on_a_stop(browser: Browser, server: Server) -> None:
     )
     assert small == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator(".journey-stops h2 button").first.click()
+    page.wait_for_url(lambda url: "journey_stop" not in url)
+    rows = page.locator(".journey-canvas canvas").evaluate(INKED)
+    picture = rows[: rows.index(1)]  # down to the line above the caption
+    inked = [i for i, share in enumerate(picture) if share > 0]
+    assert (inked[-1] - inked[0]) / len(picture) > 0.6, "a thin strip in an empty box"
     context.close()

@@ -68,13 +68,17 @@ def test_softmax_of_ones_own_logits_at_several_temperatures(open_view: Open) -> 
         assert [text.strip() for text in cells.locator("td").all_inner_texts()] == shares
     field = page.get_by_label("Logits")
     field.fill("[3, 3, -1.5]")
-    field.press("Enter")
+    page.wait_for_url("**next_logits=%5B3**")  # typed: it counts a moment after the last key
     shares = np.exp(np.array([3, 3, -1.5]) / 2) / np.exp(np.array([3, 3, -1.5]) / 2).sum()
     assert row(page, table, "entropy")[2] == f"{-(shares * np.log(shares)).sum():.3g}"
-    page.wait_for_url("**next_logits=%5B3**")
-    field.fill("3, x")
+    for typed, lack in (("3, x", "Write one to 20 numbers"), ("2,5", "write 2.5 for one number, and 2, 5 for two")):
+        field.fill(typed)
+        field.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text(lack)
+    field.fill("2,5; 1")
     field.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("Write one to 20 numbers")
+    half = page.get_by_role("table", name=table).get_by_role("row", name="2.5").locator("td").nth(1)
+    expect(half).to_contain_text(f"{1 / (1 + np.exp(-1.5)):.3f}")
 
 
 def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
@@ -86,7 +90,7 @@ def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
     page.keyboard.press("ArrowRight")
     said = card.locator(".readout").first
     expect(said).to_contain_text("all 256 products: q[0] = ")
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
     embedding = of_fables("embed_tokens")[token_ids(page, TEXT)[3]].astype(float)
     x = embedding / np.sqrt((embedding**2).mean() + 1e-5) * of_fables("layers.0.input_layernorm")
     q = of_fables("layers.0.self_attn.q_proj")[6 * 32 : 7 * 32] @ x
@@ -147,9 +151,17 @@ def test_pairs_of_a_query_are_turned_by_their_angles(open_view: Open) -> None:
 
 
 def test_two_neurons_share_what_their_correlation_says(open_view: Open, server: Server) -> None:
-    page = open_view("weights", weights_show="units", layer=2, weights_unit=5, weights_other=17)
+    page = open_view("weights", weights_show="units", layer=2)
     answer = ask(server, "/v1/trace", {"input": TEXT, "points": ["blocks.2.mlp.hook_post"]})
     values = np.array(answer["data"][0]["points"]["blocks.2.mlp.hook_post"]["data"], float)
+    strongest = np.abs(np.triu(np.corrcoef(values[:, :128].T), 1)).max()
+    opened = page.locator("section.card dd b").first.inner_text()
+    assert float(opened.lstrip("−")) == pytest.approx(strongest, rel=2e-3), "the pair that is there without a choice"
+    for label, unit in (("Neuron", 5), ("and", 17)):
+        page.get_by_label(label, exact=True).fill(str(unit))
+        page.get_by_label(label, exact=True).press("Enter")
+    page.wait_for_url("**weights_unit=5&weights_other=17**")
+    settle(page)
     rho = np.corrcoef(values[:, 5], values[:, 17])[0, 1]
     figures = page.locator("section.card dd b")
     assert [float(text.replace("−", "-")) for text in figures.all_inner_texts()] == pytest.approx(
@@ -188,7 +200,7 @@ def test_a_reader_who_may_not_see_weights_is_told_why(browser: Browser) -> None:
         page.goto(f"{closed.url}/#view=weights&weights_show=numbers")
         lack = page.locator("#view-weights .lack")
         expect(lack).to_have_text("This server hands out no weights (--weights-access off).")
-        page.get_by_role("button", name="W · x = q, k, v").click()
+        page.get_by_role("button", name="x W = q, k, v").click()
         expect(lack).to_contain_text("hands out no weights")
         page.get_by_role("button", name="sizes of any model").click()
         expect(page.locator(".total")).to_contain_text("175")

@@ -54,6 +54,9 @@ def test_the_shared_bar_is_one_line_that_opens(phone: Page, open_view: Open) -> 
     phone.locator("#head").select_option("4")
     phone.get_by_role("button", name="token 3, ").first.click()
     phone.wait_for_url("**query=3**")
+    labels = phone.locator(".segments button, .top .quiet").all()
+    cut = "element => element.scrollWidth > element.clientWidth + 1"
+    assert not [each.inner_text() for each in labels if each.evaluate(cut)]
     bar.get_by_role("button", name="layer 2, head 4 Close").click()
     expect(phone.locator("#head")).to_be_hidden()
 

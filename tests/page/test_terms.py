@@ -25,6 +25,7 @@ EXPLAINED = {
         "key",
         "q · k",
         "mask",
+        "soft cap",
         "Softmax",
         "value",
         "W_O",
@@ -38,7 +39,7 @@ EXPLAINED = {
     "motion": [],
     "stacks": ["cross-attention", "RMSNorm", "Feed-forward"],
     "embeddings": ["vector", "pooling", "cosine", "principal components"],
-    "weights": ["parameters", "effective rank", "circuits", "singular values"],
+    "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],
     "server": ["KV cache"],
 }
 """The words that a view explains; none of them twice."""

@@ -114,7 +114,7 @@ function Rail({ current, capabilities }) {
     return html`<li key=${view.id}><button
       type="button"
       aria-current=${view === current ? "page" : undefined}
-      class=${lack ? "lacking" : ""}
+      class=${lack && !view.opensAnyway ? "lacking" : ""}
       title=${lack ?? view.about}
       onClick=${() => select({ view: view.id })}
     ><b>${view.title}</b><span>${view.about}</span></button></li>`;

@@ -93,8 +93,8 @@ const FIELDS = {
   weights_between: choice("words", "vectors"), // whose angles are shown
   weights_words: text("king queen prince princess man woman boy girl"),
   weights_less: flag(false), // whether the identity is taken away
-  weights_unit: integer(0), // two neurons of a layer's MLP
-  weights_other: integer(1),
+  weights_unit: integer(null), // two neurons of a layer's MLP; null: the strongest pair of the first ones
+  weights_other: integer(null),
   weights_sizes: text(""), // of a model's parts, with commas between; "" is GPT-3
 
   next_logits: text("2, 1, 0"), // a reader's own

@@ -1,11 +1,18 @@
-// A field of one line whose text counts once it is taken over: with Enter, or when the field is left. Escape gives back
-// what was there.
+// A field of one line whose text counts once it is taken over: with Enter, when the field is left, or, where that is asked
+// for, a moment after the last key. Escape gives back what was there.
 import { useDraft } from "../core/draft.js";
-import { html } from "../core/html.js";
+import { html, useEffect } from "../core/html.js";
 
-/** onTake(text): called with a text that is not `value`; further properties are the input's. */
-export function Field({ value, onTake, ...input }) {
+const MOMENT = 400; // milliseconds after the last key
+
+/** onTake(text): called with a text that is not `value`; isLive: while it is typed, too; further properties are the input's. */
+export function Field({ value, onTake, isLive = false, ...input }) {
   const draft = useDraft(String(value), onTake);
+  useEffect(() => {
+    if (!isLive || !draft.isTyped) return undefined;
+    const timer = setTimeout(draft.take, MOMENT);
+    return () => clearTimeout(timer);
+  }, [draft.text]);
   const onKeyDown = (event) => {
     if (event.isComposing) return; // Enter ends a word of an input method
     if (event.key === "Enter") draft.take();

@@ -45,7 +45,7 @@ function Fold({ isOpen, onTurn, hasHead }) {
   const { layer, head } = useHead();
   return html`<button type="button" class="fold quiet" aria-expanded=${isOpen} onClick=${onTurn}>
     <span>${text || "No text yet"}</span>${hasHead && html`<b>layer ${layer}, head ${head}</b>`}
-    <i>${isOpen ? "Close" : "Change"}</i></button>`;
+    <i>${isOpen ? "Close" : "Edit"}</i></button>`;
 }
 
 const WRITING = "The decoder reads… the model is writing it";

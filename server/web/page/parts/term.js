@@ -1,5 +1,5 @@
 // A word of the field that explains itself: pointed at, focused or tapped, it says what it means. Escape closes it.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { TERMS } from "./terms.js";
 
 const EDGE = 8; // CSS pixels that stay free beside the explanation
@@ -12,7 +12,7 @@ export function Term({ of, children = of }) {
   useLayoutEffect(() => {
     if (open) placeBelow(says.current, button.current);
   }, [open]);
-  useEffect(() => {
+  useLayoutEffect(() => { // with what is shown: Escape may come before the next frame
     if (!open) return undefined;
     const close = () => setOpen(null);
     const follow = () => placeBelow(says.current, button.current); // what gets the focus is scrolled into sight

@@ -21,13 +21,16 @@ export const TERMS = {
     "How undecided a distribution is: −Σ p ln p. It is 0 where one token has all the probability, and ln n where n tokens " +
     "have the same.",
   head:
-    "One of the parts of an attention layer that work side by side. Each has its own queries, keys and values, and so " +
-    "looks for something of its own.",
+    "One of the parts of an attention layer that work side by side. Each has its own queries, and so looks for something of " +
+    "its own. Its keys and values are its own too, or shared by a group of heads (grouped-query attention).",
   induction:
     "A head that finds an earlier copy of the current token and attends to what followed it: after A B … A it looks at B, " +
     "so that B becomes likelier.",
   key: "A vector made of each token that says what can be found there. Its product with a query decides the attention.",
   "KV cache": "The keys and values of all tokens so far, which the server keeps so that a new token need not compute them again.",
+  "Kullback-Leibler":
+    "The divergence Σ p ln(p / q) of a distribution p from another, q, in nats: how many nats more of surprise, in the mean, " +
+    "who expects q has with tokens drawn from p. It is 0 where both are the same.",
   layer:
     "One step of the network, also called a block: mostly attention, then an MLP. Each adds its output to the residual " +
     "stream, and the next layer reads that.",
@@ -65,6 +68,9 @@ export const TERMS = {
     "so that q·k depends on the distance.",
   "singular value":
     "How strongly a matrix stretches one of its own directions. The largest ones tell what the matrix mainly does.",
+  "soft cap":
+    "A bound c that scores approach and never pass: c · tanh(score / c). Small scores stay nearly as they are, large ones are " +
+    "squeezed.",
   softmax:
     "Turns scores into shares that sum to 1: each share is exp(score), divided by the sum of all exp(score). Large scores " +
     "take most.",
@@ -75,9 +81,15 @@ export const TERMS = {
     "A piece of text that the model reads as one: a word, a part of a word or a sign. Each has a number in the vocabulary, " +
     "its id.",
   unembedding: "The matrix W_U that turns the last vector into one logit for every token of the vocabulary.",
+  "value-weighted":
+    "Each weight times the length of what the head would add for that key alone, its value after W_O (Kobayashi et al., 2020): " +
+    "a large weight on a short vector moves little.",
   value: "A vector made of each token: what is handed over to those that attend to it.",
   vector: "A list of numbers. Inside a model, each token is one at every step: a point, or a direction, in a space of as many dimensions.",
   vocabulary: "All tokens that the model knows.",
   W_O: "The matrix of a head that turns what it has read from the values into what it adds to the residual stream.",
+  "Welch bound":
+    "The least that the largest |cosine| of n vectors in d dimensions can be: √((n − d) / (d (n − 1))), or 0 where n is at most " +
+    "d. More vectors than dimensions cannot all stand at right angles.",
   weight: "The share of its attention that a query gives a key: between 0 and 1, and 1 in all.",
 };

@@ -136,7 +136,10 @@ function saysOf({ kind, beneath }, line, stack) {
     const sum = stack.attention_sinks ? "sums to 1 with what the head's sink takes" : "sums to 1";
     return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
   }
-  if (kind === "norm") return "The length of what each key adds to the query's vector: a large weight on a short value adds little.";
+  if (kind === "norm") {
+    return html`<${Term} of="value-weighted">Value-weighted<//>: the length of what each key adds to the query's vector. A large
+      weight on a short value adds little.`;
+  }
   if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, orange below.`;
   if (beneath) {
     return "How well query and key fit. Struck out is what the mask hides: its score becomes −∞, its weight 0.";

@@ -1,5 +1,5 @@
 // One journey: a token's way through the model as one large picture, with a camera that goes from stop to stop.
-import { classes, html, useMemo, useRef } from "../core/html.js";
+import { classes, html, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
@@ -18,7 +18,8 @@ export function View() {
   const { text, journey_temperature: temperature } = useSelection();
   const { data, body, error, loading, retry } = useJourney();
   const mode = useStore(theme);
-  const film = useMemo(() => data && filmOf(data, temperature, mode), [data, temperature, mode]);
+  const isNarrow = useNarrow();
+  const film = useMemo(() => data && filmOf(data, temperature, mode, isNarrow), [data, temperature, mode, isNarrow]);
   const stage = useStage(film);
   if (!text) return html`<p class="lack">Write something above: one of its tokens goes on a journey.</p>`;
   return html`<div class="journey" aria-busy=${loading}>
@@ -29,6 +30,18 @@ export function View() {
         <${Stops} stage=${stage} film=${film} />`
       : !error && html`<${Progress} active=${loading} />`}
   </div>`;
+}
+
+/** Whether the window is as narrow as a phone's. */
+function useNarrow() {
+  const query = useMemo(() => matchMedia("(max-width: 640px)"), []);
+  const [isNarrow, setNarrow] = useState(query.matches);
+  useEffect(() => {
+    const follow = () => setNarrow(query.matches);
+    query.addEventListener("change", follow);
+    return () => query.removeEventListener("change", follow);
+  }, []);
+  return isNarrow;
 }
 
 function Controls({ stage, film, body, temperature }) {

@@ -24,7 +24,7 @@ import { Units } from "./weights/units.js";
 const SHOWN = {
   overview: ["overview", () => html`<${Census} /><${Geometry} /><${Circuits} />`],
   numbers: ["the numbers", WeightNumbers],
-  product: ["W · x = q, k, v", Product],
+  product: ["x W = q, k, v", Product],
   rank: ["value down, value up", LowRank],
   angles: ["right angles", Angles],
   positions: ["positions", Positions],
@@ -128,7 +128,8 @@ function GeometryResult({ entry, handle }) {
     ["cosines' spread (std)", format(cosines.std), `random directions: 1/√${entry.dimension} = ${format(baseline.std)}`],
     ["mean cosine", format(cosines.mean), "random directions: 0"],
     ["largest |cosine|", format(Math.max(Math.abs(cosines.largest), Math.abs(cosines.smallest))),
-      `random directions: about ${format(baseline.largest)}; least possible (Welch bound): ${format(baseline.welch_bound)}`],
+      html`random directions: about ${format(baseline.largest)}; least possible (<${Term} of="Welch bound" />):${" "}
+        ${format(baseline.welch_bound)}`],
     ["furthest from orthonormal, max |WᵀW − 1|", format(entry.max_deviation_from_identity),
       "of the vectors scaled to length 1"],
     [html`<${Term} of="effective rank" />`, format(spectrum.effective_rank),

@@ -120,10 +120,10 @@ function neighbour(boxes, index, [right, down]) {
   return best;
 }
 
-/** The range of a tensor's colours: weights from 0 to 1, others even around 0. */
-export function rangeOf(values, kind) {
+/** The range of a tensor's colours: weights from 0 to 1, others even around 0. width: of a row. */
+export function rangeOf(values, kind, width) {
   if (kind === "sequential") return { low: 0, high: 1 };
-  const limit = colourLimit(values);
+  const limit = colourLimit(values, width);
   return { low: -limit, high: limit };
 }
 

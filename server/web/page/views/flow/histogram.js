@@ -5,7 +5,8 @@ import { Picture } from "../../parts/picture.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const NUM_BINS = 41;
-const RMS_SHOWN = 4;
+const TRIMMED = 0.98; // of a row's numbers, which are as a rule 2.3 root mean squares large at most
+const BEYOND = 1.5; // times the largest of those: there the colours end
 const HEIGHT = 150;
 const FOOT = 20;
 
@@ -26,12 +27,18 @@ export function statistics(values) {
 }
 
 /**
- * The colours of signed numbers end at this size: at the largest, or at some root mean squares where a few outliers
- * would leave all others pale.
+ * The colours of signed numbers end at this size: at the largest, or at what does for most numbers of the middle row, where
+ * one huge position (often the first) or a few huge dimensions would leave all others white. width: of a row.
  */
-export function colourLimit(values) {
-  const { norm, least, most, count } = statistics(values);
-  return Math.min(Math.max(Math.abs(least), Math.abs(most)), (RMS_SHOWN * norm) / Math.sqrt(count || 1)) || 1;
+export function colourLimit(values, width = values.length) {
+  const limits = [];
+  for (let at = 0; at < values.length; at += width) {
+    const sizes = Float64Array.from(values.slice(at, at + width), Math.abs).filter(Number.isFinite).sort();
+    const most = sizes.at(-1) || 0;
+    limits.push(Math.min(most, BEYOND * sizes[Math.floor(TRIMMED * (sizes.length - 1))] || most));
+  }
+  const told = limits.filter((limit) => limit > 0).sort((a, b) => a - b);
+  return told[(told.length - 1) >> 1] ?? 1;
 }
 
 /** {low, step, counts}: NUM_BINS bins of one width over the finite values. */

@@ -3,9 +3,9 @@ import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
-import { format, grouped } from "../../core/numbers.js";
+import { counted, format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
-import { Matrix } from "../../parts/matrix.js";
+import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
@@ -83,7 +83,7 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
   );
   const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
   const kind = kindOf(node, isDifference);
-  const range = useMemo(() => rangeOf(data, kind), [data, kind]);
+  const range = useMemo(() => rangeOf(data, kind, width), [data, kind, width]);
   const row = rows.findIndex(({ index }) => index === position);
   const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);
   const pick = (cell) =>
@@ -104,7 +104,10 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
     [data, row, width],
   );
   const axes = keys ? "query × key" : `position × ${columnTitle}`;
-  const isCut = kind === "diverging" && range.high < Math.max(ofAll.most, -ofAll.least);
+  const beyond = useMemo(
+    () => (kind === "diverging" ? data.reduce((sum, value) => sum + (Number.isFinite(value) && Math.abs(value) > range.high), 0) : 0),
+    [data, kind, range],
+  );
   const saved = [
     { label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames },
   ];
@@ -117,8 +120,10 @@ function Tensor({ node, data, isDifference, rows, width, keys, position, keyPosi
         kind=${kind} low=${range.low} high=${range.high} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
         label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`}
         selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
-      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange
-        below${isCut ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
+      <${ColourScale} ...${range} kind=${kind} />
+      ${beyond > 0 && html`<p class="hint">The colours end at ±${format(range.high, 3)}, so that the other rows can be seen too.${" "}
+        ${counted(beyond, "number")} beyond, up to ${format(Math.max(ofAll.most, -ofAll.least))} in size,
+        ${beyond === 1 ? " has" : " have"} the colour of the end.</p>`}
     </div>
     <div>
       <table class="statistics"><caption class="unseen">Statistics</caption>

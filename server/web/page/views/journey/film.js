@@ -12,8 +12,8 @@ import { stopsOf } from "./stops.js";
 const LINE = 19; // of the caption, in CSS pixels
 const PAD = 12;
 
-/** The film of some data (see data.js) at a temperature of the attention, in a theme. */
-export function filmOf(data, temperature, mode) {
+/** The film of some data (see data.js) at a temperature of the attention, in a theme; isNarrow: see layoutOf. */
+export function filmOf(data, temperature, mode, isNarrow) {
   const products = productsOf(data);
   const { numKeys } = products;
   const { explain, shown, query, stack, results } = data;
@@ -34,7 +34,7 @@ export function filmOf(data, temperature, mode) {
     weights,
     rowWeights,
     z: temperature === 1 ? explain.arrays.z.data : mixed(values, rowWeights, numKeys),
-    layout: layoutOf(data),
+    layout: layoutOf(data, isNarrow),
     largestDot: Math.max(...shown.flatMap((_, i) => shown.map((key) => Math.abs(products.dots[i * numKeys + key])))),
     headRows,
     lengths: headRows?.map((row) => Math.hypot(...row)) ?? null,

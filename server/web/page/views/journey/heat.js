@@ -13,7 +13,7 @@ export function heatOf(values, columns, mode, { range = null, isUpright = false 
   const kept = made.get(values);
   if (kept?.key === key) return kept.canvas;
   const rows = Math.ceil(values.length / columns);
-  const { low, high } = range ?? rangeOf(values, "diverging");
+  const { low, high } = range ?? rangeOf(values, "diverging", columns);
   const table = colourTable("diverging", mode);
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = isUpright ? [rows, columns] : [columns, rows];

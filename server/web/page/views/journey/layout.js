@@ -24,8 +24,12 @@ function near(whole, x, y, width, height) {
   return box(along(x, width, whole.x, whole.width), along(y, height, whole.y, whole.height), width, height);
 }
 
-/** {row, column, …}: the place of everything; `row` is the height of one word's line, boxes are {x, y, width, height}. */
-export function layoutOf(data) {
+/**
+ * {row, column, …}: the place of everything; `row` is the height of one word's line, boxes are {x, y, width, height}.
+ * isNarrow: what comes behind the chosen head stands below what comes before it, so that a phone's picture is filled; turn is
+ * then the height at which the ways there turn back, else null.
+ */
+export function layoutOf(data, isNarrow) {
   const numRows = data.shown.length;
   const row = within(520 / numRows, 24, 56);
   const tall = numRows * row;
@@ -51,8 +55,11 @@ export function layoutOf(data) {
     weighted: box(grid.x, tall + 450, grid.width, 110),
     z: box(grid.x + grid.width + 80, tall + 450, 40, 110),
   });
-  placeStream(data, boxes, next, { middle: Math.max(0, (tall - 480) / 2) });
-  return { row, tall, boxes, queryRow: data.shown.indexOf(data.query), keyColumn: data.shown.indexOf(data.key), all: Object.values(boxes) };
+  const turn = isNarrow ? tall + 450 + 110 + 110 : null;
+  if (isNarrow) x = 0;
+  placeStream(data, boxes, next, { middle: isNarrow ? turn + (data.whole.cross_attention ? 460 : 190) : Math.max(0, (tall - 480) / 2) });
+  const [queryRow, keyColumn] = [data.shown.indexOf(data.query), data.shown.indexOf(data.key)];
+  return { row, turn, tall, boxes, queryRow, keyColumn, all: Object.values(boxes) };
 }
 
 /** What comes behind the chosen head: all heads, the sums, the neurons, the other blocks, the next word. */

@@ -35,7 +35,10 @@ function paintHeads(pen, film, progress) {
   const longest = lengths ? Math.max(...lengths, 1e-9) : 1;
   paintTitle(pen, heads, `All ${count} heads`, { shape: "through W_O", isLarge: pen.scale < 0.4 });
   const own = heads.y + (data.head + 0.5) * step;
-  const way = stepped([z.x + z.width + 6, z.y + z.height / 2], [heads.x - 6, own], heads.x - 70);
+  const { turn } = layout;
+  const [right, level] = [z.x + z.width + 6, z.y + z.height / 2];
+  const start = turn === null ? [[right, level]] : [[right, level], [right + 40, level], [right + 40, turn]];
+  const way = [...start.slice(0, -1), ...stepped(start.at(-1), [heads.x - 6, own], heads.x - 70)];
   pen.line(way, pen.colours.value, { thickness: 4, isArrow: true });
   pen.text("W_O", heads.x - 66, own - 16, { size: 15, most: 14, colour: "value", family: MONO });
   for (let head = 0; head < count; head += 1) {
@@ -57,15 +60,15 @@ function paintHeads(pen, film, progress) {
 
 /** The residual stream: from the block's entry over the attention to each sum, and on to the next word. */
 function paintLane(pen, film) {
-  const { layout: { boxes, row, queryRow } } = film;
+  const { layout: { boxes, row, queryRow, turn } } = film;
   const stream = (points) => pen.line(points, pen.colours.ink, { thickness: 7, alpha: 0.55, isArrow: true });
   const way = (from, to, back = 50) => stream(stepped(from, to, to[0] - back));
   const entryOf = (strip) => [strip.x - 4, strip.y + strip.height / 2];
   const exitOf = (box) => [box.x + box.width, box.y + box.height / 2];
   const first = entryOf(boxes.add_x ?? boxes.mlp_in);
-  const [start, y, top] = [boxes.pre.x + boxes.pre.width, (queryRow + 0.5) * row, boxes.k.y - 70];
+  const [start, y, top] = [boxes.pre.x + boxes.pre.width, (queryRow + 0.5) * row, turn === null ? boxes.k.y - 70 : turn + 60];
   stream([[start, y], [start + 30, y], [start + 30, top], ...stepped([start + 30, top], first, first[0] - 60).slice(1)]);
-  pen.text("residual stream", boxes.grid.x, top - 20, { size: 22, most: 15, colour: "muted" });
+  pen.text("residual stream", turn === null ? boxes.grid.x : start + 50, top - 20, { size: 22, most: 15, colour: "muted" });
   if (boxes.add_sum) way(exitOf(boxes.add_sum), entryOf(boxes.cross_out ?? boxes.mlp_in));
   if (boxes.cross_sum) way(exitOf(boxes.cross_sum), entryOf(boxes.mlp_in));
   const end = entryOf(boxes.end_in);

@@ -36,9 +36,12 @@ export function paintColumnNames(pen, film, x, y) {
   });
 }
 
+const CLEAR = 10; // CSS pixels from a title's middle to the box
+
 /** The title of a box, above it: one line that can be read from afar. */
 export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16, isLarge = false } = {}) {
   const size = isLarge ? 36 : 21;
+  gap = Math.max(gap, CLEAR / pen.scale); // from afar letters grow over the box: they are never smaller than can be read
   pen.text(title, box.x, box.y - gap, { size, most: 17, colour: tone, weight: "600 " });
   if (shape && 15 * pen.scale > 9.5) {
     pen.text(shape, box.x + box.width, box.y - gap, { size: 13, most: 13, align: "right", colour: "muted", family: MONO });

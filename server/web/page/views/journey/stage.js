@@ -18,10 +18,10 @@ function coloursNow() {
   return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
 }
 
-const ABOVE = 410; // CSS pixels that stand above the canvas on a wide screen
+const ABOVE = 440; // CSS pixels that stand above the canvas on a wide screen
 
 /** The height of the canvas, in CSS pixels, for its width: a screen shows all of it, the shared text too. */
-const heightFor = (width) => (width < 600 ? 520 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
+const heightFor = (width) => (width < 600 ? 480 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
 
 /** Where the address says that the journey is, as a progress. */
 function placeOf(film, { journey_stop: stop, journey_between: rest }) {

@@ -3,6 +3,7 @@ import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { descending, format, percent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
+import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useName } from "./row.js";
@@ -25,7 +26,7 @@ export function Difference({ before, after, body, children }) {
       <${Fact} name="entropy" sides=${sides} values=${[before, after].map(({ drawn }) => drawn.entropy)} unit="nats" />
       <${Fact} name="logit of the likeliest" sides=${sides} values=${[before, after].map(({ row }) => row.logits[row.order[0]])} />
       <div><dt>divergence</dt><dd><b class="number">${format(divergence(before.drawn, after.drawn))}</b>
-        <span>nats: Kullback-Leibler, of ${sides[1]} from ${sides[0]}</span></dd></div>
+        <span>nats: <${Term} of="Kullback-Leibler" />, of ${sides[1]} from ${sides[0]}</span></dd></div>
     </dl>
     <div class="scroll"><table class="plain-table" aria-label="The tokens whose probability changed most">
       <thead><tr>${["token", ...sides, "difference", "of the logit"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>

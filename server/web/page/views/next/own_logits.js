@@ -10,27 +10,36 @@ const MOST = 20;
 const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?$/i;
 
-/** The numbers of a text, or null where one is none, or there are none or too many. */
+/**
+ * {logits} of a text, or {lack}: what is wrong with it. A comma divides numbers, but between semicolons it is a decimal
+ * comma; "2,5" alone could be either.
+ */
 function readLogits(text) {
-  const parts = text.replace(/[[\]()]/g, " ").replaceAll("−", "-").trim().split(/[\s,;]+/).filter(Boolean);
+  const list = text.replace(/[[\]()]/g, " ").replaceAll("−", "-").trim();
+  const isTight = /\d,\d/.test(list);
+  if (isTight && !list.includes(";") && (/\s/.test(list) || list.indexOf(",") === list.lastIndexOf(","))) {
+    return { lack: "A comma without a space can be read in two ways: write 2.5 for one number, and 2, 5 for two." };
+  }
+  const parts = (list.includes(";") ? list.replace(/(\d),(?=\d)/g, "$1.") : list).split(/[\s,;]+/).filter(Boolean);
   const isGood = parts.length > 0 && parts.length <= MOST && parts.every((part) => NUMBER.test(part));
-  return isGood ? parts.map(Number) : null;
+  return isGood ? { logits: parts.map(Number) } : { lack: `Write one to ${MOST} numbers, such as 2, 1, 0.` };
 }
 
 export function OwnLogits() {
   const { next_logits: text, next_logits_temperature: chosen } = useSelection();
-  const logits = readLogits(text);
+  const { logits, lack } = readLogits(text);
   const temperatures = BESIDE.includes(chosen) ? BESIDE : [...BESIDE, chosen].sort((a, b) => a - b);
   const columns = logits && temperatures.map((t) => ({ t, shares: softmax(logits, t) }));
   return html`<section class="card own-logits"><h2>Try softmax on your own numbers</h2>
     <p>Each number is divided by the temperature T, e is raised to it, and the results are divided by their sum. A small T
       gives nearly all to the largest number, a large T makes all alike; entropy says how many choices are left open.</p>
     <div class="toolbar">
-      <label>Logits <${Field} value=${text} size="24" onTake=${(value) => select({ next_logits: value })} /></label>
+      <label>Logits <${Field} value=${text} size="24" isLive onTake=${(value) => select({ next_logits: value })} /></label>
+      <span class="hint">with commas between, decimals with a point: 2.5, 1, 0</span>
       <${Temperature} label="T" value=${chosen} high=${5} onPick=${(value) => select({ next_logits_temperature: value })} />
     </div>
     ${logits ? html`<${Shares} logits=${logits} columns=${columns} chosen=${chosen} />`
-      : html`<p class="lack" role="alert">Write one to ${MOST} numbers, such as 2, 1, 0.</p>`}
+      : html`<p class="lack" role="alert">${lack}</p>`}
   </section>`;
 }
 

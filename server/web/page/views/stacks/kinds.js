@@ -16,7 +16,8 @@ const KINDS = {
   decoder: {
     title: "Decoder",
     about:
-      "A word sees only those before it, so that the model can predict the next one at every position, and write word by word.",
+      "A word sees only itself and those before it, so that the model can predict the next one at every position, and write " +
+      "word by word.",
     like: "GPT-2, Llama, Gemma, Qwen, Pythia",
   },
   "encoder-decoder": {

@@ -81,8 +81,8 @@ function Shown({ title, weight, names, turned, about, error }) {
     arrays=${[{ label: "cosines", array: { data: found.data, shape: [found.count, found.count] }, rows: names, columns: names }]} />`}`;
   return html`<${WeightCard} title=${title} menus=${menus}>
     <p>Each vector is scaled to length 1; then W<sup>T</sup>W holds the cosine of every pair. Vectors at right angles have 0,
-      and if all stood so, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere. Words and neurons that share
-      meaning do not.</p>
+      and if all stood so, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere. Words or
+      neurons that mean something alike mostly stand nearer: their cosine is above 0.</p>
     ${about}
     <${Answer} answer=${{ ...weight, error: error ?? weight.error }}>${() => isReady && html`<${Grid} found=${found} names=${names}
       isLess=${isLess} handle=${picture} />`}<//>

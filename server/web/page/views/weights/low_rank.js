@@ -69,7 +69,7 @@ function Told({ down, up, product, handle }) {
         grouped(rows * columns)}</b> numbers, ${ratio >= 1 ? `${format(ratio, 3)} times as many`
         : "fewer: this head's space is large for the model"}</dd></dl>
     <${Three} down=${down} up=${up} product=${product} handle=${handle} />
-    ${product.step > 1 && html`<p class="hint">Of the product every ${product.step}th row and column is drawn.</p>`}`;
+    ${product.step > 1 && html`<p class="hint">Of every ${product.step} rows and columns of the product, one is drawn.</p>`}`;
 }
 
 /** The three matrices side by side, each number as wide as in the others; on narrow screens all become smaller. */

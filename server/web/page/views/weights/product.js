@@ -56,7 +56,7 @@ export function Product() {
   const menus = html`<${CopyMenu} route=${matrix.route ?? ""} />
     ${parts && html`<${SaveMenu} picture=${picture} name=${`W_${letter}-x`} arrays=${savedParts(parts, letter)} />`}`;
   const answer = { ...trace, loading: trace.loading || matrix.loading || sequences.loading, error: trace.error ?? matrix.error };
-  return html`<${WeightCard} title=${`W_${letter} · x = ${SPACES[letter][1]}: a word's ${side}`} menus=${menus}>
+  return html`<${WeightCard} title=${`x W_${letter} = ${SPACES[letter][1]}: a word's ${side}`} menus=${menus}>
     <div class="toolbar"><${Choices} label="Matrix" value=${letter}
       choices=${Object.entries(SPACES).map(([name, [what]]) => [name, `W_${name}: ${what}`])}
       onPick=${(weights_letter) => select({ weights_letter })} /></div>
@@ -100,8 +100,8 @@ function Told({ parts, letter, word, handle, own }) {
       block ${layer} begins, has ${grouped(d)} numbers. ${scale === null ? "This model's attention reads it as it is."
       : html`The block first divides it by its ${stack.norm === "rmsnorm" ? "root mean square" : "spread, the mean taken away"} of${" "}
         <span class="number">${format(scale)}</span> and multiplies each number by a gain of its own: that is x.`} W<sub>${letter}</sub> of
-      head ${head} turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each line of the
-      picture is one number of ${small}: its products with x, added
+      head ${head} turns x into the ${width} numbers of ${small}, ${meaning}${parts.bias ? ", and adds a bias" : ""}. Each column of
+      the picture is one number of ${small}: its products with x, added
       up.${isShared ? ` ${numHeads / heads} heads share key head ${own}.` : ""}</p>
     <${ProductPicture} parts=${parts} names=${{ word, matrix: `W_${letter}`, result: small }} handle=${handle} />
     <p class="hint">Multiplied here, in the browser; the model's own ${small} differs by at

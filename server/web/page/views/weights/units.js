@@ -11,6 +11,7 @@ import { usePrefix } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
+const FIRST = 128; // neurons whose pairs are looked through for one to begin with: of so few that is no wait
 
 export function Units() {
   const selection = useSelection();
@@ -21,15 +22,17 @@ export function Units() {
   const name = `${prefix}blocks.${layer}.mlp.hook_post`;
   const there = capabilities.points.find((point) => point.name === name.replace(`.${layer}.`, ".{layer}."));
   const count = stack.layer_sizes?.[layer]?.intermediate_size ?? stack.intermediate_size;
-  const pair = [clamp(selection.weights_unit, count), clamp(selection.weights_other, count)];
-  if (pair[0] === pair[1]) pair[1] = (pair[0] + 1) % count;
+  const isChosen = selection.weights_unit !== null && selection.weights_other !== null;
   const canAsk = selection.text !== "" && there?.layers.includes(layer);
   const input = inputOf(selection, capabilities);
   const trace = useLook(canAsk ? "v1/trace" : null, { ...input, points: [name] });
-  const body = { ...input, point: name, units: pair, num_strongest: 1 };
+  const first = Array.from({ length: Math.min(FIRST, count) }, (_, i) => i);
+  const chosen = isChosen && pairOf(selection, count);
+  const body = { ...input, point: name, units: chosen || first, num_strongest: 1 };
   const found = useJson(canAsk ? "v1/geometry" : null, body);
+  const pair = chosen || (found.data?.data[0].arrays.strongest_pairs.data[0] ?? [0, 1]);
   const picture = useRef(null);
-  const values = trace.entry && canAsk ? valuesOf(trace.entry, name, pair) : null;
+  const values = trace.entry && canAsk && (chosen || found.data) ? valuesOf(trace.entry, name, pair) : null;
   const tokens = (selection.part === "encoder" ? trace.entry?.encoder_tokens : null) ?? trace.entry?.tokens ?? [];
   return html`<section class="card"><header><h2>Two neurons of layer ${layer}</h2><${CopyMenu} route="v1/geometry" body=${body} />
       ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
@@ -37,7 +40,7 @@ export function Units() {
       neuron's number to the right, the other's upwards. Where the dots lie along a line, each tells much about the other:
       their correlation ρ is far from 0, and jointly normal numbers of that ρ share −½ ln(1 − ρ²) nats, their mutual
       information.</p>
-    <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} />
+    <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, whose neurons are not handed out.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) => html`<${Figures} entry=${entry} />`}<//>
     ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
@@ -45,14 +48,22 @@ export function Units() {
   </section>`;
 }
 
-function Pick({ layer, numLayers, pair, count }) {
+/** The two that were chosen, apart from each other. */
+function pairOf({ weights_unit: unit, weights_other: other }, count) {
+  const [one, two] = [clamp(unit, count), clamp(other, count)];
+  return [one, one === two ? (one + 1) % count : two];
+}
+
+function Pick({ layer, numLayers, pair, count, isChosen }) {
   const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
-  const take = (field) => (raw) => select({ [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
+  const [weights_unit, weights_other] = pair;
+  const take = (field) => (raw) => select({ weights_unit, weights_other, [field]: clamp(Math.trunc(Number(raw)) || 0, count) });
   return html`<div class="toolbar"><label>Layer <select value=${layer}
       onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
     <label>Neuron <${Field} class="field-small" value=${pair[0]} inputmode="numeric" onTake=${take("weights_unit")} /></label>
     <label>and <${Field} class="field-small" value=${pair[1]} inputmode="numeric" onTake=${take("weights_other")} /></label>
-    <span class="hint">of ${grouped(count)}</span></div>`;
+    <span class="hint">of ${grouped(count)}${isChosen ? "" : `: of the first ${Math.min(FIRST, count)}, the pair that goes together most`
+    }</span></div>`;
 }
 
 /** [[of the one], [of the other]] by position. */

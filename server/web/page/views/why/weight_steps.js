@@ -24,7 +24,7 @@ export function Scale({ pair, stack }) {
   ];
   return html`<${Step} title="From the dot to the score"
     formula=${html`score = <b id="why-score">${pair.isMasked ? "−∞ (masked)" : format(score)}</b>`}
-    says=${html`Order matters: scale, then soft cap, then position bias, then <${Term} of="mask" />. A model without one of
+    says=${html`Order matters: scale, then <${Term} of="soft cap" />, then position bias, then <${Term} of="mask" />. A model without one of
       them skips it.`}>
     <ol class="chain">${links.filter(Boolean).map(([what, number, note]) =>
       html`<li><code>${what}</code><b class="number">${number}</b><small>${note}</small></li>`)}</ol>
