@@ -57,6 +57,10 @@ const look = () => {
 };
 requestAnimationFrame(look);
 """
+WHEN_DRAWN = """() => new Promise((resolve) => {
+  const look = () => (window.firstPicture ? resolve(window.firstPicture) : requestAnimationFrame(look));
+  look();
+})"""
 COUNT_FRAMES = """
 () => {
   window.frames_ = [];
@@ -157,7 +161,7 @@ def measure_first_picture(browser: Browser, server: Server, rounds: int) -> dict
                 page.goto(f"{server.url}/#view=attention")
                 page.locator(".head-pictures canvas").first.wait_for()
                 settle(page)
-                times.append(float(page.evaluate("window.firstPicture")))
+                times.append(float(page.evaluate(WHEN_DRAWN)))
     return found
 
 
