@@ -35,7 +35,7 @@ const FIELDS = {
   layer: integer(1), // negative numbers count from the end, as on the wire
   head: integer(3),
   query: integer(-1),
-  key: integer(null), // null: none was chosen; core/strongest.js then chooses the strongest pair of the head
+  key: integer(null), // null: none was chosen; core/strongest.js then chooses a strong one
 
   write_temperature: number(0.8, 0, 2),
   write_top_p: number(1, 0, 1),

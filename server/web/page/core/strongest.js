@@ -5,10 +5,11 @@ import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
 import { select, useSelection } from "./state.js";
 
 /**
- * Choose a pair of the selected head where the address names no key; of the named query where there is one. Returns the
+ * Choose a pair of the selected head where the address names no key; of the named query where there is one, and of the last
+ * token, after which the text goes on, where keepsQuery asks for it. Returns the
  * answer that is awaited for it (see useAnswer), without its data, null where there is nothing to wait for.
  */
-export function useStrongestPair() {
+export function useStrongestPair({ keepsQuery = false } = {}) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part, layer, head } = useHead();
@@ -17,7 +18,7 @@ export function useStrongestPair() {
   const answer = useLook(isOpen ? "v1/attention" : null, body);
   const { entry, loading } = answer;
   useEffect(() => {
-    if (isOpen && entry && !loading) select(strongest(entry, part, selection.query));
+    if (isOpen && entry && !loading) select(strongest(entry, part, selection.query, keepsQuery));
   }, [isOpen, entry, loading]);
   return isOpen && !answer.error ? { ...answer, data: null, loading: true } : null;
 }
@@ -26,17 +27,17 @@ export function useStrongestPair() {
  * {query, key} of the largest weight that is neither on the first token, where many heads park what they do not need, nor on
  * the query itself; {key: 0} where no weight is left.
  */
-function strongest(entry, part, wanted) {
+function strongest(entry, part, wanted, keepsQuery) {
   const [queries, keys] = entry.shape.slice(-2);
   const { data } = entry.arrays.attention;
-  const rows = wanted === -1 ? Array.from({ length: queries }, (_, i) => i) : [clamp(wanted, queries)];
+  const rows = wanted === -1 && !keepsQuery ? Array.from({ length: queries }, (_, i) => i) : [clamp(wanted, queries)];
   let best = { key: 0 };
   let most = 0;
   for (const query of rows) {
     for (let key = 1; key < keys; key += 1) {
       if (data[query * keys + key] <= most || (part !== "cross" && key === query)) continue;
       most = data[query * keys + key];
-      best = { query, key };
+      best = keepsQuery ? { key } : { query, key };
     }
   }
   return best;

@@ -16,7 +16,7 @@ import { Wall, isWide } from "./attention/wall.js";
 import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
-  useStrongestPair();
+  useStrongestPair({ keepsQuery: true });
   const request = useRequest();
   const { answer, grid: answered, copied } = useGrid(request);
   const watching = useWatching();

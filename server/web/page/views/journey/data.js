@@ -30,7 +30,7 @@ function usePlace() {
   const { part, layer, head, numLayers } = useHead();
   const stackName = part === "cross" ? "decoder" : part;
   const sequences = useSequences();
-  const choosing = useStrongestPair();
+  const choosing = useStrongestPair({ keepsQuery: true });
   const tokens = sequences[stackName];
   const isReady = selection.text !== "" && tokens.length > 0 && !sequences.loading && !choosing;
   const query = isReady ? clamp(selection.query, tokens.length) : null;
