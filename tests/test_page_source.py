@@ -1,7 +1,10 @@
 """The page's source: its layers, its sizes, and that its scripts never make HTML or code of text."""
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from tests.source_tree import (
     ROOT,
@@ -27,10 +30,11 @@ SCRIPT_IMPORT = re.compile(
 )
 
 
-def script_imports(path: Path) -> set[str]:
+def script_imports(path: Path, *, later: bool = True) -> set[str]:
     """Return the files that a script imports, at once or later, by their path in the page."""
     matches = SCRIPT_IMPORT.findall(path.read_text(encoding="utf-8"))
-    return {(path.parent / "".join(match)).resolve().relative_to(PAGE).as_posix() for match in matches}
+    names = ("".join(match if later else match[:2]) for match in matches)
+    return {(path.parent / name).resolve().relative_to(PAGE).as_posix() for name in names if name}
 
 
 def test_the_pages_files_lines_and_functions_stay_short() -> None:
@@ -78,6 +82,15 @@ def test_the_pages_imports_point_downwards_only() -> None:
             if not allowed:
                 wrong.append(f"{here} imports {name}")
     assert not wrong
+
+
+def test_no_script_of_the_page_imports_itself_in_a_circle() -> None:
+    """Scripts that are put together run one after another: in a circle one would find nothing of another."""
+    imports = {path.relative_to(PAGE).as_posix(): script_imports(path, later=False) for path in page_files(".js")}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"in a circle: {error.args[1]}")
 
 
 def test_the_pages_scripts_never_make_html_or_code_of_text() -> None:

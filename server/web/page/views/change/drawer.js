@@ -1,10 +1,10 @@
 // The drawer: what can be changed inside the model, what is changed now, and a second text to compare with.
-import { refusal } from "../../core/api.js";
-import { MOST_CHANGES, changesOf, writeChange, writeChanges } from "../../core/changes.js";
+import { MOST_CHANGES, changesOf } from "../../core/changes.js";
 import { html, useEffect, useRef } from "../../core/html.js";
 import { useCapabilities, useHead } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
 import { DelayedText } from "../../parts/shared_bar.js";
+import { addChange, setChanges } from "./edits.js";
 import { Form } from "./form.js";
 import { List } from "./list.js";
 
@@ -37,19 +37,6 @@ export function Drawer() {
     <${List} changes=${changes} />
     <${SecondText} />
   </aside>`;
-}
-
-/** Put changes into the selection. */
-export function setChanges(changes, more = {}) {
-  refusal.set(null); // it was about the changes before
-  select({ ...more, change: writeChanges(changes) });
-}
-
-/** Add a change, in place of one of the same kind at the same place; where the unchanged side is shown, show the other. */
-export function addChange(changes, change, show) {
-  const kind = ({ value, ...rest }) => writeChange({ ...rest, value: null });
-  const others = changes.filter((one) => kind(one) !== kind(change));
-  setChanges([...others, change], show === "before" ? { change_show: "after" } : {});
 }
 
 /** The chosen head, silenced with one click. */

@@ -6,7 +6,7 @@ import { useSequences } from "../../core/sequences.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { DelayedText } from "../../parts/shared_bar.js";
-import { addChange } from "./drawer.js";
+import { addChange } from "./edits.js";
 
 const WHAT = { head: "a head", mlp: "an MLP", stream: "the residual stream", softmax: "attention temperature" };
 const ABOUT = {

@@ -4,7 +4,7 @@ import { OPS, sayChange, writeChange } from "../../core/changes.js";
 import { html } from "../../core/html.js";
 import { useStore } from "../../core/store.js";
 import { Slider } from "../../parts/slider.js";
-import { setChanges } from "./drawer.js";
+import { setChanges } from "./edits.js";
 
 export function List({ changes }) {
   const refused = useStore(refusal);
