@@ -87,6 +87,7 @@ def page(browser: Browser, server: Server) -> Iterator[Page]:
     tab = context.new_page()
     watched = Watched(tab, urlsplit(server.url).netloc)
     yield tab
+    tab.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
     context.close()
     assert not watched.errors
     assert not watched.strangers

@@ -231,7 +231,7 @@ def test_a_page_outlives_its_server(browser: Browser) -> None:
     port = free_port()
     page = browser.new_page()
     with serve([], port=port) as first:
-        page.goto(f"{first.url}/#{urlencode({'view': 'attention', 'text': TEXT, 'layer': 0, 'head': 1})}")
+        page.goto(f"{first.url}/#{urlencode({'view': 'attention', 'text': TEXT, 'layer': 0, 'head': 1, 'key': 0})}")
         settle(page)
     page.locator("#layer").select_option("3")
     expect(page.locator(".banner")).to_contain_text("does not answer")
