@@ -22,7 +22,7 @@ _WRONG_ACCESS = 99
 
 
 def marked_tests() -> list[Path]:
-    """Return the files with tests marked gpu: others need more than the card's machine has to be imported."""
+    """Return the files with tests marked gpu: others import packages that a machine with a card may lack."""
     return sorted(path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
 
 

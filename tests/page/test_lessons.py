@@ -21,7 +21,7 @@ PICTURED = {
     "Features that share information": "{features.arrays.strongest_correlations.data[0]}",
     "Without this head": "{without.probability:percent}",
 }
-"""What the view of a step must show: that which its sentences speak of."""
+"""Texts that the view of a step must show, since its sentences speak of them, by the step."""
 
 
 def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:

@@ -94,11 +94,12 @@ class LogitParts:
         config = self.config
         of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.largest_head_dim
         per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + 2 * config.hidden_size + 3
-        per_layer += sum(len(_STREAMS) * config.hidden_size for _ in self.changes.interventions[:1])
+        if self.changes.interventions:
+            per_layer += len(_STREAMS) * config.hidden_size
         return len(self.queries) * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     def components(self, tensors: Tensors, readouts: Mapping[str, Tensors]) -> tuple[list[str], Float64]:
-        """Return the names of the components, and they [T, Q, C], from a trace and the answers of WeightsTask
+        """Return the names of the components and their numbers [T, Q, C], from a trace and the answers of WeightsTask
         "head_readout" for every head of each part.
         """
         targets = range(readouts["decoder"]["direction"].shape[-1])
@@ -179,7 +180,7 @@ class _OfTarget:
     readouts: Mapping[str, Tensors]
     target: int
     columns: dict[str, Float64] = field(default_factory=dict)
-    """Of each query [Q], by name."""
+    """The components found so far, each [Q] with a number for each query, by name."""
 
     def components(self) -> dict[str, Float64]:
         """Return the components, each [Q], by name."""

@@ -1,18 +1,18 @@
 """Puts modules of the page together into few scripts: each becomes a function that fills an object with its exports.
 
-Browsers fetch a file in some 5 ms, and the first view alone has some sixty. What a view needs besides comes when it is
-opened, as one more script. The page is written without this in mind, but in the few forms of import and export that are
-understood here.
+Browsers ask for every file on its own, and the first view alone has some sixty. What a view needs besides comes when it
+is opened, as one more script. The page is written without this in mind, but in the few forms of import and export that
+are understood here.
 """
 
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
-START = "bundle/app.js"
-"""The script that the page begins with, by its path beside the modules."""
 FOLDER = "bundle/"
-"""The folder of all such scripts; each has the path in it that its first module has without."""
+"""The folder of the scripts; each has the path in it that its first module has without."""
+START = f"{FOLDER}app.js"
+"""The path of the script that the page begins with."""
 
 _NAMES = r"\{([^}]*)\}"
 _IMPORT = re.compile(rf'^import\s*{_NAMES}\s*from\s*"([^"]+)";', re.MULTILINE)
@@ -31,7 +31,7 @@ function use(name) {
   return made[name];
 }
 """
-"""What functions of modules are run by."""
+"""JavaScript that runs the function of a module when another one uses it for the first time."""
 _LOADERS = """const address = (name) => new URL("../" + name, import.meta.url).href;
 const later = async (path) => {
   const name = path.replace(/\\?.*/, "");
@@ -40,7 +40,7 @@ const later = async (path) => {
 };
 export { makers, use, address, later };
 """
-"""How a script of the page finds files beside it, and fetches another script."""
+"""JavaScript that finds the address of a file of the page, and fetches the script of a module that is not here yet."""
 
 
 def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:

@@ -72,13 +72,14 @@ class WebAssets:
 
     def find(self, digest: str, name: str) -> Asset | None:
         """Return the file of that version, or what is put together of its files under that name, or None. A script
-        takes some 50 ms the first time.
+        takes tens of milliseconds the first time.
         """
         if digest != self.digest:
             return None
         return self.files.get(name) or self._made.get(name) or self._make(name)
 
     def _make(self, name: str) -> Asset | None:
+        """Put together what has that name, and keep it; return None if nothing has."""
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
         else:

@@ -51,7 +51,7 @@ export function difference(after, before) {
   });
 }
 
-const NAMES = { component: "component_names", addition: "addition_names" }; // of one query: what its vector is the sum of
+const NAMES = { component: "component_names", addition: "addition_names" }; // what one query's vector is the sum of
 
 /** The array of both entries; where its parts have names, with those of both, 0 in one that has no such part. */
 function ofSameNames(entries, name, names) {

@@ -5,9 +5,9 @@ import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
 import { select, useSelection } from "./state.js";
 
 /**
- * Choose a pair of the selected head where the address names no key; of the named query where there is one, and of the last
- * token, after which the text goes on, where keepsQuery asks for it. Returns the
- * answer that is awaited for it (see useAnswer), without its data, null where there is nothing to wait for.
+ * Choose a pair of the selected head where the address names no key: of the named query, if there is one; else of any query, or
+ * with keepsQuery of the last token, after which the text goes on. Returns the answer that is awaited for it (see useAnswer),
+ * without its data, or null where there is nothing to wait for.
  */
 export function useStrongestPair({ keepsQuery = false } = {}) {
   const selection = useSelection();
@@ -25,7 +25,7 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
 
 /**
  * {query, key} of the largest weight that is neither on the first token, where many heads park what they do not need, nor on
- * the query itself; {key: 0} where no weight is left.
+ * the query itself; {key} alone where the query is kept, and {key: 0} where no weight is left.
  */
 function strongest(entry, part, wanted, keepsQuery) {
   const [queries, keys] = entry.shape.slice(-2);

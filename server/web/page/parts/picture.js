@@ -51,7 +51,11 @@ export function Picture(props) {
   useLayoutEffect(() => {
     if (width === 0 || !overlay) return undefined;
     const show = () => paint(above.current, overlay, width, tall, mode);
-    const timer = isSeen ? show() : setTimeout(show, UNSEEN_WAIT);
+    if (isSeen) {
+      show();
+      return undefined;
+    }
+    const timer = setTimeout(show, UNSEEN_WAIT);
     return () => clearTimeout(timer);
   }, [overlay, width, tall, mode, isSeen]);
 

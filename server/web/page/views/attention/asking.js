@@ -38,8 +38,10 @@ export function useHeadAnswer(route, body) {
   const values = useMemo(() => {
     if (!entry) return null;
     const numbers = numbersOf(entry);
-    const size = numbers.length / numHeads;
-    return usesWhole ? numbers.subarray(head * size, (head + 1) * size) : numbers;
+    if (!usesWhole) return numbers;
+    const [queries, keys] = entry.shape.slice(-2);
+    const size = queries * keys;
+    return numbers.subarray(head * size, (head + 1) * size);
   }, [entry, usesWhole && head]);
   return { answer, values };
 }
