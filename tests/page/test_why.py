@@ -142,6 +142,6 @@ def test_it_opens_with_the_strongest_pair_that_tells_something(open_view: Open, 
 @pytest.mark.parametrize("view", ["why", "lens", "weights"])
 def test_subscripts_can_be_read(open_view: Open, view: str) -> None:
     page = open_view(view, **HERE)
+    expect(page.locator("sub").first).to_be_attached()
     sizes = page.locator("sub").evaluate_all("all => all.map((one) => parseFloat(getComputedStyle(one).fontSize))")
-    assert sizes
     assert min(sizes) >= 11
