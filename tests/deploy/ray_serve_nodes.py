@@ -65,8 +65,8 @@ def kill_workers(node: Any) -> None:
 
 
 def application(**arguments: int) -> serve.Application:
-    # A test lets workers stand still, for as long as a busy machine needs: none may be taken for hung.
-    return build({"threads": 1, "worker_timeout": 600, **arguments})
+    # A test lets workers stand still, and a replica end its answers, for as long as a busy machine needs.
+    return build({"threads": 1, "worker_timeout": 600, "shutdown_grace": 600, **arguments})
 
 
 if __name__ == "__main__":
