@@ -2,7 +2,8 @@
 import { useLook } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
-import { select, useSelection } from "./state.js";
+import { seenOf } from "./seen.js";
+import { select, state, useSelection } from "./state.js";
 
 /**
  * Choose a pair of the selected head where the address names no key: of the named query, if there is one; else of any query, or
@@ -18,7 +19,10 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
   const answer = useLook(isOpen ? "v1/attention" : null, body);
   const { entry, loading } = answer;
   useEffect(() => {
-    if (isOpen && entry && !loading) select(strongest(entry, part, selection.query, keepsQuery));
+    // What is asked for may have changed since this was drawn: whoever leaves a lesson gets their own pair back.
+    const now = seenOf(state.value);
+    const isStill = ["text", "part", "layer", "head", "query", "key"].every((name) => now[name] === selection[name]);
+    if (isOpen && entry && !loading && isStill) select(strongest(entry, part, selection.query, keepsQuery));
   }, [isOpen, entry, loading]);
   return isOpen && !answer.error ? { ...answer, data: null, loading: true } : null;
 }

@@ -2,7 +2,7 @@
 import { json, useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
-import { initialState, select, useSelection } from "../../core/state.js";
+import { initialState, select, state, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
 import { VIEWS } from "../../views.js";
 import { LIST, closeLesson, openLesson } from "../lessons.js";
@@ -88,7 +88,8 @@ function Walk({ lesson, steps }) {
   const isShown = shown?.step === step;
   const isTold = data?.step === step;
   useEffect(() => {
-    if (isShown) select(shown.look, { remember: false });
+    const isStill = state.value.lesson !== "" && state.value.lesson_step === asked; // since this was drawn
+    if (isShown && isStill) select(shown.look, { remember: false });
   }, [isShown && shown]);
   const target = useTarget(isShown ? step : null);
   const go = (by) => {
