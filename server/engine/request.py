@@ -108,6 +108,8 @@ class GenerateTask(BaseTask):
     """Attention to capture: the row that chose each generated token, sent with that token."""
     attention_prompt: bool = False
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
+    grammar: str | None = None
+    """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         if self.sampling.prompt_logprobs is not None:

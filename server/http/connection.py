@@ -10,7 +10,8 @@ from typing import Any
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from server.http.errors import ApiError, BadRequest, error_json
+from server.http.error_shapes import error_json
+from server.http.errors import ApiError, BadRequest
 from server.observability.access_log import request_id
 
 logger = logging.getLogger(__name__)

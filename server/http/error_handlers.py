@@ -10,13 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from server.http.error_shapes import error_response
 from server.http.errors import (
     MAX_SHOWN_VALUE,
     ApiError,
     BadRequest,
     EngineError,
     NotFound,
-    error_response,
     logger,
     note_error,
     shown,
@@ -138,7 +138,7 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = error.headers if isinstance(error, HTTPException) else None
         told = _as_api_error(request, error)
         note_error(request.scope, told)
-        return error_response(told, headers)
+        return error_response(told, headers, request.url.path)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

@@ -1,6 +1,4 @@
-"""Defines every error that a client can see, and the one shape that they all have on the wire.
-
-    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+"""Defines every error that a client can see; `server.http.error_shapes` says how they are written.
 
 The tree (status, type):
 
@@ -19,16 +17,13 @@ The tree (status, type):
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
     └── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
 
-`install_error_handlers` turns what FastAPI and Starlette raise into the same shape. This file knows no route and no
+`install_error_handlers` turns what FastAPI and Starlette raise into these. This file knows no route and no
 engine.
 """
 
-import json
 import logging
-from collections.abc import Iterator, Mapping
-from http import HTTPStatus
+from collections.abc import Iterator
 
-from starlette.responses import Response
 from starlette.types import Scope
 
 from server.observability.access_log import RECORD_IN_SCOPE
@@ -169,31 +164,11 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
     )
 
 
-def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
-    """Return an error in the one shape that all errors have."""
-    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
-
-
-def error_json(error: ApiError) -> bytes:
-    """Return `error_body` as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
-    return json.dumps(error_body(error), ensure_ascii=True).encode("ascii")
-
-
 def note_error(scope: Scope, error: ApiError) -> None:
     """Let the log line of the request with this ASGI scope say how it failed."""
     record = scope.get(RECORD_IN_SCOPE)
     if record is not None:
         record.error_code = error.code or error.type
-
-
-def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
-    extra = dict(headers or {})
-    if error.retry_after is not None:
-        extra["Retry-After"] = str(error.retry_after)
-    if error.status == HTTPStatus.UNAUTHORIZED:
-        extra["WWW-Authenticate"] = "Bearer"
-    return Response(error_json(error), error.status, headers=extra, media_type="application/json")
 
 
 def shown(value: object) -> str:

@@ -16,7 +16,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.http.connection import BODY_WRITER, BodyWriter
-from server.http.errors import ApiError, EngineError, error_json, note_error
+from server.http.error_shapes import error_json
+from server.http.errors import ApiError, EngineError, note_error
 from server.observability.access_log import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class EventStream(StreamingResponse):
     """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
 
     `on_begin` is given a way to write events past the stream, between two of its own, if the server allows it.
+    `write_error` writes the last event of a stream that failed.
     """
 
     def __init__(
@@ -99,11 +101,15 @@ class EventStream(StreamingResponse):
         events: AsyncIterator[bytes],
         on_close: Callable[[], None],
         on_begin: Callable[[BodyWriter], None] | None = None,
+        *,
+        media_type: str = "text/event-stream",
+        write_error: Callable[[ApiError], bytes] = error_event,
     ) -> None:
         self._events = events
+        self._write_error = write_error
         super().__init__(
             events,
-            media_type="text/event-stream",
+            media_type=media_type,
             # Proxies that buffer would turn a stream into one late answer.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -127,14 +133,16 @@ class EventStream(StreamingResponse):
         """Send the answer. Its last event ends it: a separate packet after it would wake the client once more."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
-        async for data in _with_errors(self._events, scope):
+        async for data in _with_errors(self._events, scope, self._write_error):
             more = not data.endswith(DONE)
             await send({"type": "http.response.body", "body": data, "more_body": more})
         if more:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _with_errors(events: AsyncIterator[bytes], scope: Scope) -> AsyncIterator[bytes]:
+async def _with_errors(
+    events: AsyncIterator[bytes], scope: Scope, write_error: Callable[[ApiError], bytes]
+) -> AsyncIterator[bytes]:
     """Yield the events; a failure becomes the last of them, never a silent end."""
     try:
         async for data in events:
@@ -146,4 +154,4 @@ async def _with_errors(events: AsyncIterator[bytes], scope: Scope) -> AsyncItera
         logger.exception("a stream failed")
         error = EngineError("The server failed on this stream; its log says why.", code="internal_error")
     note_error(scope, error)
-    yield error_event(error)
+    yield write_error(error)

@@ -81,7 +81,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             if scope["method"] in (
                 self.methods or ()
             ):  # or 405 comes first: it reveals no more than the API's description
-                known = check_key(Headers(scope=scope).get("authorization"), keys)
+                known = check_key(Headers(scope=scope), keys)
             if known is None:
                 await super().handle(scope, receive, send)
                 return
@@ -134,13 +134,16 @@ def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
     return AdminRoute
 
 
-def check_key(authorization: str | None, keys: Keyring) -> KnownKey | None:
-    """Return the key in the header, or None if the server is open to all. Raises Unauthorized."""
+def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
+    """Return the key in the headers, `Authorization` or else Anthropic's `x-api-key`, or None if the server is open to
+    all. Raises Unauthorized.
+    """
     if keys.is_open:
         return None
-    scheme, _, token = (authorization or "").partition(" ")
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     # Header values reach us as latin-1, byte for byte.
-    given = token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
+    given = token.strip().encode("latin-1", "replace")
     known = keys.find(given)
     if known is not None and not known.key.is_expired:
         return known

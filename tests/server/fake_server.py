@@ -23,7 +23,8 @@ from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection_limits import ConnectionEvents
 from server.http.error_handlers import install_error_handlers
-from server.http.errors import ApiError, error_json
+from server.http.error_shapes import error_json
+from server.http.errors import ApiError
 from server.lifecycle import processes
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging

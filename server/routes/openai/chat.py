@@ -11,8 +11,8 @@ from starlette.responses import Response
 from server.engine.outputs import TokenLogprobs
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
 from server.routes.openai.choices import Piece
+from server.routes.openai.conversation import chat_job
 from server.routes.openai.generation import (
     AnswerWriter,
     Arrived,
@@ -25,8 +25,6 @@ from server.routes.openai.generation import (
     token_writer,
 )
 from server.routes.openai.logprobs import chat_entries, prompt_entries
-from server.routes.openai.sampling import sampling_params
-from server.routes.prompts import fit_generation, keep_end, read_chat
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
@@ -49,23 +47,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/chat/completions")
-        job = await _job(context, body)
+        job = await chat_job(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, job, arrival))
         started, arrivals = await unless_disconnected(request, begin(context, body, [job], arrival))
         writer = _ChatWriter(context, body, job, started)
         direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
-
-
-async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
-    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
-    conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
-    (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
-    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
-    sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling)
 
 
 async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float) -> Response:

@@ -40,6 +40,8 @@ class Job:
 
     prompt: Prompt
     sampling: SamplingParams
+    grammar: str | None = None
+    """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
 
 
 @dataclass
@@ -78,6 +80,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     sampling=sampling,
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
+                    grammar=job.grammar,
                 )
                 text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
                 request_context.check_time()

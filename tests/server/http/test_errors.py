@@ -9,14 +9,8 @@ from starlette.exceptions import HTTPException
 
 from server.http import errors
 from server.http.error_handlers import install_error_handlers
-from server.http.errors import (
-    ApiError,
-    QueueFull,
-    Unavailable,
-    WorkerLost,
-    error_body,
-    error_json,
-)
+from server.http.error_shapes import error_json, openai_shape
+from server.http.errors import ApiError, QueueFull, Unavailable, WorkerLost
 
 STATUSES = {
     errors.BadRequest: 400,
@@ -37,7 +31,7 @@ STATUSES = {
 def test_every_error_has_its_status_and_the_one_shape(kind: type[errors.BadRequest]) -> None:
     error = kind("what happened", param="field", code="name")
     assert error.status == STATUSES[kind]
-    assert error_body(error) == {
+    assert openai_shape(error) == {
         "error": {"message": "what happened", "type": error.type, "param": "field", "code": "name"}
     }
 

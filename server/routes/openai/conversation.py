@@ -1,0 +1,132 @@
+"""Runs a conversation for the routes of every dialect: a chat's body in, the assistant's message out, in parts as they
+come. It knows no dialect's JSON.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from model.tokenization.chat_formats.message import Message, MessageDelta, joined
+from model.tokenization.chat_formats.parser import MessageParser, PlainText
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
+from server.routes.openai.choices import Piece
+from server.routes.openai.generation import Arrived, Job, Started, begin
+from server.routes.openai.sampling import sampling_params
+from server.routes.prompts import fit_generation, keep_end, read_chat
+from server.schemas.generation import ChatCompletionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPiece:
+    """What one output of the engine added to a choice."""
+
+    index: int
+    """Number of the choice."""
+    delta: MessageDelta
+    finish_reason: str | None
+    """Why the choice ended: stop, length or tool_calls; None while it goes on."""
+    piece: Piece
+    """What came with it: token ids, log-probabilities, captures, the stop string or token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A whole choice."""
+
+    message: Message
+    finish_reason: str
+    stop_reason: str | int | None
+    pieces: list[Piece]
+
+
+@dataclass
+class Conversation:
+    """The choices of a chat, in flight. Whatever happens, `close` must be called; it may be called again."""
+
+    context: AppContext
+    body: ChatCompletionRequest
+    job: Job
+    started: Started
+    arrivals: AsyncIterator[Arrived]
+    num_generated: int = 0
+    """Tokens of all choices so far."""
+    _calls: set[int] = field(default_factory=set)
+    """Numbers of the choices that called a tool."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Return how many tokens the conversation has before the answer."""
+        return self.job.prompt.num_tokens
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Return how many of them came from the prefix cache, as far as is known."""
+        return max(run.num_cached_tokens for run in self.started.runs)
+
+    async def pieces(self) -> AsyncIterator[ChatPiece]:
+        """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
+        parsers = {run.index: message_parser() for run in self.started.runs}
+        try:
+            async for arrived in self.arrivals:
+                index, piece = arrived.run.index, arrived.piece
+                self.num_generated += len(piece.token_ids)
+                deltas = [parsers[index].push(piece.text)]
+                if piece.finish_reason is not None:
+                    deltas.append(parsers[index].flush())
+                for delta in deltas[:-1]:
+                    if delta != MessageDelta():
+                        yield self._piece(index, delta, Piece())
+                yield self._piece(index, deltas[-1], piece)
+        finally:
+            self.close()
+
+    def _piece(self, index: int, delta: MessageDelta, piece: Piece) -> ChatPiece:
+        if delta.tool_calls:
+            self._calls.add(index)
+        reason = piece.finish_reason
+        return ChatPiece(index, delta, "tool_calls" if reason == "stop" and index in self._calls else reason, piece)
+
+    async def answers(self) -> list[Answered]:
+        """Return all choices, whole, in their order. Raises the engine's ApiError."""
+        found: dict[int, list[ChatPiece]] = {run.index: [] for run in self.started.runs}
+        async for piece in self.pieces():
+            found[piece.index].append(piece)
+        return [
+            Answered(
+                joined([each.delta for each in pieces]),
+                pieces[-1].finish_reason or "stop",
+                pieces[-1].piece.stop_reason,
+                [each.piece for each in pieces],
+            )
+            for pieces in found.values()
+        ]
+
+    def close(self) -> None:
+        """Abort what is unfinished."""
+        self.started.close()
+
+
+def message_parser() -> MessageParser:
+    """Return a parser for one choice."""
+    return PlainText()
+
+
+async def chat_job(context: AppContext, body: ChatCompletionRequest) -> Job:
+    """Return a chat as the engine gets it. Raises BadRequest where it does not fit."""
+    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
+    (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
+    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
+    prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
+    sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
+    return Job(prompt, sampling)
+
+
+async def begin_conversation(context: AppContext, body: ChatCompletionRequest, arrival: float) -> Conversation:
+    """Start a chat, and wait for its first output: until then an error still has its own HTTP status.
+
+    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body.
+    """
+    job = await chat_job(context, body)
+    started, arrivals = await begin(context, body, [job], arrival)
+    return Conversation(context, body, job, started, arrivals)
