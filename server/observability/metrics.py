@@ -223,6 +223,9 @@ class Metrics:
             "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
         )
+        self.grammars_refused = self._counter(
+            "grammars_refused_total", "Requests refused for a schema or grammar that is wrong or cannot be honoured."
+        )
         self.stalled_clients = self._counter(
             "stalled_clients_total",
             "Connections ended since their client took nothing of its answer for --send-timeout seconds.",

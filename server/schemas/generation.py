@@ -23,6 +23,7 @@ from server.schemas.known_fields import (
     REFUSED_BY_COMPLETIONS,
 )
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+from server.schemas.structured_outputs import CanConstrain
 
 MAX_CHOICES = 128
 
@@ -38,7 +39,7 @@ class StreamOptions(RequestModel):
     )
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(CanConstrain, SamplingFields):
     """Fields that both generation routes have."""
 
     IGNORED = IGNORED_BY_GENERATION
