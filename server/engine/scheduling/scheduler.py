@@ -232,10 +232,13 @@ class Scheduler:
                 continue
             # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
             num_forced = num_tokens - seq.num_computed_tokens - 1
-            if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens or num_forced > forced_room:
+            if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
-            elif len(seq.block_table) * block_size >= num_tokens or self._grow(seq, num_tokens):
-                chunks.append(Chunk(seq, num_tokens - 1 - num_forced, 1 + num_forced))
+                continue
+            num_forced = min(num_forced, forced_room)
+            end = seq.num_computed_tokens + 1 + num_forced
+            if len(seq.block_table) * block_size >= end or self._grow(seq, end):
+                chunks.append(Chunk(seq, seq.num_computed_tokens, 1 + num_forced))
                 forced_room -= num_forced
         return chunks, prefills
 
