@@ -150,7 +150,8 @@ class CanConstrain(RequestModel):
             ("regex", "regex", self.regex),
             ("ebnf", "grammar", self.ebnf),
         )
-        found = [Constraint(name, kind, value, blanks) for name, kind, value in named if value is not None]
+        # Some clients send empty texts for what they don't ask for.
+        found = [Constraint(name, kind, value, blanks) for name, kind, value in named if value not in (None, "")]
         if self.response_format is not None and self.response_format.constraint is not None:
             found.append(self.response_format.constraint)
         return found + ([] if self.structured_outputs is None else self.structured_outputs.constraints)
