@@ -20,7 +20,14 @@ from server.schemas.base import (
     Texts,
     wrong,
 )
-from server.schemas.generation import MAX_LOGPROBS, MAX_TOKENS, GenerationAttention, GenerationFields
+from server.schemas.generation import (
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+    MAX_TOKENS,
+    GenerationAttention,
+    GenerationFields,
+    StopString,
+)
 from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
 
@@ -94,7 +101,7 @@ class OllamaOptions(RequestModel):
     presence_penalty: float | None = _sampling("presence_penalty")
     frequency_penalty: float | None = _sampling("frequency_penalty")
     seed: int | None = _sampling("seed")
-    stop: str | list[str] | None = _sampling("stop")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = _sampling("stop")
     num_predict: int | None = Field(
         None,
         ge=-2,

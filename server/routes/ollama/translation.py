@@ -81,7 +81,7 @@ def accept_named(context: AppContext, body: RunFields) -> None:
 def chat_of(context: AppContext, body: OllamaChatRequest) -> ChatCompletionRequest:
     """Return a chat in our form. Raises BadRequest and ValidationError."""
     tools = {"tools": body.tools} if body.tools else {}
-    return _chat(context, body, _messages(body.messages), tools)
+    return _chat(context, body, translated_messages(body.messages), tools)
 
 
 def chat_of_prompt(context: AppContext, body: OllamaGenerateRequest) -> ChatCompletionRequest:
@@ -101,14 +101,14 @@ def completion_of(context: AppContext, body: OllamaGenerateRequest) -> Completio
                 )
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return CompletionRequest.model_validate(
-        {"max_tokens": None, **_shared(body), "prompt": body.prompt, "logprobs": num_logprobs}
+        {"max_tokens": None, **shared_fields(body), "prompt": body.prompt, "logprobs": num_logprobs}
     )
 
 
 def _chat(
     context: AppContext, body: OllamaTextFields, messages: list[dict[str, Any]], tools: dict[str, Any]
 ) -> ChatCompletionRequest:
-    asked = {**_shared(body), **tools, "messages": messages}
+    asked = {**shared_fields(body), **tools, "messages": messages}
     asked |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
     arguments = dict(body.chat_template_kwargs or {})
     if body.think is not None:
@@ -125,7 +125,7 @@ def can_think(context: AppContext) -> bool:
     return context.chat_template is not None and "enable_thinking" in context.chat_template.source
 
 
-def _shared(body: OllamaTextFields) -> dict[str, Any]:
+def shared_fields(body: OllamaTextFields) -> dict[str, Any]:
     """Return the fields that chats and completions have alike."""
     options = body.options
     values = {} if options is None else {ours: getattr(options, theirs) for theirs, ours in _OPTIONS.items()}
@@ -142,7 +142,7 @@ def _shared(body: OllamaTextFields) -> dict[str, Any]:
     return asked | {name: getattr(body, name) for name in alike if name in body.model_fields_set or name == "stream"}
 
 
-def _messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
+def translated_messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
     """Return messages in our form, in which each call has an id, and each result that of its call."""
     written: list[dict[str, Any]] = []
     waiting: deque[tuple[str, str]] = deque()
