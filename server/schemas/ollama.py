@@ -3,9 +3,11 @@
 What they share with /v1 is defined there: the bounds of the sampling options are those of `GenerationFields`.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from server.schemas.base import (
     MAX_MESSAGES,
@@ -18,6 +20,7 @@ from server.schemas.base import (
     TemplateArguments,
     Text,
     Texts,
+    encodable,
     wrong,
 )
 from server.schemas.generation import (
@@ -32,7 +35,10 @@ from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
 
 MAX_TOOLS = 128
-MAX_TOOL_CALLS = 128
+MAX_TOOL_CALLS = 32
+"""Most calls of one message."""
+MAX_ARGUMENT_VALUES = 10_000
+"""Most values in a call's arguments: they are written as JSON in one go."""
 
 _LOADED = "how the model is loaded is the server's to say"
 _OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
@@ -155,13 +161,30 @@ class OllamaTextFields(CanIntervene, RunFields):
         return self
 
 
+def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
+    left, num_values = [arguments], 0
+    while left:
+        value: Any = left.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        num_values += len(inner)
+        if num_values > MAX_ARGUMENT_VALUES:
+            raise PydanticCustomError(
+                "too_many_values", f"more than {MAX_ARGUMENT_VALUES} values; a call's arguments may hold so many"
+            )
+        left.extend(inner)
+    encodable(json.dumps(arguments, ensure_ascii=False))
+    return arguments
+
+
 class OllamaFunction(RequestModel):
     """The function of a tool call."""
 
     IGNORED = _IGNORED_IN_FUNCTIONS
 
     name: Text = Field(description="The tool's name.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="What it is called with.")
+    arguments: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(
+        default_factory=dict, description="What it is called with."
+    )
 
 
 class OllamaToolCall(RequestModel):

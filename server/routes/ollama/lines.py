@@ -3,6 +3,7 @@
 It knows how an answer looks, whether it came of a chat or of a bare prompt, and nothing of how it was asked for.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +36,16 @@ class Begun:
     """Alternatives of each token, or None for no log-probabilities."""
 
 
+_ALSO_END_LINES = {each.encode(): b"\\u%04x" % ord(each) for each in "\x85\u2028\u2029"}
+"""Characters that JSON holds as they are, and at which httpx ends a line, with their escapes."""
+
+
 def line(value: dict[str, Any]) -> bytes:
-    """Return one line of a stream."""
-    return orjson.dumps(value) + b"\n"
+    """Return one line of a stream, by everybody's idea of a line."""
+    written = orjson.dumps(value)
+    for character, escaped in _ALSO_END_LINES.items():
+        written = written.replace(character, escaped)
+    return written + b"\n"
 
 
 def error_line(error: ApiError) -> bytes:
@@ -158,7 +166,8 @@ def checked(message: Message) -> Message:
     calls, rest = [], [message.content]
     for call in message.tool_calls:
         if _is_object(call):
-            calls.append(call)
+            # Between its tokens JSON may have line ends, within them it has none.
+            calls.append(replace(call, arguments=re.sub(r"[\r\n]", " ", call.arguments)))
         else:
             rest.append(orjson.dumps({"name": call.name, "arguments": call.arguments}).decode())
     return replace(message, content="".join(rest), tool_calls=tuple(calls))

@@ -3,13 +3,13 @@
 It knows names and forms; the bounds and meanings of fields are those of /v1.
 """
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import ValidationError
 
 from server.http.error_handlers import validation_error
@@ -170,5 +170,5 @@ def translated_messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any
 
 def _call(call: OllamaToolCall, number: int) -> dict[str, Any]:
     # Nine letters and digits: the templates of Mistral's models take no other ids.
-    function = {"name": call.function.name, "arguments": orjson.dumps(call.function.arguments).decode()}
+    function = {"name": call.function.name, "arguments": json.dumps(call.function.arguments, ensure_ascii=False)}
     return {"id": call.id or f"call{number:05}", "type": "function", "function": function}

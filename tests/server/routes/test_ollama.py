@@ -32,6 +32,11 @@ BODIES: dict[str, dict[str, Any]] = {
 THINKS = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}|quiet{% endif %}"
 
 
+def call_of(argument: Any) -> dict[str, Any]:
+    """Return a message that calls a tool with this argument."""
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": argument}}}]}
+
+
 def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -143,6 +148,7 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),
+        (CHAT, {"messages": [call_of([0] * 10_000)]}, "messages[0].tool_calls[0].function.arguments: more than 10000"),
         (CHAT, {"format": "yaml"}, "format: "),
         (CHAT, {"priority": -1}, "priority: -1 would go before everybody"),
         (CHAT, {"attention": {"layers": 9}}, "attention.layers: "),
@@ -254,6 +260,22 @@ def test_a_format_is_openais_response_format(format: Any, expected: Any) -> None
     assert shared_fields(body).get("response_format") == expected
 
 
+async def test_half_a_character_in_a_call_is_refused(tmp_path: Path) -> None:
+    """Check against the old failure: it ended in an internal server error."""
+    async with site(tmp_path) as at:
+        body = json.dumps({"messages": [call_of("\ud800")]})
+        answer = await at.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("messages[0].tool_calls[0].function.arguments: the text holds a lone surr")
+
+
+def test_a_call_may_hold_any_number() -> None:
+    """Check against the old failure: a whole number of more than 64 bits ended in an internal server error."""
+    messages = OllamaChatRequest.model_validate({"messages": [call_of(2**70)]}).messages
+    (call,) = translated_messages(messages)[0]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"x": 2**70}
+
+
 def test_calls_and_results_of_tools_find_each_other_without_ids() -> None:
     calls = [{"function": {"name": name, "arguments": {"x": 1}}} for name in ("f", "g", "f")]
     messages = [
@@ -291,7 +313,7 @@ def call(index: int, arguments: str, name: str | None = None) -> MessageDelta:
 async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path: Path) -> None:
     deltas = [
         MessageDelta(reasoning="h"), MessageDelta(reasoning="m"), MessageDelta(content="So: "),
-        call(0, "", "f"), call(0, '{"x": '), call(0, "[1]}"), call(1, "{}", "g"),
+        call(0, "", "f"), call(0, '{"x":\r\n'), call(0, "[1]}"), call(1, "{}", "g"),
     ]  # fmt: skip
     async with site(tmp_path) as at:
         lines = [json.loads(line) async for line in written(at, *deltas).lines()]

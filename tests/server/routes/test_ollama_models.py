@@ -27,8 +27,8 @@ async def test_the_model_and_its_adapters_are_listed_with_a_tag(tmp_path: Path) 
 
 
 async def test_a_model_is_told_with_its_size_and_how_it_is_kept(tmp_path: Path) -> None:
-    for settings, size, level in (({}, 4 * 4384, "F32"), ({"dtype": "bfloat16"}, 2 * 4384, "BF16")):
-        async with site(tmp_path, **settings) as at:
+    for dtype, size, level in (("float32", 4 * 4384, "F32"), ("bfloat16", 2 * 4384, "BF16")):
+        async with site(tmp_path, dtype=dtype) as at:
             (model,) = (await at.http.get("/api/tags")).json()["models"]
         assert (model["size"], model["details"]["quantization_level"]) == (size, level)
         assert (model["details"]["format"], model["details"]["family"]) == ("safetensors", "gpt2")

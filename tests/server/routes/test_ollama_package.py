@@ -42,6 +42,15 @@ async def test_chat_twice_and_streamed(tmp_path: Path) -> None:
     assert (parts[-1].done, parts[-1].done_reason, parts[-1].eval_count) == (True, "length", 4)
 
 
+async def test_what_httpx_takes_for_the_end_of_a_line_is_text(tmp_path: Path) -> None:
+    text = "a\x85b\u2028c\u2029"
+    script = tuple(text.encode())
+    async with client(tmp_path, FakeEngine(script=script)) as api:
+        options = {"num_predict": len(script)}
+        parts = [part async for part in await api.chat(MODEL, MESSAGES, options=options, stream=True)]
+    assert "".join(part.message.content or "" for part in parts) == text
+
+
 async def test_generate_whole_streamed_and_raw(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.generate(MODEL, "ab", system="S", options=ollama.Options(num_predict=4))
