@@ -239,7 +239,7 @@ class OllamaGenerateRequest(OllamaTextFields):
     def _raw_is_bare(self) -> "OllamaGenerateRequest":
         taken = {"system": self.system, "think": self.think, "chat_template_kwargs": self.chat_template_kwargs}
         for name, value in taken.items():
-            if self.raw and value not in (None, "", {}):
+            if self.raw and value:
                 raise wrong(name, f"{name} is for the chat template, which raw true does not use")
         return self
 
