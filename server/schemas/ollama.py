@@ -7,7 +7,6 @@ import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from server.schemas.base import (
     MAX_MESSAGES,
@@ -35,10 +34,8 @@ from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
 
 MAX_TOOLS = 128
-MAX_TOOL_CALLS = 32
-"""Most calls of one message."""
-MAX_ARGUMENT_VALUES = 10_000
-"""Most values in a call's arguments: they are written as JSON in one go."""
+MAX_CALL_VALUES = 5000
+"""Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
 
 _LOADED = "how the model is loaded is the server's to say"
 _OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
@@ -162,16 +159,6 @@ class OllamaTextFields(CanIntervene, RunFields):
 
 
 def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
-    left, num_values = [arguments], 0
-    while left:
-        value: Any = left.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        num_values += len(inner)
-        if num_values > MAX_ARGUMENT_VALUES:
-            raise PydanticCustomError(
-                "too_many_values", f"more than {MAX_ARGUMENT_VALUES} values; a call's arguments may hold so many"
-            )
-        left.extend(inner)
     encodable(json.dumps(arguments, ensure_ascii=False))
     return arguments
 
@@ -204,7 +191,7 @@ class OllamaMessage(RequestModel):
     role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
     content: Text = Field("", description="The text.")
     thinking: Text | None = Field(None, description="What the assistant thought before it answered.")
-    tool_calls: Annotated[list[OllamaToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = Field(
+    tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] | None = Field(
         None, description="The tools that the assistant called."
     )
     tool_name: Text | None = Field(None, description="Of a tool's message: the tool whose result it is.")
@@ -222,6 +209,24 @@ class OllamaChatRequest(OllamaTextFields):
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = Field(
         None, description="The tools that the assistant may call, as POST /v1/chat/completions takes them."
     )
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _few_calls(cls, messages: Any) -> Any:
+        left = (
+            [each.get("tool_calls") for each in messages if isinstance(each, dict)]
+            if isinstance(messages, list)
+            else []
+        )
+        num_values = 0
+        while left:
+            value = left.pop()
+            inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            num_values += len(inner)
+            if num_values > MAX_CALL_VALUES:
+                raise ValueError(f"the tool calls hold more than {MAX_CALL_VALUES} values; so many are accepted")
+            left.extend(inner)
+        return messages
 
 
 class OllamaGenerateRequest(OllamaTextFields):

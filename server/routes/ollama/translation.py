@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -36,8 +36,6 @@ _OPTIONS = {
 """Our name of each option."""
 _NAMES = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {"response_format": "format"}
 """Ollama's name of each of our fields that it calls otherwise."""
-
-Body = TypeVar("Body", bound=RunFields)
 
 
 @contextmanager
@@ -142,28 +140,50 @@ def shared_fields(body: OllamaTextFields) -> dict[str, Any]:
     return asked | {name: getattr(body, name) for name in alike if name in body.model_fields_set or name == "stream"}
 
 
+class _Calls:
+    """The tool calls of a conversation that have no result yet."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str | None, deque[str]] = {None: deque()}
+        """Ids of the calls of each tool, and of all of them, in their order; some have a result."""
+        self._answered: set[str] = set()
+
+    def add(self, call_id: str, tool: str) -> None:
+        self._answered.discard(call_id)
+        for name in (tool, None):
+            self._ids.setdefault(name, deque()).append(call_id)
+
+    def next_of(self, tool: str | None) -> str | None:
+        """Return the id of the first call of a tool, or of any if it is None."""
+        ids = self._ids.get(tool, deque())
+        while ids and ids[0] in self._answered:
+            ids.popleft()
+        return ids[0] if ids else None
+
+    def answer(self, call_id: str) -> None:
+        self._answered.add(call_id)
+
+
 def translated_messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
     """Return messages in our form, in which each call has an id, and each result that of its call."""
     written: list[dict[str, Any]] = []
-    waiting: deque[tuple[str, str]] = deque()
-    """Id and tool of the calls without a result."""
-    num_calls = 0
+    calls, num_calls = _Calls(), 0
     for message in messages:
         told: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.thinking is not None:
             told["reasoning_content"] = message.thinking
         if message.tool_calls:
             told["tool_calls"] = [_call(call, num_calls + i) for i, call in enumerate(message.tool_calls)]
-            waiting += [(call["id"], call["function"]["name"]) for call in told["tool_calls"]]
             num_calls += len(message.tool_calls)
+            for call in told["tool_calls"]:
+                calls.add(call["id"], call["function"]["name"])
         if message.tool_name is not None:
             told["name"] = message.tool_name
         if message.role == "tool":
-            found = next((each for each in waiting if message.tool_name in (None, each[1])), None)
-            call_id = message.tool_call_id or (found and found[0])
-            waiting = deque(each for each in waiting if each[0] != call_id)
+            call_id = message.tool_call_id or calls.next_of(message.tool_name)
             if call_id is not None:
                 told["tool_call_id"] = call_id
+                calls.answer(call_id)
         written.append(told)
     return written
 
