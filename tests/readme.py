@@ -14,17 +14,19 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Server, serve
+from server.schemas.base import RequestModel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
+OLLAMA = ROOT / "docs" / "ollama.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -83,7 +85,7 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
     where.
     """
-    from server.schemas.base import ChatMessage, RequestModel
+    from server.schemas.base import ChatMessage
     from server.schemas.embeddings import EmbeddingRequest
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest
@@ -96,16 +98,46 @@ def fields_table() -> str:
         "a message": ChatMessage,
         "stream_options": StreamOptions,
     }
-    told: dict[tuple[str, str], list[str]] = {}
+    honoured = [(name, where, "honoured") for where, model in objects.items() for name in model.model_fields]
+    return _fields_table([*honoured, *_not_honoured(objects)])
+
+
+def ollama_table() -> str:
+    """Return every field of Ollama's requests that is not honoured, where, and why."""
+    from server.schemas import ollama
+
+    return _fields_table(
+        _not_honoured(
+            {
+                "/api/chat": ollama.OllamaChatRequest,
+                "/api/generate": ollama.OllamaGenerateRequest,
+                "/api/embed": ollama.OllamaEmbedRequest,
+                "/api/embeddings": ollama.OllamaEmbeddingsRequest,
+                "/api/show": ollama.OllamaShowRequest,
+                "options": ollama.OllamaOptions,
+                "a message": ollama.OllamaMessage,
+                "a tool call": ollama.OllamaToolCall,
+                "its function": ollama.OllamaFunction,
+            }
+        )
+    )
+
+
+def _not_honoured(objects: Mapping[str, type[RequestModel]]) -> Iterator[tuple[str, str, str]]:
+    """Yield each field that is ignored or refused, the object that it is in, and what happens to it."""
     for where, model in objects.items():
-        for name in model.model_fields:
-            told.setdefault((name, "honoured"), []).append(where)
         for name, why in model.IGNORED.items():
-            told.setdefault((name, f"ignored: {why}"), []).append(where)
+            yield name, where, f"ignored: {why}"
         for name, refused in model.REFUSED.items():
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
             but = f", but for {neutral}" if neutral else ""
-            told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
+            yield name, where, f"refused{but}: {refused.why}"
+
+
+def _fields_table(found: Iterable[tuple[str, str, str]]) -> str:
+    told: dict[tuple[str, str], list[str]] = {}
+    for name, where, what in found:
+        told.setdefault((name, what), []).append(where)
     lines = ["| field | in | |", "|---|---|---|"]
     return "\n".join(
         [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
@@ -202,6 +234,7 @@ def rewrite_examples(text: str, server: Server) -> str:
 def rewrite_tables(path: Path, text: str, server: Server) -> str:
     tables: dict[Path, dict[str, Callable[[], str]]] = {
         CODE: {"folders": folders_table},
+        OLLAMA: {"ollama": ollama_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,

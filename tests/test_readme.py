@@ -36,6 +36,10 @@ def test_every_field_of_other_servers_is_documented() -> None:
     assert readme.table("fields") == readme.fields_table()
 
 
+def test_every_field_of_ollamas_that_is_not_honoured_is_documented() -> None:
+    assert readme.table("ollama", readme.OLLAMA) == readme.ollama_table()
+
+
 def test_every_point_is_in_the_glossary() -> None:
     assert readme.table("points") == readme.points_table()
 

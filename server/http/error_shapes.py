@@ -20,7 +20,12 @@ def openai_shape(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
-SHAPES: dict[str, Shape] = {}
+def ollama_shape(error: ApiError) -> dict[str, Any]:
+    """Return an error in the shape that Ollama's clients read."""
+    return {"error": error.message}
+
+
+SHAPES: dict[str, Shape] = {"/api/": ollama_shape}
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 

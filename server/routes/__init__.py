@@ -27,10 +27,14 @@ from server.routes.inspect import (
     weight_slices,
     weights,
 )
+from server.routes.ollama import embed as ollama_embed
+from server.routes.ollama import models as ollama_models
+from server.routes.ollama import text as ollama_text
 from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
-from server.schemas.base import ErrorAnswer
+from server.schemas.base import AnswerModel, ErrorAnswer
+from server.schemas.ollama import OllamaErrorAnswer
 
 _STATUSES = {
     400: "A value is wrong; the message names it and what is accepted.",
@@ -45,19 +49,25 @@ _STATUSES = {
     503: "Loading, draining, or the worker was lost; see Retry-After.",
     504: "The request took longer than allowed.",
 }
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    # "default" also keeps FastAPI from announcing a 422 that this server never sends.
-    "default": {"model": ErrorAnswer, "description": "Any other error, in the same shape."},
-    # The others refer to its schema: given the model, FastAPI would make a validator of each status of each route,
-    # which took most of the time of making an application.
-    **{
-        status: {
-            "description": text,
-            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
-        }
-        for status, text in _STATUSES.items()
-    },
-}
+
+
+def _errors(answer: type[AnswerModel]) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route, which are all written as `answer`, for the OpenAPI page."""
+    schema = {"$ref": f"#/components/schemas/{answer.__name__}"}
+    return {
+        # "default" also keeps FastAPI from announcing a 422 that this server never sends.
+        "default": {"model": answer, "description": "Any other error, in the same shape."},
+        # The others refer to its schema: given the model, FastAPI would make a validator of each status of each route,
+        # which took most of the time of making an application.
+        **{
+            status: {"description": text, "content": {"application/json": {"schema": schema}}}
+            for status, text in _STATUSES.items()
+        },
+    }
+
+
+_ERRORS = _errors(ErrorAnswer)
+_OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
 
 _BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
 """Documents in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
@@ -78,6 +88,10 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     looking = APIRouter(
         route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=bearer
     )
+    ollama_running = APIRouter(
+        route_class=running_route(guarded, context), responses=_OLLAMA_ERRORS, dependencies=bearer
+    )
+    ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=bearer)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -88,6 +102,9 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     of_weights = (correlations, weights, weight_slices)
     for part in (completions, chat, embeddings):
         part.add_routes(running, context)
+    for part in (ollama_text, ollama_embed):
+        part.add_routes(ollama_running, context)
+    ollama_models.add_routes(ollama_api, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
@@ -95,6 +112,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     open_to_all = APIRouter(route_class=OpenRoute)
     for part in (health, page):
         part.add_routes(open_to_all, context)
+    ollama_models.add_open_routes(open_to_all)
     admin.add_routes(operators, context)
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
@@ -107,8 +125,10 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     return [
         *running.routes,  # first: these have the most to do
         *looking.routes,
+        *ollama_running.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
+        *ollama_api.routes,
         *operators.routes,
         *loading.routes,
     ]
