@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from server.schemas.attention import AttentionFields
 from server.schemas.base import (
-    TEMPLATE_ARGUMENTS,
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
     Messages,
@@ -15,19 +14,21 @@ from server.schemas.base import (
     PromptTokens,
     RequestModel,
     RunFields,
-    TemplateArguments,
     TokenId,
     Usage,
     encodable,
     wrong,
 )
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import (
-    IGNORED_BY_GENERATION,
+    IGNORED_BY_CHAT,
+    IGNORED_BY_COMPLETIONS,
     IGNORED_IN_STREAM_OPTIONS,
     REFUSED_BY_CHAT,
     REFUSED_BY_COMPLETIONS,
 )
+from server.schemas.tools import ToolFields
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKEN_IDS = 128
@@ -63,8 +64,6 @@ class GenerationAttention(AttentionFields):
 
 class GenerationFields(CanIntervene, RunFields):
     """Fields that both generation routes have."""
-
-    IGNORED = IGNORED_BY_GENERATION
 
     stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
@@ -187,6 +186,7 @@ class GenerationFields(CanIntervene, RunFields):
 class CompletionRequest(GenerationFields):
     """Body of POST /v1/completions."""
 
+    IGNORED = IGNORED_BY_COMPLETIONS
     REFUSED = REFUSED_BY_COMPLETIONS
 
     prompt: PromptInput = Field(
@@ -222,9 +222,10 @@ class CompletionRequest(GenerationFields):
         return self.logprobs
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(ToolFields, GenerationFields):
     """Body of POST /v1/chat/completions."""
 
+    IGNORED = IGNORED_BY_CHAT
     REFUSED = REFUSED_BY_CHAT
 
     messages: Messages = Field(description="The conversation so far.")
@@ -289,9 +290,15 @@ class ChatChoice(AnswerModel):
     """One answer of the assistant; in a stream it has `delta` in place of `message`."""
 
     index: int = Field(description="Number of the choice.")
-    message: dict[str, Any] | None = Field(None, description="role and content.")
+    message: dict[str, Any] | None = Field(
+        None,
+        description="role and content; tool_calls, where there are some, and content is then null if there is no text; "
+        "reasoning_content and reasoning, the same twice, where the model thought.",
+    )
     delta: dict[str, Any] | None = Field(None, description="What is new of it, in a stream.")
-    finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
+        description="Why it ended; null while it goes on."
+    )
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")

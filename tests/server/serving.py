@@ -166,6 +166,7 @@ def build_site(
     api_key_file: Path | None = None,
     sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
     on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
+    max_model_len: int = INFO.max_model_len,
     **settings: Any,
 ) -> Site:
     """Build an application around `engine`. The folder receives a tokenizer, unless it has one; `config` is the tiny
@@ -173,7 +174,7 @@ def build_site(
     """
     if not (folder / "tokenizer.json").exists():
         write_tokenizer(folder)
-    engine.config = config = config or tiny_config()
+    engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
     metrics.watch(engine)
@@ -191,7 +192,7 @@ def build_site(
         metrics=metrics,
         model_id="org/tiny",
         model_root="/models/tiny",
-        max_model_len=INFO.max_model_len,
+        max_model_len=max_model_len,
     )
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
