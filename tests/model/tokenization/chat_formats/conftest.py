@@ -1,0 +1,28 @@
+"""Tokenizers for the tests of chat formats."""
+
+from pathlib import Path
+
+import pytest
+
+from model.checkpoint.folder import PACKAGED
+from model.tokenization.tokenizer import Tokenizer
+from tests.server.serving import write_tokenizer
+
+SPECIAL = ("<|end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|python_tag|>")
+
+
+@pytest.fixture(scope="session")
+def packaged() -> Tokenizer:
+    return Tokenizer.from_folder(PACKAGED)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("special")
+    write_tokenizer(path, SPECIAL)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_folder(folder)

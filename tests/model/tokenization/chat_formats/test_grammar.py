@@ -1,0 +1,142 @@
+"""llguidance holds answers to the grammars: it takes what the parser calls a call, and no call of another kind."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
+from model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from model.tokenization.chat_formats.message import joined
+from model.tokenization.chat_formats.parser import TaggedText
+from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.test_parser import ARGS, LLAMA, MISTRAL, SYNTAXES, every_syntax
+
+THINK = ThoughtTags("<think>", "</think>")
+THINK_TOKENS = ThoughtTags("[THINK]", "[/THINK]")
+CITY = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/name"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"name": {"type": "string", "minLength": 1}},
+}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = (Tool("get", CITY), Tool("get_all", NOTHING))
+INTEGER = 'start: %json {"type": "integer"}'
+
+
+class Reader:
+    """A tokenizer as llguidance has it, and what it says of texts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = Tokenizer.from_folder(folder)
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        self._theirs = LLTokenizer(text, eos_token=self.tokenizer.ids_of_special["<|end|>"])
+
+    def takes(self, text: str, **answers: Any) -> bool:
+        grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
+        problem = LLMatcher.validate_grammar(grammar, self._theirs)
+        assert not problem, f"{problem}\n{grammar}"
+        matcher = LLMatcher(self._theirs, grammar, log_level=0)
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path) -> Reader:
+    return Reader(folder)
+
+
+THOUGHTS = {
+    "none": ({}, ""),
+    "maybe": ({"tags": THINK, "start": Start.MAYBE}, "<think>\nhm <tool_call> x\n</think>\n\n"),
+    "open": ({"tags": THINK, "start": Start.THOUGHT}, "I call <tool_call>{ </think>\n"),
+    "maybe, tokens": ({"tags": THINK_TOKENS, "start": Start.MAYBE}, "[THINK]hm[/THINK]\n"),
+    "open, tokens": ({"tags": THINK_TOKENS, "start": Start.THOUGHT}, "hm[/THINK]"),
+}
+MODES: dict[str, dict[str, Any]] = {"auto": {}, "required": {"calls": "required"}, "body": {"body": INTEGER}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@every_syntax
+def test_calls_are_held_to_the_tools(reader: Reader, syntax: CallSyntax, thoughts: str, mode: str) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    for text in (call, f"\n{call}", syntax.written([("get_all", "{}")])):
+        assert reader.takes(thought + text, **asked), text
+    for wrong in (
+        call.replace("get", "got"),
+        call.replace("3", '"3"'),
+        call.replace("Bern", ""),
+        call.replace("city", "town"),
+        syntax.written([("get_all", '{"x": 1}')]),
+        call[:-1] if syntax.closing else call[:-2],
+    ):
+        assert not reader.takes(thought + wrong, **asked), wrong
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@every_syntax
+def test_what_else_is_answered_is_text_or_the_body(
+    reader: Reader, syntax: CallSyntax, thoughts: str, mode: str
+) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    assert reader.takes(f"{thought}Hello.\n\n{{", **asked) == (mode == "auto")
+    assert reader.takes(f"{thought}12", **asked) == (mode != "required")
+    if thought:
+        assert reader.takes("12", **asked) == (mode != "required" and fields["start"] is Start.MAYBE)
+
+
+@pytest.mark.parametrize("syntax", [GENERIC, MISTRAL, ARGS], ids=["generic", "mistral", "args"])
+def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
+    reader: Reader, syntax: CallSyntax
+) -> None:
+    two = syntax.written([("get_all", "{}"), ("get", '{"city": "Bern"}')])
+    for parallel, calls in product((True, False), ("auto", "required")):
+        asked = {"syntax": syntax, "tools": TOOLS, "calls": calls, "parallel": parallel}
+        assert reader.takes(two, **asked) == parallel
+        assert reader.takes(f"Yes.\n{syntax.written([('get_all', '{}')])}", **asked) == (calls == "auto")
+
+
+def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
+    call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
+    assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
+    assert not reader.takes("<|python_tag|>print(1)", syntax=LLAMA, tools=TOOLS)
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+def test_a_body_without_tools_begins_after_the_thought(reader: Reader, thoughts: str) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    assert reader.takes(f"{thought}12", body=INTEGER, **fields)
+    assert not reader.takes(f"{thought}twelve", body=INTEGER, **fields)
+
+
+cities = st.fixed_dictionaries({"city": st.text(min_size=1, max_size=5)}, optional={"days": st.integers(-99, 99)})
+one_call = st.one_of(st.tuples(st.just("get"), cities), st.just(("get_all", {})))
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+@given(calls=st.lists(one_call, min_size=1, max_size=3), content=st.sampled_from(["", "So:\n"]))
+def test_what_the_parser_calls_a_call_the_grammar_takes(
+    reader: Reader, name: str, calls: list[tuple[str, dict[str, Any]]], content: str
+) -> None:
+    syntax = SYNTAXES[name]
+    if syntax is LLAMA:
+        calls, content = calls[:1], ""
+    written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]
+    text = content + syntax.written(written)
+    parser = TaggedText(syntax=syntax, tool_names=[tool.name for tool in TOOLS])
+    message = joined([parser.push(text), parser.flush()])
+    assert [(call.name, call.arguments) for call in message.tool_calls] == written
+    assert reader.takes(text, syntax=syntax, tools=TOOLS)
