@@ -12,7 +12,7 @@ from server.schemas.base import (
 )
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
-from server.schemas.tools import TOOLS, Tools
+from server.schemas.tools import TOOLS, Tools, check_names
 
 
 class TokenizeRequest(ModelField):
@@ -40,6 +40,7 @@ class TokenizeRequest(ModelField):
             raise wrong("prompt", "give either prompt or messages")
         if self.tools and self.messages is None:
             raise wrong("tools", "a prompt has no tools; messages have")
+        check_names(self.tools or ())
         return self
 
 

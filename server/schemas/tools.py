@@ -1,6 +1,6 @@
 """Defines the tools of a conversation and how they may be chosen, in OpenAI's form."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -73,18 +73,17 @@ class ToolDefinition(RequestModel):
         return {"type": "function", "function": function}
 
 
-def _check_names(tools: list[ToolDefinition]) -> list[ToolDefinition]:
+def check_names(tools: Iterable[ToolDefinition]) -> None:
+    """Raise PydanticCustomError for a name that two tools have."""
     names: set[str] = set()
     for number, tool in enumerate(tools):
-        if tool.function.name in names:
-            raise wrong(
-                f"[{number}].function.name", f"there are two tools {tool.function.name!r}; a name is accepted once"
-            )
-        names.add(tool.function.name)
-    return tools
+        name = tool.function.name
+        if name in names:
+            raise wrong(f"tools[{number}].function.name", f"there are two tools {name!r}; each name is accepted once")
+        names.add(name)
 
 
-Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_check_names)]
+Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)]
 TOOLS = "Tools that the model may call: functions, with JSON schemas of their arguments."
 
 
@@ -132,6 +131,7 @@ class ToolFields(RequestModel):
 
     @model_validator(mode="after")
     def _chosen_tools_are_there(self) -> "ToolFields":
+        check_names(self.tools or ())
         there = [tool.function.name for tool in self.tools or ()]
         if self.tool_choice == "required" and not there:
             raise wrong("tool_choice", "tool_choice required needs tools")
