@@ -12,6 +12,7 @@ from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
+from server.routes.chat_rows import chat_rows, tool_rows
 from server.routes.context import AppContext
 from server.schemas.base import ChatMessage, PromptInput, encodable
 from server.schemas.tools import ToolDefinition
@@ -235,9 +236,7 @@ async def render_chat(
             code="no_chat_template",
         )
     try:
-        rows, given = await context.chat_template.with_tools(
-            [message.as_template_input() for message in messages], [tool.as_template_input() for tool in tools]
-        )
+        rows, given = await context.chat_template.with_tools(await chat_rows(messages), tool_rows(tools))
         text = await context.chat_template.render_async(rows, add_generation_prompt, arguments, given)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error

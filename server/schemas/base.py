@@ -1,6 +1,5 @@
 """Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
-import json
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 
@@ -188,17 +187,6 @@ class TextPart(TypedDict):
 
 MAX_CALLS = 128
 """Most tool calls of one message."""
-MAX_ARGUMENTS_CHARACTERS = 1_000_000
-
-
-def _check_arguments(text: str) -> str:
-    try:
-        is_object = isinstance(json.loads(text or "{}"), dict)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of a call are an object as JSON, which this is not: {error}") from None
-    if not is_object:
-        raise ValueError("the arguments of a call are an object as JSON")
-    return text
 
 
 class CalledFunction(TypedDict):
@@ -206,11 +194,7 @@ class CalledFunction(TypedDict):
 
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     name: Annotated[Text, Field(min_length=1, description="Name of the function.")]
-    arguments: Annotated[
-        Text,
-        Field(max_length=MAX_ARGUMENTS_CHARACTERS, description="The arguments, an object as JSON."),
-        AfterValidator(_check_arguments),
-    ]
+    arguments: Annotated[Text, Field(description="The arguments, an object as JSON.")]
 
 
 class ToolCallPart(TypedDict):
@@ -250,20 +234,14 @@ class ChatMessage(RequestModel):
         return self
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return the message as chat templates expect it: content is one string, and arguments are objects."""
+        """Return the message as chat templates expect it: content is one string. Arguments of calls are still text."""
         parts = [self.content] if isinstance(self.content, str) else [part["text"] for part in self.content or []]
         message = {"role": self.role, "content": "".join(parts)}
         thought = self.reasoning_content if self.reasoning is None else self.reasoning
-        calls = [
-            {"id": call["id"], "type": "function", "function": {**function, "arguments": arguments}}
-            for call in self.tool_calls or ()
-            for function in [call["function"]]
-            for arguments in [json.loads(function["arguments"] or "{}")]
-        ]
         others = {
             "name": self.name,
             "reasoning_content": thought,
-            "tool_calls": calls or None,
+            "tool_calls": self.tool_calls or None,
             "tool_call_id": self.tool_call_id,
         }
         return message | {key: value for key, value in others.items() if value is not None}

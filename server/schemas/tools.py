@@ -1,6 +1,6 @@
 """Defines the tools of a conversation and how they may be chosen, in OpenAI's form."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -11,30 +11,30 @@ from server.schemas.known_fields import IGNORED_IN_TOOLS
 MAX_TOOLS = 128
 MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_VALUES = 4096
-"""Most values in the schema of one tool, those within objects and lists among them."""
+"""Most names and values in the schema of one tool."""
 
 ToolName = Annotated[Text, Field(pattern=r"^[a-zA-Z0-9_.\-]{1,64}$", description="Letters, digits, _, . and -.")]
 
 
-def _values(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield every value and name in a JSON value. Raises ValueError for one that is nested too deep."""
-    if depth > MAX_SCHEMA_DEPTH:
-        raise ValueError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} objects and lists, which are accepted")
-    yield value
-    if isinstance(value, dict):
-        yield from value
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from _values(each, depth + 1)
-
-
 def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    for number, value in enumerate(_values(schema)):
-        if number >= MAX_SCHEMA_VALUES:
-            raise ValueError(f"the schema has more than {MAX_SCHEMA_VALUES} values, which are accepted")
-        if isinstance(value, str):
-            encodable(value)
+    level: list[Any] = [schema]
+    num_values = depth = 0
+    while level:
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                encodable(value)
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, dict):
+                inner += [*value, *value.values()]
+        num_values += len(inner)
+        if num_values > MAX_SCHEMA_VALUES:
+            raise ValueError(f"the schema has more than the {MAX_SCHEMA_VALUES} names and values that are accepted")
+        depth += any(isinstance(value, list | dict) for value in inner)
+        if depth > MAX_SCHEMA_DEPTH:
+            raise ValueError(f"the schema is nested deeper than the {MAX_SCHEMA_DEPTH} levels that are accepted")
+        level = inner
     if schema.get("type", "object") != "object":
         raise ValueError('the arguments of a call are an object: "type" is "object"')
     return schema

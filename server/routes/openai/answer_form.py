@@ -43,18 +43,17 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     tools = await _checked(body.callable_tools)
     syntax = template.tool_use.syntax if tools else None
     if tools or grammar is not None:
-        grammar = answer_grammar(
-            Answers(
-                tags=tags,
-                start=start,
-                syntax=syntax,
-                tools=tools,
-                calls="required" if body.must_call else "auto",
-                parallel=body.may_call_several,
-                body=grammar,
-                special_ids=context.tokenizer.ids_of_special,
-            )
+        answers = Answers(
+            tags=tags,
+            start=start,
+            syntax=syntax,
+            tools=tools,
+            calls="required" if body.must_call else "auto",
+            parallel=body.may_call_several,
+            body=grammar,
+            special_ids=context.tokenizer.ids_of_special,
         )
+        grammar = await asyncio.to_thread(answer_grammar, answers) if tools else answer_grammar(answers)
     if syntax is None and start is Start.ANSWER:
         return AnswerForm(grammar)
     names = [tool.name for tool in tools]
