@@ -1,5 +1,6 @@
 """How a model writes its tool calls: the texts around their names and arguments. It knows no template and no tool."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,17 @@ from typing import Any
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>\s]+")
 _NINE_CHARACTER_IDS = "[TOOL_CALLS]"
+
+
+@dataclass(frozen=True, slots=True)
+class PairSyntax:
+    """How arguments are written that are no JSON: for each `before_name`, its name, `after_name`, its value,
+    `after_value`. Values that are text are written as they are, others as JSON.
+    """
+
+    before_name: str
+    after_name: str
+    after_value: str
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,8 @@ class CallSyntax:
     """None where a message holds one call."""
     prefix: str = ""
     """What some answers have before `opening`, such as a token that says that a call follows."""
+    pairs: PairSyntax | None = None
+    """How arguments are written, if not as JSON."""
 
     @cached_property
     def trigger(self) -> str:
@@ -47,7 +61,16 @@ class CallSyntax:
     @property
     def texts(self) -> tuple[str, ...]:
         """Return all texts that may stand around a call."""
-        return (self.prefix, self.opening, self.between, self.closing, self.next_call or "")
+        pairs = self.pairs
+        around = () if pairs is None else (pairs.before_name, pairs.after_name, pairs.after_value)
+        return (self.prefix, self.opening, self.between, self.closing, self.next_call or "", *around)
+
+    @property
+    def after_between(self) -> tuple[str, ...]:
+        """Return the texts with one of which arguments begin, or what follows a call that has none."""
+        if self.pairs is None:
+            return ("{",)
+        return (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
 
     def heads(self, before: Iterable[str], names: Iterable[str]) -> dict[str, str]:
         """Return each text that may stand before a call's arguments, with the tool's name; `before` is what may stand
@@ -59,8 +82,18 @@ class CallSyntax:
     def written(self, calls: Iterable[tuple[str, str]]) -> str:
         """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
-        bodies = [f"{name}{self.between}{arguments}" for name, arguments in calls]
+        bodies = [f"{name}{self.between}{self._written(arguments)}" for name, arguments in calls]
         return f"{self.opening}{between_calls.join(bodies)}{self.closing}"
+
+    def _written(self, arguments: str) -> str:
+        pairs = self.pairs
+        if pairs is None:
+            return arguments
+        return "".join(
+            f"{pairs.before_name}{name}{pairs.after_name}"
+            f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{pairs.after_value}"
+            for name, value in json.loads(arguments).items()
+        )
 
 
 GENERIC = CallSyntax(
@@ -79,3 +112,35 @@ class Tool:
     name: str
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, which are an object."""
+
+    def is_text(self, name: str) -> bool:
+        """Return whether an argument is text, or one of several types of which one is."""
+        return _is_text(self.property(name), self.parameters)
+
+    def property(self, name: str) -> Any:
+        """Return the schema of an argument, or None if the tool names none."""
+        properties = self.parameters.get("properties")
+        return properties.get(name) if isinstance(properties, dict) else None
+
+
+_MAX_REFERENCES = 8
+"""References that are followed: a schema may refer to itself."""
+
+
+def _is_text(schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
+    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
+        return False
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        found: Any = root
+        for part in reference.removeprefix("#/").split("/"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return _is_text(found, root, depth + 1)
+    options = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(options, list):
+        return all(isinstance(option, str) for option in options)
+    kinds = schema.get("type")
+    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+        return True
+    variants = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+    return any(_is_text(variant, root, depth + 1) for variant in variants)

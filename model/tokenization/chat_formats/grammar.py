@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 HEADER = "%llguidance {}\n"
@@ -20,6 +20,8 @@ HEADER = "%llguidance {}\n"
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
+_SHARED = ("$defs", "definitions", "x-guidance")
+"""What parts of a schema refer to, which stands at its top."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,38 @@ class _Writer:
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(syntax.between)
             options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}"]))
-            schema = _with_options(tool.parameters, _JSON_OPTIONS)
-            self._rules[f"arguments_{number}"] = f"%json {json.dumps(schema)}"
+            if syntax.pairs is None:
+                self._rules[f"arguments_{number}"] = _json(tool.parameters)
+            else:
+                self._write_pairs(f"arguments_{number}", tool, syntax.pairs)
         self._rules["call"] = " | ".join(options)
+
+    def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
+        """Write arguments that stand one by one, in the order of the schema."""
+        after = self._parts(syntax.after_value)
+        if _is_token(after[0]):
+            self._lexemes["VALUE_TEXT"] = "ANY"
+            self._rules["text_value"] = " ".join(["VALUE_TEXT", *after])
+        else:
+            self._rules["text_value_end[lazy]"] = f"ANY {after[0]}"
+            self._rules["text_value"] = " ".join(["text_value_end", *after[1:]])
+        required = tool.parameters.get("required") or ()
+        pairs = []
+        for number, name in enumerate(tool.parameters.get("properties") or {}):
+            schema, value = tool.property(name), f"{rule}_{number}"
+            head = " ".join(self._parts(f"{syntax.before_name}{name}{syntax.after_name}"))
+            pairs.append(f"({head} {value}){'' if name in required else '?'}")
+            choices = schema.get("enum") if isinstance(schema, dict) else None
+            if not tool.is_text(name):
+                parts = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
+                whole = {**parts, **schema} if isinstance(schema, dict) else schema
+                self._rules[f"{value}_json"] = _json(whole) if isinstance(whole, dict) else f"%json {json.dumps(whole)}"
+                self._rules[value] = " ".join([f"{value}_json", *after])
+            elif choices:
+                self._rules[value] = " ".join([f"({' | '.join(map(_quoted, choices))})", *after])
+            else:
+                self._rules[value] = "text_value"
+        self._rules[rule] = " ".join(pairs) or '""'
 
     def _parts(self, text: str) -> list[str]:
         """Return a text as symbols of the grammar: special tokens by their ids, and strings."""
@@ -164,6 +195,10 @@ class _Writer:
             for piece in pieces
             if piece
         ]
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps(_with_options(schema, _JSON_OPTIONS))}"
 
 
 def _is_token(symbol: str) -> bool:

@@ -2,11 +2,11 @@
 
 import secrets
 import string
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax
+from model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, PairReader
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
@@ -53,7 +53,7 @@ class TaggedText:
         tags: ThoughtTags | None = None,
         start: Start = Start.ANSWER,
         syntax: CallSyntax | None = None,
-        tool_names: Collection[str] = (),
+        tools: Sequence[Tool] = (),
     ) -> None:
         self._tags = tags
         self._syntax = syntax
@@ -62,11 +62,12 @@ class TaggedText:
         self._new = _NewParts()
         self._num_calls = 0
         self._has_content = False
-        self._object = _ObjectEnd()
+        self._arguments_reader: ArgumentsReader = ObjectReader()
+        self._tools = {tool.name: tool for tool in tools}
         if syntax is not None:
             first = {syntax.opening, syntax.prefix + syntax.opening}
-            self._first_heads = syntax.heads(first, tool_names)
-            self._next_heads = {} if syntax.next_call is None else syntax.heads([syntax.next_call], tool_names)
+            self._first_heads = syntax.heads(first, self._tools)
+            self._next_heads = {} if syntax.next_call is None else syntax.heads([syntax.next_call], self._tools)
         starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.ANSWER: self._answer}
         self._read: Callable[[], bool] = starts[start] if tags is not None else self._answer
 
@@ -142,7 +143,7 @@ class TaggedText:
         text = self._unread[begin:]
         if self._begin_call(text, self._first_heads):
             return True
-        if not self._is_over and _may_begin(text, self._first_heads):
+        if not self._is_over and self._may_begin(text, self._first_heads):
             self._add_content(self._unread[:begin].rstrip())
             self._unread = self._unread[len(self._unread[:begin].rstrip()) :]
             return False
@@ -152,31 +153,45 @@ class TaggedText:
 
     def _begin_call(self, text: str, heads: dict[str, str]) -> bool:
         """Begin a call if `text`, the end of what is unread, begins with a head and arguments."""
-        head = next((each for each in heads if text.startswith(each)), None)
-        if head is None or not text[len(head) :].lstrip().startswith("{"):
-            return False
         assert self._syntax is not None
+        starts = self._syntax.after_between
+        head = next((each for each in heads if text.startswith(each) and text.startswith(starts, len(each))), None)
+        if head is None:
+            return False
+        name = heads[head]
         self._add_content(self._unread[: len(self._unread) - len(text)].rstrip())
-        self._new.add_call(self._num_calls, new_call_id(self._syntax.id_form), heads[head])
+        self._new.add_call(self._num_calls, new_call_id(self._syntax.id_form), name)
         self._num_calls += 1
-        self._unread = text[len(head) :].lstrip()
-        self._object, self._read = _ObjectEnd(), self._arguments
+        self._unread = text[len(head) :]
+        pairs = self._syntax.pairs
+        self._arguments_reader = ObjectReader() if pairs is None else PairReader(pairs, self._tools[name].is_text)
+        self._read = self._arguments
         return True
 
+    def _may_begin(self, text: str, heads: dict[str, str]) -> bool:
+        """Return whether `text` may become one of the heads with arguments after it."""
+        assert self._syntax is not None
+        starts = self._syntax.after_between
+        return any(
+            head.startswith(text)
+            or (text.startswith(head) and any(start.startswith(text[len(head) :]) for start in starts))
+            for head in heads
+        )
+
     def _arguments(self) -> bool:
-        end = self._object.find(self._unread)
-        self._new.add_arguments(self._num_calls - 1, self._unread[:end])
-        self._unread = self._unread[end:]
-        if self._object.is_over:
+        arguments, num_read = self._arguments_reader.read(self._unread, self._is_over)
+        self._new.add_arguments(self._num_calls - 1, arguments)
+        self._unread = self._unread[num_read:]
+        if self._arguments_reader.is_whole:
             self._read = self._after_call
-        return self._object.is_over
+        return self._arguments_reader.is_whole or num_read > 0
 
     def _after_call(self) -> bool:
         assert self._syntax is not None
         if self._begin_call(self._unread, self._next_heads):
             return True
         closing = self._syntax.closing
-        if _may_begin(self._unread, self._next_heads) or closing.startswith(self._unread):
+        if self._may_begin(self._unread, self._next_heads) or closing.startswith(self._unread):
             if not self._is_over:
                 return False
             self._unread = ""  # cut within the tag: the call was whole
@@ -197,11 +212,6 @@ class TaggedText:
     def _add_content(self, text: str) -> None:
         self._new.content += text
         self._has_content = self._has_content or bool(text)
-
-
-def _may_begin(text: str, heads: dict[str, str]) -> bool:
-    """Return whether `text` may become one of the heads with arguments after it."""
-    return any(head.startswith(text) or (text.startswith(head) and not text[len(head) :].strip()) for head in heads)
 
 
 class _NewParts:
@@ -226,34 +236,3 @@ class _NewParts:
         delta = MessageDelta(content=self.content, reasoning=self.reasoning, tool_calls=calls)
         self.content, self.reasoning, self._calls = "", "", {}
         return delta
-
-
-@dataclass
-class _ObjectEnd:
-    """Finds the end of a JSON object in a text that comes in pieces."""
-
-    depth: int = 0
-    in_string: bool = False
-    is_escaped: bool = False
-    is_over: bool = False
-
-    def find(self, text: str) -> int:
-        """Return how many characters of the next piece belong to the object."""
-        for position, char in enumerate(text):
-            if self.in_string:
-                if self.is_escaped:
-                    self.is_escaped = False
-                elif char == "\\":
-                    self.is_escaped = True
-                elif char == '"':
-                    self.in_string = False
-            elif char == '"':
-                self.in_string = True
-            elif char in "{[":
-                self.depth += 1
-            elif char in "}]":
-                self.depth -= 1
-                if self.depth == 0:
-                    self.is_over = True
-                    return position + 1
-        return len(text)

@@ -5,10 +5,10 @@ no template's source.
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
 from model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -17,7 +17,6 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 _NAMES = ("Zqfirst", "Zqsecond")
 _IDS = ("Zq0first1", "Zq0secnd2")
 """Nine letters and digits, as Mistral's templates demand."""
-_KEYS = ("zqone", "zqtwo")
 _TOOL = {
     "type": "function",
     "function": {
@@ -45,10 +44,11 @@ class ToolUse:
 
 def find_tool_use(render: Render, special: Collection[str] = ()) -> ToolUse:
     """Return how a template's conversations with tools are written; `special` are the tokenizer's special tokens."""
-    for as_text in (False, True) if _writes_tools(render) else ():
-        syntax = _syntax(render, special, as_text)
-        if syntax is not None:
-            return ToolUse(syntax, by_template=True, arguments_as_text=as_text)
+    if _writes_tools(render):
+        for arguments, pattern in ((_OBJECT, _AS_JSON), (json.dumps(_OBJECT), _AS_JSON), (_PAIRS, _AS_PAIRS)):
+            syntax = _syntax(render, special, arguments, pattern)
+            if syntax is not None:
+                return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
     return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
 
 
@@ -66,37 +66,59 @@ def _takes_system(render: Render) -> bool:
         return False
 
 
-def _with_calls(numbers: Sequence[int], as_text: bool) -> list[dict[str, Any]]:
-    calls = []
-    for number in numbers:
-        arguments = {_KEYS[number]: number}
-        function = {"name": _NAMES[number], "arguments": json.dumps(arguments) if as_text else arguments}
-        calls.append({"id": _IDS[number], "type": "function", "function": function})
+_OBJECT = {"zqone": 1}
+_AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
+_PAIRS = {"zqone": "Zqtext", "zqtwo": "Zqmore"}
+_AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)Zqmore", re.DOTALL)
+
+
+def _with_calls(number: int, arguments: Any) -> list[dict[str, Any]]:
+    """Return a conversation whose last message has so many calls."""
+    functions = [{"name": name, "arguments": arguments} for name in _NAMES[:number]]
+    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(_IDS, functions, strict=False)]
     return [_USER, {"role": "assistant", "content": "", "tool_calls": calls}]
 
 
-def _syntax(render: Render, special: Collection[str], as_text: bool) -> CallSyntax | None:
-    """Return the texts around calls, or None where a call is not written with its arguments as JSON."""
+def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: re.Pattern[str]) -> CallSyntax | None:
+    """Return the texts around calls, or None where arguments are not written as the pattern says."""
     try:
-        text, plain = render(_with_calls([0], as_text), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
+        text, plain = render(_with_calls(1, arguments), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
     except ChatTemplateError:
         return None
-    found = _Found.of(text, 0)
-    if found is None:
+    name = text.find(_NAMES[0])
+    written = pattern.search(text, max(name, 0))
+    opening = text[_num_shared(text, plain) : max(name, 0)].lstrip()
+    if written is None or not opening:
         return None
-    opening = text[_num_shared(text, plain) : found.name].lstrip()
     # What ends every message is no part of the call.
-    end = plain.partition("Zqplain")[2]
-    after = text[found.end :]
+    end, after = plain.partition("Zqplain")[2], text[written.end() :]
     closing = after[: len(after) - _num_shared(after[::-1], end[::-1])].rstrip()
-    if not opening:
-        return None
-    return CallSyntax(
+    syntax = CallSyntax(
         opening=opening,
-        between=_without_id(text[found.name + len(_NAMES[0]) : found.arguments], 0),
-        closing=_without_id(closing, 0),
-        next_call=_next_call(render, as_text),
+        between=_without_id(text[name + len(_NAMES[0]) : written.start()]),
+        closing=_without_id(closing),
+        next_call=_next_call(render, arguments, pattern),
         prefix=_PYTHON_TAG if opening.startswith("{") and _PYTHON_TAG in special else "",
+    )
+    return syntax if pattern is _AS_JSON else _in_pairs(syntax, *written.groups())
+
+
+def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_second: str) -> CallSyntax | None:
+    """Return the syntax of calls whose arguments stand one by one: `inner` is what stands between two of them, and
+    `around` has with its own texts what stands before the first name and after the last value.
+    """
+    before_name = inner[len(inner) - _num_shared(inner[::-1], around.between[::-1]) :]
+    after_value = inner.removesuffix(before_name)
+    ends = [around.closing, *(() if around.next_call is None else (around.next_call,))]
+    is_clear = after_name == after_second and after_name[-1:] not in ("'", '"')
+    if not (is_clear and before_name and after_value and all(each.startswith(after_value) for each in ends)):
+        return None
+    return replace(
+        around,
+        between=around.between.removesuffix(before_name),
+        closing=around.closing.removeprefix(after_value),
+        next_call=None if around.next_call is None else around.next_call.removeprefix(after_value),
+        pairs=PairSyntax(before_name, after_name, after_value),
     )
 
 
@@ -110,35 +132,15 @@ _PYTHON_TAG = "<|python_tag|>"
 """What Llama's models write before some calls, and never before text."""
 
 
-def _next_call(render: Render, as_text: bool) -> str | None:
+def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> str | None:
     try:
-        text = render(_with_calls([0, 1], as_text), [_TOOL])
+        text = render(_with_calls(2, arguments), [_TOOL])
     except ChatTemplateError:
         return None
-    first, second = _Found.of(text, 0), _Found.of(text, 1)
-    return None if first is None or second is None else _without_id(text[first.end : second.name], 0)
+    first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
+    return None if first is None or second < first.end() else _without_id(text[first.end() : second])
 
 
-def _without_id(text: str, number: int) -> str:
-    """Leave out the id that some templates write into a call: its server makes it, not the model."""
-    as_member = rf',\s*"id":\s*"{_IDS[number]}"'
-    return re.sub(rf"{as_member}|\[CALL_ID\]{_IDS[number]}", "", text)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Where a call stands in a text."""
-
-    name: int
-    arguments: int
-    end: int
-    """Where its arguments end."""
-
-    @classmethod
-    def of(cls, text: str, number: int) -> "_Found | None":
-        name = text.find(_NAMES[number])
-        key = text.find(json.dumps(_KEYS[number]), name)
-        if name < 0 or key < 0:
-            return None
-        written = re.compile(rf'\{{\s*"{_KEYS[number]}"\s*:\s*{number}\s*\}}').search(text, name)
-        return None if written is None else cls(name, written.start(), written.end())
+def _without_id(text: str) -> str:
+    """Leave out the id that some templates write into a call: the server makes it, not the model."""
+    return re.sub(rf',\s*"id":\s*"{_IDS[0]}"|\[CALL_ID\]{_IDS[0]}', "", text)

@@ -56,9 +56,8 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
         grammar = await asyncio.to_thread(answer_grammar, answers) if tools else answer_grammar(answers)
     if syntax is None and start is Start.ANSWER:
         return AnswerForm(grammar)
-    names = [tool.name for tool in tools]
     texts = [*(syntax.texts if syntax is not None else ()), *((tags.opening, tags.closing) if tags is not None else ())]
-    return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, names), _kept_ids(context, texts))
+    return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools), _kept_ids(context, texts))
 
 
 def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:

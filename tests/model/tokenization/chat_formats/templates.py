@@ -81,6 +81,33 @@ ARGUMENTS_AS_TEXT = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- endfor %}"""
 """DeepSeek V3: special tokens all around, and arguments that must be text."""
 
+XML = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+    {{- '\\n<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+    {%- for name, value in call.function.arguments | items %}
+        {{- '<parameter=' + name + '>\\n' ~ (value if value is string else value | tojson) ~ '\\n</parameter>\\n' }}
+    {%- endfor %}
+    {{- '</function>\\n</tool_call>' }}
+{%- endfor %}<|im_end|>
+{% endfor %}"""
+"""Qwen 3 Coder, Qwen 3.5, Seed."""
+
+KEYS_AND_VALUES = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+    {{- '\\n<tool_call>' + call.function.name + '\\n' }}
+    {%- for name, value in call.function.arguments | items %}
+        {{- '<arg_key>' ~ name ~ '</arg_key>\\n<arg_value>' ~ (value if value is string else value | tojson) }}
+        {{- '</arg_value>\\n' }}
+    {%- endfor %}
+    {{- '</tool_call>' }}
+{%- endfor %}
+{%- endfor %}"""
+"""GLM 4.5."""
+
 PLAIN = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
 {%- if add_generation_prompt %}<|A|>{% endif %}"""
 """Templates that know no tools."""

@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import PlainText, TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
@@ -19,13 +20,20 @@ MISTRAL = CallSyntax(
     opening='[TOOL_CALLS] [{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"
 )
 ARGS = CallSyntax(opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing="")
-SYNTAXES = {"generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS}
+XML = CallSyntax(
+    opening="<tool_call>\n<function=",
+    between="",
+    next_call=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
+    closing=">\n</function>\n</tool_call>",
+    pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
+)
+SYNTAXES = {"generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML}
 NAMES = ("get", "get_all")
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 
 
 def parser(syntax: CallSyntax | None = GENERIC, start: Start = Start.ANSWER) -> TaggedText:
-    return TaggedText(THINK, start, syntax, NAMES)
+    return TaggedText(THINK, start, syntax, [Tool(name, {}) for name in NAMES])
 
 
 def deltas(reader: TaggedText | PlainText, pieces: Sequence[str]) -> list[MessageDelta]:
@@ -89,7 +97,7 @@ def test_every_character_is_in_the_message_or_in_its_tags(syntax: CallSyntax, te
         assert message == Message(content=text)
 
 
-@every_syntax
+@pytest.mark.parametrize("syntax", [GENERIC, LLAMA, MISTRAL, ARGS], ids=["generic", "llama", "mistral", "args"])
 @given(
     calls=st.lists(call, min_size=1, max_size=3),
     content=st.sampled_from(["", "Let me see.", "a < b"]),
@@ -109,6 +117,33 @@ def test_what_a_model_writes_is_read(
     assert message.content == content
     assert message.reasoning == (thought or "")
     assert len({each.id for each in message.tool_calls}) == len(calls)
+
+
+MANY_TYPES = Tool("get", {"properties": {"text": {"type": "string"}, "list": {"type": "array"}, "any": {}}})
+pairs = st.fixed_dictionaries(
+    {}, optional={"text": st.text(max_size=12), "list": st.lists(values, max_size=3), "any": st.integers()}
+).filter(lambda made: "</" not in str(made))
+
+
+@given(calls=st.lists(pairs, min_size=1, max_size=3), places=st.lists(st.integers(0, 1000), max_size=20))
+def test_arguments_that_stand_one_by_one_become_json(calls: list[dict[str, Any]], places: list[int]) -> None:
+    text = XML.written([("get", json.dumps(each)) for each in calls])
+    message = joined(deltas(TaggedText(syntax=XML, tools=[MANY_TYPES]), cut(text, places)))
+    assert [json.loads(each.arguments) for each in message.tool_calls] == calls
+    assert not message.content
+
+
+def test_a_value_of_a_kind_that_no_schema_tells_is_json_or_text() -> None:
+    text = XML.written([("get", json.dumps({"a": "Bern", "b": 3}))])
+    (made,) = read(text, XML).tool_calls
+    assert json.loads(made.arguments) == {"a": "Bern", "b": 3}
+
+
+def test_text_among_arguments_comes_as_it_is_written() -> None:
+    reader = TaggedText(syntax=XML, tools=[MANY_TYPES])
+    reader.push("<tool_call>\n<function=get>\n<parameter=text>\nI sa")
+    (delta,) = reader.push('y "no"').tool_calls
+    assert delta.arguments == 'y \\"no\\"'
 
 
 @pytest.mark.parametrize("start", [Start.MAYBE, Start.ANSWER])

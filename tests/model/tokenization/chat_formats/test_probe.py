@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
 from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
@@ -40,10 +40,24 @@ SYNTAXES = {
         next_call="\n```<|call_end|>\n<|call|>function<|sep|>",
         closing="\n```<|call_end|><|calls_end|>",
     ),
+    templates.XML: CallSyntax(
+        opening="<tool_call>\n<function=",
+        between="",
+        next_call=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
+        closing=">\n</function>\n</tool_call>",
+        pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
+    ),
+    templates.KEYS_AND_VALUES: CallSyntax(
+        opening="<tool_call>",
+        between="",
+        next_call="\n</tool_call>\n<tool_call>",
+        closing="\n</tool_call>",
+        pairs=PairSyntax("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    ),
 }
 
 
-@pytest.mark.parametrize("source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text"])
+@pytest.mark.parametrize("source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text", "xml", "keys"])
 def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
     use = use_of(source)
     assert use.by_template
