@@ -59,7 +59,7 @@ def write_tokenizer(folder: Path, special: Sequence[str] = ("<|end|>",)) -> None
         "model": {"type": "BPE", "vocab": vocab | ids, "merges": []},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": special[0]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 

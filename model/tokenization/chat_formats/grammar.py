@@ -96,21 +96,23 @@ class _Writer:
 
     def _write_answer(self) -> None:
         answers = self._answers
+        has_tag = answers.tags is not None and answers.start is not Start.ANSWER
+        tag = "".join(f"{part} " for part in self._parts(answers.tags.answer)) if has_tag and answers.tags else ""
         if answers.syntax is None:
             self._write_body()
-            self._rules["answer"] = "body" if answers.body is None else "SPACE body"
+            self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}SPACE body"
             return
         self._write_calls(answers.syntax)
         if answers.calls == "required":
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
-            self._rules["answer"] = "calls | SPACE body"
+            self._rules["answer"] = f"calls | {tag}SPACE body"
         elif not answers.syntax.is_tagged:
             self._lexemes["TEXT"] = self._text_without(f"(SPACE {_quoted(answers.syntax.opening)} ANY)")
-            self._rules["answer"] = "TEXT | calls"
+            self._rules["answer"] = f"{tag}TEXT | calls"
         else:
-            self._write_text_or_calls(answers.syntax)
+            self._write_text_or_calls(answers.syntax, tag)
 
     def _write_body(self) -> None:
         if self._answers.body is None:
@@ -119,16 +121,16 @@ class _Writer:
         else:
             self._rules["body"] = f"%lark {{\n{self._answers.body}\n}}"
 
-    def _write_text_or_calls(self, syntax: CallSyntax) -> None:
+    def _write_text_or_calls(self, syntax: CallSyntax, tag: str) -> None:
         trigger, *more = self._parts(syntax.trigger)
         rest = " ".join([*more, *self._parts(syntax.opening[len(syntax.trigger) :]), "calls_after_opening"])
         self._lexemes["TEXT"] = self._text_without()
         if _is_token(trigger):
-            self._rules["answer"] = f"TEXT ({trigger} {rest})?"
+            self._rules["answer"] = f"{tag}TEXT ({trigger} {rest})?"
             return
         self._lexemes["TRIGGERED"] = f"(ANY {trigger}) & {self._text_without()}"
         self._rules["triggered[lazy]"] = "TRIGGERED"
-        self._rules["answer"] = f"TEXT | triggered {rest}"
+        self._rules["answer"] = f"{tag}TEXT | {tag}triggered {rest}"
 
     def _text_without(self, *others: str) -> str:
         """Return free text in which no reasoning begins, nor any of the others."""

@@ -68,6 +68,7 @@ class TaggedText:
             first = {syntax.opening, syntax.prefix + syntax.opening}
             self._first_heads = syntax.heads(first, self._tools)
             self._next_heads = {} if syntax.next_call is None else syntax.heads([syntax.next_call], self._tools)
+        self._answer_tag = "" if tags is None or start is Start.ANSWER else tags.answer
         starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.ANSWER: self._answer}
         self._read: Callable[[], bool] = starts[start] if tags is not None else self._answer
 
@@ -94,7 +95,7 @@ class TaggedText:
             return True
         if self._tags.opening.startswith(text) and not self._is_over:
             return False
-        self._read = self._answer
+        self._read = self._tagged_answer
         return True
 
     def _before_thought(self) -> bool:
@@ -111,7 +112,14 @@ class TaggedText:
         return False
 
     def _before_answer(self) -> bool:
-        return self._skip_space(self._answer)
+        return self._skip_space(self._tagged_answer)
+
+    def _tagged_answer(self) -> bool:
+        if self._answer_tag.startswith(self._unread) and not self._is_over and self._answer_tag:
+            return False
+        self._unread = self._unread.removeprefix(self._answer_tag)
+        self._answer_tag, self._read = "", self._answer
+        return True
 
     def _skip_space(self, then: Callable[[], bool]) -> bool:
         self._unread = self._unread.lstrip()

@@ -93,6 +93,7 @@ def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: r
     # What ends every message is no part of the call.
     end, after = plain.partition("Zqplain")[2], text[written.end() :]
     closing = after[: len(after) - _num_shared(after[::-1], end[::-1])].rstrip()
+    closing = re.sub("<[^<>]*$", "", closing)  # nor is the beginning of a tag that ends a message in its own way
     syntax = CallSyntax(
         opening=opening,
         between=_without_id(text[name + len(_NAMES[0]) : written.start()]),

@@ -11,6 +11,8 @@ class ThoughtTags:
 
     opening: str
     closing: str
+    answer: str = ""
+    """What stands before an answer in text, with reasoning or without."""
 
 
 KNOWN = (
@@ -19,8 +21,9 @@ KNOWN = (
     ThoughtTags("[THINK]", "[/THINK]"),
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtTags("<|channel>thought\n", "<channel|>"),
+    ThoughtTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
 )
-"""The tags that families of models have, most of them <think>."""
+"""The tags that families of models have, most of them <think>; the last are those of gpt-oss."""
 
 
 class Start(Enum):
@@ -38,7 +41,7 @@ def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
     """Return the tags that a template's source names, or None. `special` are the tokenizer's special tokens: some
     templates write a tag as a variable, and never in their source.
     """
-    there = [tags for tags in KNOWN if tags.closing in source]
+    there = [tags for tags in KNOWN if (tags.opening if tags.answer else tags.closing) in source]
     if not there and "reasoning" in source:
         tokens = set(special)
         there = [tags for tags in KNOWN if tags.closing in tokens]
@@ -52,6 +55,6 @@ def start_of(tags: ThoughtTags | None, prompt: str) -> Start:
     end = prompt.rstrip()
     if end.endswith(tags.opening.rstrip()):
         return Start.THOUGHT
-    if end.endswith(tags.closing):  # an empty thought, as templates write it that are told not to think
+    if end.endswith(tags.closing + tags.answer):  # an empty thought, as templates write it that are told not to think
         return Start.ANSWER
     return Start.MAYBE

@@ -8,7 +8,11 @@ from model.checkpoint.folder import PACKAGED
 from model.tokenization.tokenizer import Tokenizer
 from tests.server.serving import write_tokenizer
 
-SPECIAL = ("<|end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|python_tag|>")
+SPECIAL = (
+    "<|eos|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|python_tag|>", "<|channel|>", "<|message|>",
+    "<|end|>", "<|start|>",
+)  # fmt: skip
+"""The first ends a text."""
 
 
 @pytest.fixture(scope="session")

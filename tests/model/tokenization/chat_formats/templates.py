@@ -118,3 +118,15 @@ NO_SYSTEM = """{% for m in messages %}
     {{- '<' ~ m.role ~ '>' ~ m.content }}
 {%- endfor %}{% if add_generation_prompt %}<A>{% endif %}"""
 """Gemma 1 to 3 and others: no system message, no tools, strict alternation."""
+
+GPT_OSS = """{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}
+    {%- if m.tool_calls %}
+        {%- if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}
+        {%- set call = m.tool_calls[0].function %}
+        {{- '<|start|>assistant to=functions.' ~ call.name ~ '<|channel|>commentary json<|message|>' }}
+        {{- call.arguments | tojson }}<|call|>
+    {%- elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>
+    {%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"""
+"""gpt-oss: channels."""

@@ -16,7 +16,16 @@ from model.tokenization.chat_formats.message import joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 from model.tokenization.tokenizer import Tokenizer
-from tests.model.tokenization.chat_formats.test_parser import ARGS, LLAMA, MISTRAL, SYNTAXES, XML, every_syntax
+from tests.model.tokenization.chat_formats.test_parser import (
+    ARGS,
+    CHANNELS,
+    GPT_OSS,
+    LLAMA,
+    MISTRAL,
+    SYNTAXES,
+    XML,
+    every_syntax,
+)
 
 THINK = ThoughtTags("<think>", "</think>")
 THINK_TOKENS = ThoughtTags("[THINK]", "[/THINK]")
@@ -38,7 +47,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.tokenizer = Tokenizer.from_folder(folder)
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        self._theirs = LLTokenizer(text, eos_token=self.tokenizer.ids_of_special["<|end|>"])
+        self._theirs = LLTokenizer(text, eos_token=self.tokenizer.ids_of_special["<|eos|>"])
 
     def takes(self, text: str, **answers: Any) -> bool:
         grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
@@ -113,6 +122,18 @@ def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
     call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
     assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
     assert not reader.takes("<|python_tag|>print(1)", syntax=LLAMA, tools=TOOLS)
+
+
+def test_answers_that_have_a_tag_of_their_own_begin_with_it(reader: Reader) -> None:
+    thought = f"{CHANNELS.opening}Hm.{CHANNELS.closing}"
+    call = " to=functions.get_all<|channel|>commentary json<|message|>{}"
+    asked = {"tags": CHANNELS, "start": Start.MAYBE}
+    for before in ("", thought):
+        assert reader.takes(f"{before}{CHANNELS.answer}Yes.", syntax=GPT_OSS, tools=TOOLS, **asked)
+        assert reader.takes(f"{before}{call}", syntax=GPT_OSS, tools=TOOLS, **asked)
+        assert reader.takes(f"{before}{CHANNELS.answer}12", body=INTEGER, **asked)
+        assert not reader.takes(f"{before}{CHANNELS.answer}twelve", body=INTEGER, **asked)
+        assert not reader.takes(f"{before}{call}", syntax=GPT_OSS, tools=TOOLS[:1], **asked)
 
 
 def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> None:

@@ -27,6 +27,8 @@ XML = CallSyntax(
     closing=">\n</function>\n</tool_call>",
     pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
 )
+CHANNELS = ThoughtTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>")
+GPT_OSS = CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing="")
 SYNTAXES = {"generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML}
 NAMES = ("get", "get_all")
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
@@ -205,6 +207,17 @@ def test_a_call_that_the_limit_cuts_keeps_what_it_has() -> None:
 def test_a_thought_that_the_limit_cuts_is_reasoning() -> None:
     assert read("so I", start=Start.THOUGHT) == Message(reasoning="so I")
     assert read("<think>so I </thi", start=Start.MAYBE).reasoning == "so I </thi"
+
+
+@pytest.mark.parametrize("cuts", [[], list(range(200))], ids=["whole", "by character"])
+@pytest.mark.parametrize("thought", ["", "Hm."])
+def test_channels_are_told_apart(thought: str, cuts: list[int]) -> None:
+    before = f"{CHANNELS.opening}{thought}{CHANNELS.closing}" if thought else ""
+    call = " to=functions.get<|channel|>commentary json<|message|>{}"
+    for text, content, calls in ((f"{CHANNELS.answer}Yes.", "Yes.", []), (call, "", [("get", "{}")])):
+        reader = TaggedText(CHANNELS, Start.MAYBE, GPT_OSS, [Tool("get", {})])
+        message = joined(deltas(reader, cut(before + text, cuts)))
+        assert (message.reasoning, message.content, calls_of(message)) == (thought, content, calls)
 
 
 def test_a_prompt_that_opens_no_thought_has_none() -> None:

@@ -40,6 +40,7 @@ SYNTAXES = {
         next_call="\n```<|call_end|>\n<|call|>function<|sep|>",
         closing="\n```<|call_end|><|calls_end|>",
     ),
+    templates.GPT_OSS: CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""),
     templates.XML: CallSyntax(
         opening="<tool_call>\n<function=",
         between="",
@@ -57,7 +58,9 @@ SYNTAXES = {
 }
 
 
-@pytest.mark.parametrize("source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text", "xml", "keys"])
+@pytest.mark.parametrize(
+    "source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text", "gpt-oss", "xml", "keys"]
+)
 def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
     use = use_of(source)
     assert use.by_template

@@ -18,6 +18,7 @@ MESSAGES = [{"role": "user", "content": "Why?"}]
         (templates.QWEN_3, {"enable_thinking": False}, Start.ANSWER),
         (templates.OPEN_THOUGHT, {}, Start.THOUGHT),
         (templates.HERMES, {}, Start.ANSWER),
+        (templates.GPT_OSS, {}, Start.MAYBE),
     ],
 )
 def test_the_prompts_end_tells_what_the_answer_begins_with(
