@@ -205,6 +205,7 @@ class ToolCallPart(TypedDict):
     type: Annotated[NotRequired[Literal["function"]], Field(description='"function".')]
     function: Annotated[CalledFunction, Field(description="What was called.")]
     index: Annotated[NotRequired[Any], Field(description="Accepted and ignored: of a stream's chunks.")]
+    provider_specific_fields: Annotated[NotRequired[Any], Field(description="Accepted and ignored: litellm's.")]
 
 
 class ChatMessage(RequestModel):

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import openai
+import pydantic
 import pytest
 from llguidance import LLMatcher
 
@@ -118,6 +120,32 @@ async def test_a_call_whose_tag_is_a_special_token_is_read(tmp_path: Path) -> No
     assert without["content"] == text.removeprefix("[TOOL_CALLS]"), (
         "special tokens are skipped where there are no tools"
     )
+
+
+class Weather(pydantic.BaseModel):
+    """The weather now."""
+
+    city: str
+
+
+async def test_openais_client_parses_a_streamed_call_and_sends_its_result(tmp_path: Path) -> None:
+    tools = [openai.pydantic_function_tool(Weather, name="get_weather")]
+    turns: list[Any] = list(MESSAGES)
+    async with tool_site(tmp_path, HERMES_CALL) as at:
+        http: Any = at.http  # of httpx, from which this package's own differs by its name alone
+        api = openai.AsyncOpenAI(base_url="http://lightwell/v1", api_key="none", http_client=http)
+        async with api.chat.completions.stream(model="org/tiny", messages=turns, tools=tools) as stream:
+            answer = await stream.get_final_completion()
+        message = answer.choices[0].message
+        assert message.tool_calls
+        (call,) = message.tool_calls
+        assert call.function.parsed_arguments == Weather(city="K\u00f6ln")
+        turns += [message.model_dump(exclude={"parsed"}), {"role": "tool", "tool_call_id": call.id, "content": "3"}]
+        for turn in turns[1]["tool_calls"]:
+            turn["function"].pop("parsed_arguments")
+        again = await api.chat.completions.parse(model="org/tiny", messages=turns, tools=tools)
+        assert again.choices[0].finish_reason == "tool_calls"
+        assert prompt_of(at).count("K\u00f6ln") == 1
 
 
 @pytest.mark.parametrize("template", [templates.HERMES, templates.PLAIN, templates.NO_SYSTEM])
