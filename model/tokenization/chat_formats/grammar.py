@@ -17,7 +17,7 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 HEADER = "%llguidance {}\n"
 """The first line of a grammar, which says that it is in this dialect."""
 
-_LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/"}
+_LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
 _SHARED = ("$defs", "definitions", "x-guidance")
@@ -91,7 +91,7 @@ class _Writer:
         elif _is_token(opening[0]):
             self._rules["thought"] = " ".join([*opening, rest])
         else:
-            self._lexemes["THOUGHT_BEGIN"] = f"SPACE {opening[0]}"
+            self._lexemes["THOUGHT_BEGIN"] = f"SPACES {opening[0]}"
             self._rules["thought"] = " ".join(["THOUGHT_BEGIN", *opening[1:], rest])
 
     def _write_answer(self) -> None:
@@ -109,7 +109,7 @@ class _Writer:
             self._write_body()
             self._rules["answer"] = f"calls | {tag}SPACE body"
         elif not answers.syntax.is_tagged:
-            self._lexemes["TEXT"] = self._text_without(f"(SPACE {_quoted(answers.syntax.opening)} ANY)")
+            self._lexemes["TEXT"] = self._text_without(f"(SPACES {_quoted(answers.syntax.opening)} ANY)")
             self._rules["answer"] = f"{tag}TEXT | calls"
         else:
             self._write_text_or_calls(answers.syntax, tag)
@@ -145,9 +145,10 @@ class _Writer:
             opening[0] = "OPENING"
         else:
             opening.insert(0, "SPACE")
+        openings = " ".join(opening)
         if syntax.prefix:
-            opening.insert(0, f"({' '.join(self._parts(syntax.prefix))})?")
-        self._rules["calls"] = " ".join([*opening, "calls_after_opening"])
+            openings = f"({openings} | {' '.join(self._parts(syntax.prefix + syntax.opening))})"
+        self._rules["calls"] = f"{openings} calls_after_opening"
         calls = ["call"]
         if self._answers.parallel and syntax.next_call is not None:
             calls.append(f"({' '.join([*self._parts(syntax.next_call), 'call'])})*")

@@ -11,6 +11,10 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 
+_SPACE = " \t\r\n"
+"""White space, as the grammars of answers have it."""
+
+
 class MessageParser(Protocol):
     """Reads one message. Nothing of the text is lost: what turns out to be no call and no reasoning is content."""
 
@@ -88,7 +92,7 @@ class TaggedText:
 
     def _maybe_thought(self) -> bool:
         assert self._tags is not None
-        text = self._unread.lstrip()
+        text = self._unread.lstrip(_SPACE)
         if text.startswith(self._tags.opening):
             self._unread = text[len(self._tags.opening) :]
             self._read = self._before_thought
@@ -105,7 +109,7 @@ class TaggedText:
         assert self._tags is not None
         thought, closing, rest = self._unread.partition(self._tags.closing)
         if closing:
-            self._new.reasoning += thought.rstrip()
+            self._new.reasoning += thought.rstrip(_SPACE)
             self._unread, self._read = rest, self._before_answer
             return True
         self._new.reasoning += self._released(self._tags.closing)
@@ -122,7 +126,7 @@ class TaggedText:
         return True
 
     def _skip_space(self, then: Callable[[], bool]) -> bool:
-        self._unread = self._unread.lstrip()
+        self._unread = self._unread.lstrip(_SPACE)
         if not self._unread:
             return False
         self._read = then
@@ -134,7 +138,7 @@ class TaggedText:
             self._unread = ""
             return False
         if not self._syntax.is_tagged:
-            begin = len(self._unread) - len(self._unread.lstrip())
+            begin = len(self._unread) - len(self._unread.lstrip(_SPACE))
         else:
             begin = self._unread.find(self._syntax.trigger)
             if begin < 0:
@@ -152,8 +156,8 @@ class TaggedText:
         if self._begin_call(text, self._first_heads):
             return True
         if not self._is_over and self._may_begin(text, self._first_heads):
-            self._add_content(self._unread[:begin].rstrip())
-            self._unread = self._unread[len(self._unread[:begin].rstrip()) :]
+            self._add_content(self._unread[:begin].rstrip(_SPACE))
+            self._unread = self._unread[len(self._unread[:begin].rstrip(_SPACE)) :]
             return False
         self._add_content(self._unread[: begin + 1])  # no call: the next may begin after this character
         self._unread = self._unread[begin + 1 :]
@@ -167,7 +171,7 @@ class TaggedText:
         if head is None:
             return False
         name = heads[head]
-        self._add_content(self._unread[: len(self._unread) - len(text)].rstrip())
+        self._add_content(self._unread[: len(self._unread) - len(text)].rstrip(_SPACE))
         self._new.add_call(self._num_calls, new_call_id(self._syntax.id_form), name)
         self._num_calls += 1
         self._unread = text[len(head) :]
@@ -213,7 +217,7 @@ class TaggedText:
         if not self._is_over:
             text = self._unread
             keep = next(n for n in range(min(len(text), len(tag) - 1), -1, -1) if text.endswith(tag[:n]))
-            keep += len(text) - keep - len(text[: len(text) - keep].rstrip())
+            keep += len(text) - keep - len(text[: len(text) - keep].rstrip(_SPACE))
         released, self._unread = self._unread[: len(self._unread) - keep], self._unread[len(self._unread) - keep :]
         return released
 

@@ -1,10 +1,12 @@
 """llguidance holds answers to the grammars: it takes what the parser calls a call, and no call of another kind."""
 
 import json
+import random
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,13 +49,27 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.tokenizer = Tokenizer.from_folder(folder)
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        self._theirs = LLTokenizer(text, eos_token=self.tokenizer.ids_of_special["<|eos|>"])
+        self._end = self.tokenizer.ids_of_special["<|eos|>"]
+        self._theirs = LLTokenizer(text, eos_token=self._end)
 
-    def takes(self, text: str, **answers: Any) -> bool:
+    def _matcher(self, **answers: Any) -> LLMatcher:
         grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
         problem = LLMatcher.validate_grammar(grammar, self._theirs)
         assert not problem, f"{problem}\n{grammar}"
-        matcher = LLMatcher(self._theirs, grammar, log_level=0)
+        return LLMatcher(self._theirs, grammar, log_level=0)
+
+    def written(self, chosen: random.Random, **answers: Any) -> str:
+        """Return what a model writes to which all tokens that are allowed are equally likely."""
+        matcher, ids = self._matcher(**answers), []
+        while not matcher.is_stopped():
+            mask = matcher.compute_bitmask()
+            allowed = [token for token in range(self.tokenizer.vocab_size) if mask[token // 8] >> token % 8 & 1]
+            ids.append(chosen.choice(allowed))
+            assert matcher.consume_token(ids[-1])
+        return self.tokenizer.decode([each for each in ids if each != self._end], skip_special_tokens=False)
+
+    def takes(self, text: str, **answers: Any) -> bool:
+        matcher = self._matcher(**answers)
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
@@ -185,3 +201,39 @@ def test_what_the_parser_calls_a_call_the_grammar_takes(
     message = joined([parser.push(text), parser.flush()])
     assert [(call.name, call.arguments) for call in message.tool_calls] == written
     assert reader.takes(text, syntax=syntax, tools=TOOLS)
+
+
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["C", "F"]},
+        "deep": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["unit"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("space", ["", "\n", " " * 20])
+@pytest.mark.parametrize("thoughts", ["none", "maybe"])
+def test_text_in_which_the_parser_would_see_a_call_is_held_to_the_tools(
+    reader: Reader, space: str, thoughts: str
+) -> None:
+    for syntax in SYNTAXES.values():
+        wrong = space + syntax.written([("get", '{"town": "Bern"}')])
+        assert not reader.takes(wrong, syntax=syntax, tools=TOOLS, **THOUGHTS[thoughts][0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+@every_syntax
+def test_whatever_a_model_writes_under_the_grammar_are_calls_that_keep_to_their_schemas(
+    reader: Reader, syntax: CallSyntax, seed: int
+) -> None:
+    tools = (Tool("choose", CHOICES), Tool("get_all", NOTHING))
+    text = reader.written(random.Random(seed), syntax=syntax, tools=tools, calls="required")
+    parser = TaggedText(syntax=syntax, tools=tools)
+    message = joined([parser.push(text), parser.flush()])
+    assert message.tool_calls
+    assert not message.content
+    for call in message.tool_calls:
+        jsonschema.validate(json.loads(call.arguments), CHOICES if call.name == "choose" else NOTHING)
