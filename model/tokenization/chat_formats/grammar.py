@@ -178,11 +178,11 @@ class _Writer:
             schema, value = tool.property(name), f"{rule}_{number}"
             head = " ".join(self._parts(f"{syntax.before_name}{name}{syntax.after_name}"))
             pairs.append(f"({head} {value}){'' if name in required else '?'}")
-            choices = schema.get("enum") if isinstance(schema, dict) else None
+            own = schema if isinstance(schema, dict) else {}
+            choices = [own["const"]] if "const" in own else own.get("enum")
             if not tool.is_text(name):
-                parts = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-                whole = {**parts, **schema} if isinstance(schema, dict) else schema
-                self._rules[f"{value}_json"] = _json(whole) if isinstance(whole, dict) else f"%json {json.dumps(whole)}"
+                shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
+                self._rules[f"{value}_json"] = _json({**shared, **own})
                 self._rules[value] = " ".join([f"{value}_json", *after])
             elif choices:
                 self._rules[value] = " ".join([f"({' | '.join(map(_quoted, choices))})", *after])

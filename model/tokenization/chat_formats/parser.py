@@ -10,7 +10,6 @@ from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
-
 _SPACE = " \t\r\n"
 """White space, as the grammars of answers have it."""
 
