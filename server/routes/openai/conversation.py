@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import MessageParser, PlainText
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
+from server.routes.openai.answer_form import answer_form
 from server.routes.openai.choices import Piece
 from server.routes.openai.generation import Arrived, Job, Started, begin
 from server.routes.openai.sampling import sampling_params
@@ -66,7 +66,7 @@ class Conversation:
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
         """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
-        parsers = {run.index: message_parser() for run in self.started.runs}
+        parsers = {run.index: self.job.new_parser() for run in self.started.runs}
         try:
             async for arrived in self.arrivals:
                 index, piece = arrived.run.index, arrived.piece
@@ -107,20 +107,17 @@ class Conversation:
         self.started.close()
 
 
-def message_parser() -> MessageParser:
-    """Return a parser for one choice."""
-    return PlainText()
-
-
 async def chat_job(context: AppContext, body: ChatCompletionRequest) -> Job:
     """Return a chat as the engine gets it. Raises BadRequest where it does not fit."""
-    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    asked = (body.messages, body.add_generation_prompt, body.chat_template_kwargs, body.shown_tools)
+    conversation = await read_chat(context, *asked)
+    form = await answer_form(context, body, conversation.text or "", await read_grammar(context, body))
     conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
     sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling, await read_grammar(context, body))
+    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids)
 
 
 async def begin_conversation(context: AppContext, body: ChatCompletionRequest, arrival: float) -> Conversation:
