@@ -29,6 +29,8 @@ class Alternatives:
         self.draft = draft_of(self.root.schema)
         self._steps = 0
         self._known: dict[Conjunction, list[Conjunction]] = {}
+        self._branches: dict[Place, list[Conjunction]] = {}
+        self._keys: dict[Place, frozenset[Any]] = {}
 
     def of(self, conjunction: Conjunction) -> list[Conjunction]:
         """List the alternatives: in each, all parts must hold, and none holds allOf, anyOf, oneOf or $ref any more."""
@@ -77,7 +79,9 @@ class Alternatives:
             elif keyword == "anyOf":
                 parts.append([[place] for place in part.children("anyOf")])
             elif keyword == "oneOf":
-                parts.append([list(choice) for choice in self._one_of(part)])
+                if part not in self._branches:
+                    self._branches[part] = self._one_of(part)
+                parts.append([list(choice) for choice in self._branches[part]])
         count = 1
         for choices in parts:
             count *= len(choices)
@@ -88,7 +92,8 @@ class Alternatives:
     def _one_of(self, part: Place) -> list[Conjunction]:
         """List oneOf's branches, each with the properties required that tell it from the others."""
         branches: list[Conjunction] = [(place,) for place in part.children("oneOf")]
-        beside = Place(part.path, {name: value for name, value in part.schema.items() if name not in COMBINING})
+        kept = {name: value for name, value in part.schema.items() if name not in COMBINING}
+        beside = Place(part.path, kept, "beside oneOf")
         if len(branches) > 50:
             raise GrammarError(part.at("oneOf"), "it has at most 50 branches; anyOf may have more")
         needed: dict[int, list[str]] = {number: [] for number in range(len(branches))}
@@ -103,7 +108,7 @@ class Alternatives:
             needed[i] += names
             needed[j] += names
         return [
-            (*branch, Place(f"{branch[0].path} as told apart", {"required": needed[number]})) if needed[number] else branch
+            (*branch, Place(branch[0].path, {"required": needed[number]}, "told apart")) if needed[number] else branch
             for number, branch in enumerate(branches)
         ]
 
@@ -116,7 +121,7 @@ class Alternatives:
                 continue
             values = [self._literals(first), self._literals(second)]
             if all(value is not None for value in values):
-                if any(equal(a, b) for a in values[0] or [] for b in values[1] or []):
+                if {key(value) for value in values[0] or []} & {key(value) for value in values[1] or []}:
                     return None
                 continue
             common = types_of(first) & types_of(second)
@@ -138,6 +143,12 @@ class Alternatives:
                   for part in parts if part.schema.keys() & {"const", "enum"}]
         return listed[0] if listed else None
 
+    def _listed(self, part: Place) -> frozenset[Any]:
+        if part not in self._keys:
+            listed = frozenset(map(key, part.schema.get("enum", [part.schema.get("const")])))
+            self._keys[part] = listed & {key(part.schema["const"])} if "const" in part.schema else listed
+        return self._keys[part]
+
     def literals(self, parts: Conjunction) -> list[Any] | None:
         """List the only values that an alternative admits; None where no const or enum names them."""
         listed = self._literals(parts)
@@ -151,9 +162,7 @@ class Alternatives:
     def _part_admits(self, part: Place, value: Any, parts: Conjunction) -> bool:
         schema = part.schema
         self._count(parts)
-        if "const" in schema and not equal(schema["const"], value):
-            return False
-        if "enum" in schema and not any(equal(listed, value) for listed in schema["enum"]):
+        if schema.keys() & {"const", "enum"} and key(value) not in self._listed(part):
             return False
         if "type" in schema and not _kind(value) & types_of((part,)):
             return False
@@ -164,9 +173,7 @@ class Alternatives:
             return Bounds.of([schema]).admit(value)
         if isinstance(value, list):
             least, most = schema.get("minItems", 0), schema.get("maxItems", len(value))
-            once = schema.get("uniqueItems") is not True or not any(
-                equal(a, b) for a, b in itertools.combinations(value, 2)
-            )
+            once = schema.get("uniqueItems") is not True or len({key(item) for item in value}) == len(value)
             inner = all(self.admits(item_of(parts, number), item) for number, item in enumerate(value))
             return least <= len(value) <= most and once and inner
         if isinstance(value, dict):
@@ -280,15 +287,13 @@ def found(path: str, pattern: str, text: str) -> bool:
         raise GrammarError(path, f"{shown(pattern)} is no pattern: {error}") from None
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Compare as JSON does: 1 and 1.0 are equal, 1 and true are not."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
-    return bool(one == other)
+def key(value: Any) -> Any:
+    """Make of a value what is equal where JSON's values are: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, list):
+        return ("array", *map(key, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, key(inner)) for name, inner in value.items()))
+    return (isinstance(value, bool), value)
 
 
 def _kind(value: Any) -> set[str]:

@@ -53,6 +53,7 @@ class _Writer:
         self._values: dict[Conjunction, str] = {}
         self._pending: list[Conjunction] = []
         self._any: list[str] = []
+        self._multiples = 0
         if whitespace_pattern is None:
             self.comma, self.colon, self.space = (self.literal(", "),), (self.literal(": "),), ()
         else:
@@ -101,7 +102,9 @@ class _Writer:
         """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
-            return [self._literal_value(value) for value in literals]
+            scalars = [json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)]
+            others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
+            return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
         types = types_of(parts)
         if not any("type" in part.schema for part in parts):
             types = spoken_of(parts) or types
@@ -154,6 +157,9 @@ class _Writer:
                 return [(self.rules.terminal(f"/{whole_numbers(first, last)}/"),)]
             if grain > MAX_MULTIPLE or max(abs(first), abs(last)) >= 2**63:
                 raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, and bounds beside it less than 2**63")
+            self._multiples += int(grain)
+            if self._multiples > MAX_MULTIPLE:
+                raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")
             return [(inner_schema({"type": "integer", "minimum": first, "maximum": last, "multipleOf": int(grain)}),)]
         if far:
             raise GrammarError(path, f"a multipleOf that is no whole number takes bounds of at most {DIGITS} digits")

@@ -99,6 +99,8 @@ def _from_to(low: int, high: int) -> str:
     shortest, longest = len(str(low)), len(str(high))
     if low == 10 ** (shortest - 1) and high == 10**longest - 1 and shortest < longest:
         return f"[1-9][0-9]{{{shortest - 1},{longest - 1}}}"
+    if low == 0 and high > 9:
+        return f"0|{_from_to(1, high)}"
     parts = []
     while len(str(low)) < len(str(high)):
         end = 10 ** len(str(low)) - 1

@@ -8,6 +8,9 @@ from model.sampling.grammar.rules import Rules, Sequence_, Symbol
 MAX_ITEMS = 1000
 """How many items or properties are counted; where a schema lets there be more, this many may come, and none may need more."""
 
+MAX_OPTIONAL = 500
+"""How many properties may be left out: at each, llguidance keeps three items of the 2000 that it allows for all that may follow."""
+
 
 def array(
     rules: Rules, path: str, comma: Sequence_, space: Sequence_, first: Sequence[Sequence_], more: Sequence_ | None,
@@ -53,6 +56,8 @@ def members(
 
     JSON lets a name come twice, and only the last counts: so no more than one of the others is counted upon for `least`.
     """
+    if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
+        raise GrammarError(path, f"an object has at most {MAX_OPTIONAL} properties that are not required")
     required = sum(needed for _, needed in named)
     if most is not None and (most >= len(named) + MAX_ITEMS or (not others and most >= len(named))):
         most = None

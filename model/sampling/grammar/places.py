@@ -71,6 +71,9 @@ class Place:
 
     path: str
     schema: Any = field(compare=False)
+    kind: str = ""
+    """What was made of the subschema at the path, where it is not itself."""
+    _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
 
     def child(self, *steps: str | int) -> "Place":
         """Find the subschema that `steps` lead to."""
@@ -90,9 +93,12 @@ class Place:
 
     def named(self, keyword: str) -> dict[str, "Place"]:
         """Map the names under `keyword` to their subschemas; {} without it."""
-        if not isinstance(self.schema.get(keyword, {}), dict):
-            raise GrammarError(self.path + step(keyword), f"it is an object of schemas, not {shown(self.schema[keyword])}")
-        return {name: self.child(keyword, name) for name in self.schema.get(keyword, {})}
+        if keyword not in self._named:
+            inner = self.schema.get(keyword, {})
+            if not isinstance(inner, dict):
+                raise GrammarError(self.path + step(keyword), f"it is an object of schemas, not {shown(inner)}")
+            self._named[keyword] = {name: self.child(keyword, name) for name in inner}
+        return self._named[keyword]
 
     def at(self, keyword: str) -> str:
         """Write the path of one of its keywords."""

@@ -84,15 +84,7 @@ class Rules:
                     used.add(symbol.text)
                 alternatives.append(" ".join(symbol.text + symbol.repeated for symbol in kept) or '""')
             lines.append(f"{name}: " + " | ".join(dict.fromkeys(alternatives)))
-        needed = {name: expression for expression, name in self.terminals.items()}
-        pending = [name for name in needed if name in used]
-        while pending:  # a terminal is made of others
-            name = pending.pop()
-            lines.append(f"{name}: {needed[name]}")
-            for other in needed[name].split():
-                if other in needed and other not in used:
-                    used.add(other)
-                    pending.append(other)
+        lines += [f"{name}: {expression}" for expression, name in self.terminals.items() if name in used]
         return "\n".join(lines) + "\n"
 
     def _ending(self) -> set[str]:

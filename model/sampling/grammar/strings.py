@@ -17,6 +17,8 @@ STRING = f'/"{CHARACTER}*"/'
 KEY = STRING
 PLAIN = r'/"[^"\\\x00-\x1F\x7F]*"/'
 """A JSON text without escapes, which stands as it is read."""
+MAX_SHAPES = 4
+"""How many patterns and formats may hold for one text: their automata are multiplied."""
 MAX_LENGTH = 10_000
 """The longest text that is counted; a longer maxLength admits texts of this length, a longer minLength is refused."""
 
@@ -27,6 +29,12 @@ REFUSED_FORMATS = [
     *["relative-json-pointer", "uri-reference", "uri-template"],
 ]
 """The formats that the standard defines and that are not held to; all others are annotations, as it says."""
+
+_LEAP_YEARS = "([0-9][0-9](0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DAYS = f"([0-9]{{4}}-(0[13-9]|1[0-2])-[0-9]{{2}}|[0-9]{{4}}-02-[01][0-9]|[0-9]{{4}}-02-2[0-8]|{_LEAP_YEARS}-02-29)"
+_CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
+CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}"}
+"""What llguidance's formats admit too much: 29 February in every year, and a leap second in every minute."""
 
 X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
 
@@ -46,13 +54,16 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
     for part in parts:
         if "pattern" in part.schema:
             check_pattern(part.at("pattern"), part.schema["pattern"])
-            shapes.append((part.at("pattern"), {"pattern": part.schema["pattern"]}))
+            shapes.append((part.at("pattern"), {"pattern": _read_alike(part.schema["pattern"])}))
         if part.schema.get("format") in REFUSED_FORMATS:
             raise GrammarError(
                 part.at("format"), f"{shown(part.schema['format'])} is not supported; {', '.join(FORMATS)} are"
             )
         if part.schema.get("format") in FORMATS:
-            shapes.append((part.at("format"), {"format": part.schema["format"]}))
+            name = part.schema["format"]
+            shapes.append((part.at("format"), {"format": name, **({"pattern": CLOSER[name]} if name in CLOSER else {})}))
+    if len(shapes) > MAX_SHAPES:
+        raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may hold for one text")
     if not shapes:
         count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
         return [rules.terminal(f'/"{CHARACTER}{count}"/')]
@@ -96,6 +107,11 @@ def check_pattern(path: str, pattern: str) -> None:
             raise GrammarError(path, "possessive repetition is not supported")
         if kind == "escape" and piece[1] in "AZzG<>":
             raise GrammarError(path, f"{piece} is not supported; write ^ or $ for an end of the text")
+
+
+def _read_alike(pattern: str) -> str:
+    """Write \\S as ECMA-262 means it: there, U+FEFF is a space."""
+    return "".join(r"[^\s\x{FEFF}]" if piece == r"\S" else piece for _, piece in _pieces(pattern))
 
 
 def _pieces(pattern: str) -> list[tuple[str, str]]:
