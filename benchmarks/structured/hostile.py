@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.structured.walking import END, matcher
-from model.sampling.grammar.checking import check
+from benchmarks.structured.walking import matcher
+from model.sampling.grammar.checking import END, check
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.json_schema import json_schema_grammar
@@ -154,7 +154,7 @@ def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
         started = matcher(grammar)
         lap()
         for _ in range(30):
-            allowed = [token for token, bias in enumerate(started.compute_logit_bias()) if bias]
+            allowed = [token for token, bias in enumerate(started.compute_logit_bias()[: END + 1]) if bias]
             if not allowed or started.is_stopped() or allowed == [END]:
                 break
             started.consume_token(next((t for t in b"aw5" if t in allowed), allowed[0]))

@@ -31,6 +31,8 @@ DRAFTS = {
 }
 TIMEOUT = 10
 """How long one schema and its instances may take, in seconds."""
+LEFT_OUT = {"zeroTerminatedFloats.json": "is about 1.0 as a text", "content.json": "contents are annotations"}
+"""Files of optional behaviour that are not tried, each with the reason."""
 MAX_WRITINGS = 200
 """In how many orders of its properties an instance is tried."""
 
@@ -125,6 +127,8 @@ def main() -> int:
     for draft in drafts:
         uri = DRAFTS[draft]
         for file in sorted((folder / draft).rglob("*.json")):
+            if file.name in LEFT_OUT:
+                continue
             keyword = str(file.relative_to(folder))
             for who, write in [("ours", ours), ("llguidance", plain)]:
                 found: Counter[str] = Counter()

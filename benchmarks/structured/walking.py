@@ -1,40 +1,19 @@
-"""A tokenizer of single bytes, and what can be asked of a grammar with it: does it admit a text, and what may be written."""
+"""What can be asked of a grammar, byte by byte: does it admit a text, and what may be written."""
 
 import random
-from functools import cache
 from typing import Any
 
 import llguidance
 
-END = 256
-"""The token that ends a text."""
+from model.sampling.grammar.checking import END, byte_tokenizer
 
 
-class Bytes:
-    """Each byte is a token of its own."""
-
-    is_tokenizer_wrapper = True
-    eos_token_id = END
-    bos_token_id = None
-
-    def __init__(self) -> None:
-        self.tokens = [bytes([byte]) for byte in range(END)] + [b"<end>"]
-        self.special_token_ids = [END]
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        """Turn a text into its bytes."""
-        return list(text.encode() if isinstance(text, str) else text)
-
-
-@cache
-def tokenizer() -> Any:
-    """Make llguidance's view of it, once."""
-    return llguidance.LLTokenizer(Bytes(), n_vocab=END + 1, eos_token=END)
+CLOSING = frozenset(b'"}]')
 
 
 def matcher(grammar: str) -> Any:
     """Start to match a grammar; ValueError for one that llguidance refuses."""
-    started = llguidance.LLMatcher(tokenizer(), grammar, log_level=0)
+    started = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if started.is_error():
         raise ValueError(started.get_error())
     return started
@@ -52,10 +31,10 @@ def walk(grammar: str, chance: random.Random, longest: int = 2000, ending: float
     started = matcher(grammar)
     text = bytearray()
     while not started.is_stopped():
-        allowed = [token for token, bias in enumerate(started.compute_logit_bias()) if bias]
+        allowed = [token for token, bias in enumerate(started.compute_logit_bias()[: END + 1]) if bias]
         if not allowed:
             raise ValueError(f"no token may follow {bytes(text)!r}")
-        quote = [token for token in allowed if token in b'"}]']  # a text ends sooner than by chance among all characters
+        quote = [token for token in allowed if token in CLOSING]  # a text ends sooner than by chance among all characters
         token = END if END in allowed and chance.random() < ending else chance.choice(allowed)
         if quote and chance.random() < ending:
             token = chance.choice(quote)

@@ -20,6 +20,10 @@ Conjunction = tuple[Place, ...]
 COMBINING = {"anyOf", "allOf", "oneOf", "$ref", "unevaluatedProperties", "unevaluatedItems"}
 
 
+class _LeadsBackError(GrammarError):
+    """The branches of a oneOf cannot be told apart without knowing whether they can."""
+
+
 class Alternatives:
     """A schema, and the alternatives that a value at each of its places has."""
 
@@ -30,6 +34,7 @@ class Alternatives:
         self._steps = 0
         self._known: dict[Conjunction, list[Conjunction]] = {}
         self._branches: dict[Place, list[Conjunction]] = {}
+        self._open: set[Place] = set()
         self._keys: dict[Place, frozenset[Any]] = {}
 
     def of(self, conjunction: Conjunction) -> list[Conjunction]:
@@ -91,6 +96,15 @@ class Alternatives:
 
     def _one_of(self, part: Place) -> list[Conjunction]:
         """List oneOf's branches, each with the properties required that tell it from the others."""
+        if part in self._open:
+            raise _LeadsBackError(part.at("oneOf"), "a branch refers back to it with no array or object in between")
+        self._open.add(part)
+        try:
+            return self._branches_of(part)
+        finally:
+            self._open.remove(part)
+
+    def _branches_of(self, part: Place) -> list[Conjunction]:
         branches: list[Conjunction] = [(place,) for place in part.children("oneOf")]
         kept = {name: value for name, value in part.schema.items() if name not in COMBINING}
         beside = Place(part.path, kept, "beside oneOf")
@@ -129,7 +143,10 @@ class Alternatives:
                 return None
             for name in names_of(first):
                 if name in names_of(second):
-                    inner = self._told_apart(property_of(first, name), property_of(second, name), depth - 1)
+                    try:
+                        inner = self._told_apart(property_of(first, name), property_of(second, name), depth - 1)
+                    except _LeadsBackError:
+                        continue  # what is asked about already cannot help to answer
                     if inner == []:
                         if name not in names:
                             names.append(name)

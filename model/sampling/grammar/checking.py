@@ -13,16 +13,20 @@ STEPS = 8
 """How many bytes of an answer are tried."""
 
 
+END = 256
+"""The byte tokenizer's token for the end of a text."""
+
+
 class _Bytes:
     """A tokenizer in which each byte is a token."""
 
     is_tokenizer_wrapper = True
-    eos_token_id = 256
+    eos_token_id = END
     bos_token_id = None
 
     def __init__(self) -> None:
-        self.tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
-        self.special_token_ids = [256]
+        self.tokens = [bytes([byte]) for byte in range(END)] + [b"<end>"]
+        self.special_token_ids = [END]
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Turn a text into its bytes."""
@@ -30,8 +34,9 @@ class _Bytes:
 
 
 @cache
-def _tokenizer() -> Any:
-    return llguidance.LLTokenizer(_Bytes(), n_vocab=257, eos_token=256)
+def byte_tokenizer() -> Any:
+    """Make llguidance's view of a tokenizer in which each byte is a token, once."""
+    return llguidance.LLTokenizer(_Bytes(), n_vocab=END + 1, eos_token=END)
 
 
 def check(grammar: str) -> None:
@@ -47,11 +52,11 @@ def check(grammar: str) -> None:
         raise _refused(messages[0])
     if any("<special_token>" in message for message in messages):
         return  # a byte tokenizer has no special tokens to begin with
-    matcher = llguidance.LLMatcher(_tokenizer(), grammar, log_level=0)
+    matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     for _ in range(STEPS):
-        allowed = b"" if matcher.is_error() or matcher.is_stopped() else matcher.compute_logit_bias()
-        token = next((token for token, bias in enumerate(allowed) if bias), 256)
-        if token == 256:
+        allowed = b"" if matcher.is_error() or matcher.is_stopped() else matcher.compute_logit_bias()[: END + 1]
+        token = next((token for token, bias in enumerate(allowed) if bias), END)
+        if token == END:
             break
         matcher.consume_token(token)
     if matcher.is_error():

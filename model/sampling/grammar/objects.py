@@ -30,10 +30,10 @@ def array(
     if more is not None and (most is None or most > len(own)):
         item = rules.one_of(path, [(*comma, *more) if own else more])
         if own:
-            tail = (_repeated(item, max(0, least - len(own)), None if most is None else most - len(own)),)
+            tail = _repeated(item, max(0, least - len(own)), None if most is None else most - len(own))
         else:
             rest = _repeated(rules.one_of(path, [(*comma, *more)]), max(0, least - 1), None if most is None else most - 1)
-            tail = (item, rest)
+            tail = (item, *rest)
             if least == 0:
                 tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
     for number in reversed(range(len(own))):
@@ -44,8 +44,10 @@ def array(
     return (*open_, *tail, *close)
 
 
-def _repeated(symbol: Symbol, least: int, most: int | None) -> Symbol:
-    return Symbol(symbol.text, symbol.is_rule, f"{{{least},{'' if most is None else most}}}")
+def _repeated(symbol: Symbol, least: int, most: int | None) -> Sequence_:
+    if most == 0:
+        return ()
+    return (Symbol(symbol.text, symbol.is_rule, f"{{{least},{'' if most is None else most}}}"),)
 
 
 def members(
@@ -74,9 +76,9 @@ def members(
         endings: list[Sequence_] = [()] if missing == 0 else []
         if entry and following and missing <= 1 and (room is None or room > 0):
             if count:
-                endings = [(_repeated(following, missing, room),)]
+                endings = [_repeated(following, missing, room)]
             else:
-                endings.append((entry, _repeated(following, 0, None if room is None else room - 1)))
+                endings.append((entry, *_repeated(following, 0, None if room is None else room - 1)))
         after.append(rules.one_of(path, endings))
     for member, needed in reversed(named):
         before: list[Symbol] = []
