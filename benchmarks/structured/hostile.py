@@ -78,27 +78,47 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
         "pattern (a|b)*a(a|b){30}": {"type": "string", "pattern": "^(a|b)*a(a|b){30}$"},
         "pattern (x+x+)+y": {"type": "string", "pattern": "(x+x+)+y"},
         "pattern with maxLength": {"type": "string", "pattern": r"^(\w+\s?)+$", "maxLength": 5000},
-        "email with pattern": {"type": "string", "format": "email", "pattern": r"^\w+([.-]?\w+)*@\w+([.-]?\w+)*(\.\w{2,})+$"},
+        "email with pattern": {
+            "type": "string",
+            "format": "email",
+            "pattern": r"^\w+([.-]?\w+)*@\w+([.-]?\w+)*(\.\w{2,})+$",
+        },
         "30 patterns at once": {"allOf": [{"type": "string", "pattern": f"a{n}.*b"} for n in range(30)]},
         "40 patternProperties": {"type": "object", "patternProperties": {f"a.*{n}": {} for n in range(40)}},
         "multipleOf 9973": {"type": "integer", "multipleOf": 9973},
-        "100 multipleOf": {"prefixItems": [{"type": "integer", "multipleOf": 7000 + n} for n in range(100)], "type": "array"},
+        "100 multipleOf": {
+            "prefixItems": [{"type": "integer", "multipleOf": 7000 + n} for n in range(100)],
+            "type": "array",
+        },
         "number between digits": {"type": "number", "minimum": -1e-300, "maximum": 1e99},
         "$ref to a long name": {"$ref": "#/" + "a" * 900_000},
-        "oneOf of 50": {"oneOf": [{"properties": {"k": {"const": n}, "v": {"$ref": "#"}}, "type": "object"} for n in range(50)]},
+        "oneOf of 50": {
+            "oneOf": [{"properties": {"k": {"const": n}, "v": {"$ref": "#"}}, "type": "object"} for n in range(50)]
+        },
         "any value": True,
     }
     listed: dict[str, tuple[Callable[[Any], str], Any]] = {
         name: (json_schema_grammar, schema) for name, schema in schemas.items()
     }
-    patterns = ["(a{1000}){1000}", "((a{0,100}){0,100}){0,100}", "a{100000}", "(a|b)*a(a|b){20}", "(.{0,300}x){300}",
-                r"(\w{1,100} ){1,100}", "(" * 500 + "a" + ")" * 500, "|".join(f"word{n}.*" for n in range(1000)),
-                r"(.*a){20}", r"(?i)" + "abc" * 1000, r"[\p{L}\p{N}]{1,5000}"]
+    patterns = [
+        "(a{1000}){1000}",
+        "((a{0,100}){0,100}){0,100}",
+        "a{100000}",
+        "(a|b)*a(a|b){20}",
+        "(.{0,300}x){300}",
+        r"(\w{1,100} ){1,100}",
+        "(" * 500 + "a" + ")" * 500,
+        "|".join(f"word{n}.*" for n in range(1000)),
+        r"(.*a){20}",
+        r"(?i)" + "abc" * 1000,
+        r"[\p{L}\p{N}]{1,5000}",
+    ]
     listed |= {f"regex {pattern[:30]}": (regex_grammar, pattern) for pattern in patterns}
     listed["10,000 choices"] = (choice_grammar, [f"the choice number {n}" for n in range(10_000)])
     listed["gbnf counted"] = (gbnf_grammar, "root ::= (([a-z]{1,500}){1,500}){1,500}")
     listed["gbnf doubling"] = (
-        gbnf_grammar, "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(60)) + '\nr60 ::= "a"'
+        gbnf_grammar,
+        "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1} r{n + 1}" for n in range(60)) + '\nr60 ::= "a"',
     )
     listed["gbnf ambiguous"] = (gbnf_grammar, 'root ::= root root root | "a" | root?')
     listed["gbnf choosing in recursion"] = (gbnf_grammar, 'root ::= ("a" | "ab" | "abc" | root "x" root){1,9000}')

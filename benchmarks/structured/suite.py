@@ -121,7 +121,14 @@ def main() -> int:
     """Print the table, and what differs with -v; 1 where an invalid instance may be written."""
     drafts = sys.argv[2].split(",") if len(sys.argv) > 2 and sys.argv[2] != "-v" else list(DRAFTS)
     folder, verbose = Path(sys.argv[1]), "-v" in sys.argv
-    columns = ["accepted", "refused", "valid admitted", "valid not admitted", "invalid not admitted", "invalid admitted"]
+    columns = [
+        "accepted",
+        "refused",
+        "valid admitted",
+        "valid not admitted",
+        "invalid not admitted",
+        "invalid admitted",
+    ]
     totals: dict[str, Counter[str]] = {"ours": Counter(), "llguidance": Counter()}
     by_draft: dict[tuple[str, str], Counter[str]] = {}
     for draft in drafts:

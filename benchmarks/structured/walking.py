@@ -7,7 +7,6 @@ import llguidance
 
 from model.sampling.grammar.checking import END, byte_tokenizer
 
-
 CLOSING = frozenset(b'"}]')
 
 
@@ -34,7 +33,9 @@ def walk(grammar: str, chance: random.Random, longest: int = 2000, ending: float
         allowed = [token for token, bias in enumerate(started.compute_logit_bias()[: END + 1]) if bias]
         if not allowed:
             raise ValueError(f"no token may follow {bytes(text)!r}")
-        quote = [token for token in allowed if token in CLOSING]  # a text ends sooner than by chance among all characters
+        quote = [
+            token for token in allowed if token in CLOSING
+        ]  # a text ends sooner than by chance among all characters
         token = END if END in allowed and chance.random() < ending else chance.choice(allowed)
         if quote and chance.random() < ending:
             token = chance.choice(quote)

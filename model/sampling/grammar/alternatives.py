@@ -110,54 +110,63 @@ class Alternatives:
         beside = Place(part.path, kept, "beside oneOf")
         if len(branches) > 50:
             raise GrammarError(part.at("oneOf"), "it has at most 50 branches; anyOf may have more")
-        needed: dict[int, list[str]] = {number: [] for number in range(len(branches))}
+        needed: dict[int, dict[str, Any]] = {number: {} for number in range(len(branches))}
         for (i, one), (j, other) in itertools.combinations(enumerate(branches), 2):
-            names = self._told_apart((*one, beside), (*other, beside), 3)
-            if names is None:
+            needs = self._told_apart((*one, beside), (*other, beside), 3)
+            if needs is None:
                 raise GrammarError(
                     part.at("oneOf"),
                     f"branches {i} and {j} could both hold: give them types, or a property each, whose const or enum"
                     " differ, or use anyOf",
                 )
-            needed[i] += names
-            needed[j] += names
+            for number in (i, j):
+                names = [*needed[number].get("required", []), *needs.get("required", [])]
+                needed[number] |= {**needs, **({"required": names} if names else {})}
         return [
-            (*branch, Place(branch[0].path, {"required": needed[number]}, "told apart")) if needed[number] else branch
+            (*branch, Place(branch[0].path, needed[number], "told apart")) if needed[number] else branch
             for number, branch in enumerate(branches)
         ]
 
-    def _told_apart(self, one: Conjunction, other: Conjunction, depth: int) -> list[str] | None:
-        """Name the properties that must be there so that no value is both; None where that is not known."""
-        names: list[str] = []
+    def _told_apart(self, one: Conjunction, other: Conjunction, depth: int) -> dict[str, Any] | None:
+        """Find what both must be besides so that no value is both, as keywords; None where that is not known."""
+        needs: dict[str, Any] = {}
         for first, second in itertools.product(self.of(one), self.of(other)):
             self._count(first)
-            if not types_of(first) & types_of(second):
+            common = types_of(first) & types_of(second)
+            if not common:
                 continue
             values = [self._literals(first), self._literals(second)]
             if all(value is not None for value in values):
                 if {key(value) for value in values[0] or []} & {key(value) for value in values[1] or []}:
                     return None
                 continue
-            common = types_of(first) & types_of(second)
-            if common != {"object"} or depth == 0:
+            if common == types_of(()) and spoken_of(first) == spoken_of(second) == {"object"}:
+                needs["type"] = "object"  # which is what they mean
+            elif common != {"object"}:
                 return None
-            for name in names_of(first):
-                if name in names_of(second):
-                    try:
-                        inner = self._told_apart(property_of(first, name), property_of(second, name), depth - 1)
-                    except _LeadsBackError:
-                        continue  # what is asked about already cannot help to answer
-                    if inner == []:
-                        if name not in names:
-                            names.append(name)
-                        break
-            else:
+            name = self._telling_name(first, second, depth) if depth else None
+            if name is None:
                 return None
-        return names
+            needs["required"] = [*needs.get("required", []), name]
+        return needs
+
+    def _telling_name(self, first: Conjunction, second: Conjunction, depth: int) -> str | None:
+        """Find a property whose values are never those that the other alternative lets it have."""
+        for name in names_of(first):
+            if name in names_of(second):
+                try:
+                    if self._told_apart(property_of(first, name), property_of(second, name), depth - 1) == {}:
+                        return name
+                except _LeadsBackError:
+                    continue  # what is asked about already cannot help to answer
+        return None
 
     def _literals(self, parts: Conjunction) -> list[Any] | None:
-        listed = [[part.schema["const"]] if "const" in part.schema else part.schema["enum"]
-                  for part in parts if part.schema.keys() & {"const", "enum"}]
+        listed = [
+            [part.schema["const"]] if "const" in part.schema else part.schema["enum"]
+            for part in parts
+            if part.schema.keys() & {"const", "enum"}
+        ]
         return listed[0] if listed else None
 
     def _listed(self, part: Place) -> frozenset[Any]:
@@ -169,7 +178,9 @@ class Alternatives:
     def literals(self, parts: Conjunction) -> list[Any] | None:
         """List the only values that an alternative admits; None where no const or enum names them."""
         listed = self._literals(parts)
-        return None if listed is None else [v for v in listed if all(self._part_admits(part, v, parts) for part in parts)]
+        return (
+            None if listed is None else [v for v in listed if all(self._part_admits(part, v, parts) for part in parts)]
+        )
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
         """Say whether a value of an enum or const satisfies what stands beside it."""
@@ -185,7 +196,9 @@ class Alternatives:
             return False
         if isinstance(value, str):
             least, most = schema.get("minLength", 0), schema.get("maxLength", len(value))
-            return least <= len(value) <= most and ("pattern" not in schema or found(part.at("pattern"), schema["pattern"], value))
+            return least <= len(value) <= most and (
+                "pattern" not in schema or found(part.at("pattern"), schema["pattern"], value)
+            )
         if isinstance(value, int | float) and not isinstance(value, bool):
             return Bounds.of([schema]).admit(value)
         if isinstance(value, list):
@@ -197,7 +210,9 @@ class Alternatives:
             least, most = schema.get("minProperties", 0), schema.get("maxProperties", len(value))
             if not (least <= len(value) <= most) or any(name not in value for name in schema.get("required", [])):
                 return False
-            if "propertyNames" in schema and not all(self.admits((part.child("propertyNames"),), name) for name in value):
+            if "propertyNames" in schema and not all(
+                self.admits((part.child("propertyNames"),), name) for name in value
+            ):
                 return False
             return all(self.admits(property_of(parts, name), inner) for name, inner in value.items())
         return True
@@ -237,7 +252,8 @@ def property_of(parts: Conjunction, name: str) -> Conjunction:
     for part in parts:
         about = [part.child("properties", name)] if name in part.named("properties") else []
         about += [
-            place for pattern, place in part.named("patternProperties").items()
+            place
+            for pattern, place in part.named("patternProperties").items()
             if found(part.at("patternProperties"), pattern, name)
         ]
         found_ += about or rest_of(part)
@@ -320,5 +336,3 @@ def _kind(value: Any) -> set[str]:
         return {"integer"} if value == int(value) else {"fraction"}
     names = {str: "string", list: "array", dict: "object", type(None): "null"}
     return {names[type(value)]}
-
-

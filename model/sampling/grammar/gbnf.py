@@ -123,7 +123,9 @@ class _Reader:
             if code and (int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) <= 0xDFFF):
                 raise self.wrong(f"{match[0]} is no character")
             if not code and match[4] not in {*_NAMED, *'\\"[]-^'}:
-                raise self.wrong(f'{match[0]} is no escape; \\n \\r \\t \\\\ \\" \\[ \\] \\xNN \\uNNNN and \\UNNNNNNNN are')
+                raise self.wrong(
+                    f'{match[0]} is no escape; \\n \\r \\t \\\\ \\" \\[ \\] \\xNN \\uNNNN and \\UNNNNNNNN are'
+                )
             found.append((chr(int(code, 16)) if code else _NAMED.get(match[4], match[4]), True))
         return found
 
@@ -151,7 +153,11 @@ def gbnf_grammar(text: str) -> str:
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes")
     tokens = _tokens(text)
-    names = [token[1] for token, after in zip(tokens, tokens[1:], strict=False) if token[0] == "name" and after[0] == "defines"]
+    names = [
+        token[1]
+        for token, after in zip(tokens, tokens[1:], strict=False)
+        if token[0] == "name" and after[0] == "defines"
+    ]
     if "root" not in names:
         raise GrammarError("", "a grammar begins with its rule root ::= ...")
     terminals = {name: f"R{number}" for number, name in enumerate(dict.fromkeys(names))}

@@ -10,7 +10,16 @@ from fractions import Fraction
 from typing import Any
 
 from model.sampling.grammar.alternatives import (
-    Alternatives, Conjunction, first_items, item_of, names_of, property_of, rest_of, spoken_of, types_of, unique,
+    Alternatives,
+    Conjunction,
+    first_items,
+    item_of,
+    names_of,
+    property_of,
+    rest_of,
+    spoken_of,
+    types_of,
+    unique,
 )
 from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
@@ -57,7 +66,9 @@ class _Writer:
         if whitespace_pattern is None:
             self.comma, self.colon, self.space = (self.literal(", "),), (self.literal(": "),), ()
         else:
-            space = Symbol(self.rules.terminal(f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}").text, repeated="{0,1}")
+            space = Symbol(
+                self.rules.terminal(f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}").text, repeated="{0,1}"
+            )
             self.space: Sequence_ = (space,)
             self.comma, self.colon = (space, self.literal(","), space), (space, self.literal(":"), space)
 
@@ -102,7 +113,9 @@ class _Writer:
         """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
-            scalars = [json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)]
+            scalars = [
+                json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)
+            ]
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
             return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
         types = types_of(parts)
@@ -129,7 +142,9 @@ class _Writer:
         if isinstance(value, list) and value:
             return self._array([self._literal_value(item) for item in value], None, len(value), len(value))
         if isinstance(value, dict) and value:
-            named = [((self._name(name), *self.colon, *self._literal_value(inner)), True) for name, inner in value.items()]
+            named = [
+                ((self._name(name), *self.colon, *self._literal_value(inner)), True) for name, inner in value.items()
+            ]
             return self._braces(named, [])
         if isinstance(value, list | dict):
             brackets = json.dumps(value)
@@ -177,7 +192,11 @@ class _Writer:
         return [(self.rules.terminal(fractions(bounds, places)),)]
 
     def _braces(
-        self, named: list[tuple[Sequence_, bool]], others: list[Sequence_], least: int = 0, most: int | None = None,
+        self,
+        named: list[tuple[Sequence_, bool]],
+        others: list[Sequence_],
+        least: int = 0,
+        most: int | None = None,
         path: str = "",
     ) -> Sequence_:
         inside = members(self.rules, path, self.comma, named, others, least, most)
@@ -196,7 +215,8 @@ class _Writer:
             longest_possible = own if more is None else most
             if part.schema.get("uniqueItems") is True and (longest_possible is None or longest_possible > 1):
                 raise GrammarError(
-                    part.at("uniqueItems"), "it is not supported for arrays of more than one item; drop it, or set maxItems to 1"
+                    part.at("uniqueItems"),
+                    "it is not supported for arrays of more than one item; drop it, or set maxItems to 1",
                 )
         first = [(self.value(item_of(parts, number)),) for number in range(own)]
         written = array(self.rules, path, self.comma, self.space, first, more, least, most)
@@ -206,7 +226,9 @@ class _Writer:
         schemas = [part.schema for part in parts]
         least = max([0, *(int(schema.get("minProperties", 0)) for schema in schemas)])
         longest = [int(schema["maxProperties"]) for schema in schemas if "maxProperties" in schema]
-        path = next((part.path for part in parts if part.schema.keys() & {"minProperties", "properties"}), parts[0].path)
+        path = next(
+            (part.path for part in parts if part.schema.keys() & {"minProperties", "properties"}), parts[0].path
+        )
         required = {name for schema in schemas for name in schema.get("required", [])}
         names = names_of(parts)
         allowed = self._allowed_names(parts)
@@ -234,7 +256,9 @@ class _Writer:
             listed = [self.alternatives.literals(parts) for parts in alternatives]
             if all(values is not None for values in listed):
                 names = [value for values in listed for value in values or [] if isinstance(value, str)]
-                return [name for name in dict.fromkeys(names) if all(self.alternatives.admits((r,), name) for r in rules)]
+                return [
+                    name for name in dict.fromkeys(names) if all(self.alternatives.admits((r,), name) for r in rules)
+                ]
         raise GrammarError(rules[0].path, "names are listed with enum, or described with patternProperties")
 
     def _others(self, parts: Conjunction, names: list[str]) -> list[Sequence_]:
@@ -253,7 +277,11 @@ class _Writer:
             value = unique(
                 place
                 for part in parts
-                for place in ([part.named("patternProperties")[pattern]] if pattern in part.named("patternProperties") else rest_of(part))
+                for place in (
+                    [part.named("patternProperties")[pattern]]
+                    if pattern in part.named("patternProperties")
+                    else rest_of(part)
+                )
             )
             if not any(place.schema is False for place in value):
                 excluded = other_key(names, others)

@@ -13,8 +13,14 @@ MAX_OPTIONAL = 500
 
 
 def array(
-    rules: Rules, path: str, comma: Sequence_, space: Sequence_, first: Sequence[Sequence_], more: Sequence_ | None,
-    least: int, most: int | None,
+    rules: Rules,
+    path: str,
+    comma: Sequence_,
+    space: Sequence_,
+    first: Sequence[Sequence_],
+    more: Sequence_ | None,
+    least: int,
+    most: int | None,
 ) -> Sequence_ | None:
     """Write an array: `first` items each of their own, then `more` of one kind; None where lengths exclude each other."""
     open_, close = (Symbol('"["'), *space), (*space, Symbol('"]"'))
@@ -32,7 +38,9 @@ def array(
         if own:
             tail = _repeated(item, max(0, least - len(own)), None if most is None else most - len(own))
         else:
-            rest = _repeated(rules.one_of(path, [(*comma, *more)]), max(0, least - 1), None if most is None else most - 1)
+            rest = _repeated(
+                rules.one_of(path, [(*comma, *more)]), max(0, least - 1), None if most is None else most - 1
+            )
             tail = (item, *rest)
             if least == 0:
                 tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
@@ -51,8 +59,13 @@ def _repeated(symbol: Symbol, least: int, most: int | None) -> Sequence_:
 
 
 def members(
-    rules: Rules, path: str, comma: Sequence_, named: Sequence[tuple[Sequence_, bool]], others: Sequence[Sequence_],
-    least: int, most: int | None,
+    rules: Rules,
+    path: str,
+    comma: Sequence_,
+    named: Sequence[tuple[Sequence_, bool]],
+    others: Sequence[Sequence_],
+    least: int,
+    most: int | None,
 ) -> Sequence_ | None:
     """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`.
 

@@ -203,7 +203,9 @@ def check_keywords(place: Place, draft: int, is_root: bool) -> None:
             raise GrammarError(place.at(keyword), reason)
     inner_id = isinstance(schema.get("id" if draft == 4 else "$id"), str)
     if inner_id and not is_root:
-        raise GrammarError(place.at("id" if draft == 4 else "$id"), "only the whole schema may have one; refer with #/...")
+        raise GrammarError(
+            place.at("id" if draft == 4 else "$id"), "only the whole schema may have one; refer with #/..."
+        )
     if not is_root and "$schema" in schema and draft_of(schema) != draft:
         raise GrammarError(place.at("$schema"), "one schema has one draft; it is the one that the whole schema names")
 

@@ -61,7 +61,9 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
             )
         if part.schema.get("format") in FORMATS:
             name = part.schema["format"]
-            shapes.append((part.at("format"), {"format": name, **({"pattern": CLOSER[name]} if name in CLOSER else {})}))
+            shapes.append(
+                (part.at("format"), {"format": name, **({"pattern": CLOSER[name]} if name in CLOSER else {})})
+            )
     if len(shapes) > MAX_SHAPES:
         raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may hold for one text")
     if not shapes:
@@ -170,8 +172,7 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def slashed(pattern: str) -> str:
     """Write a pattern so that it may stand between two slashes of Lark."""
     return "".join(
-        {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece)
-        for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
+        {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece) for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
     )
 
 

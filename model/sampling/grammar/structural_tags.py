@@ -27,7 +27,10 @@ def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
             _only(structure, path, {"begin", "schema", "end"})
             content = {"type": "json_schema", "json_schema": _needed(structure, path, "schema")}
             tags.append((path, {"begin": structure.get("begin"), "content": content, "end": structure.get("end", "")}))
-        return _Tags().triggered(tags, _list(tag, "", "triggers"), ".triggers")
+        try:
+            return _Tags().triggered(tags, _list(tag, "", "triggers"), ".triggers")
+        except GrammarError as error:
+            raise GrammarError(error.path.replace(".content.json_schema", ".schema", 1), error.message) from None
     if tag.get("type") != "structural_tag":
         raise GrammarError(".type", 'it is "structural_tag" with a format, or structures and triggers')
     _only(tag, "", {"type", "format"})
@@ -36,8 +39,11 @@ def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
         _only(form, ".format", {"type", "triggers", "tags", "at_least_one", "stop_after_first"})
         tags = [(f".format.tags[{number}]", inner) for number, inner in enumerate(_list(form, ".format", "tags"))]
         return _Tags().triggered(
-            tags, _list(form, ".format", "triggers"), ".format.triggers",
-            bool(form.get("at_least_one")), bool(form.get("stop_after_first")),
+            tags,
+            _list(form, ".format", "triggers"),
+            ".format.triggers",
+            bool(form.get("at_least_one")),
+            bool(form.get("stop_after_first")),
         )
     writer = _Tags()
     return writer.written(writer.content(form, ".format", 0))
@@ -72,12 +78,19 @@ class _Tags:
         return renamed["start"]
 
     def triggered(
-        self, tags: list[tuple[str, Any]], triggers: list[Any], path: str, at_least_one: bool = False, only: bool = False
+        self,
+        tags: list[tuple[str, Any]],
+        triggers: list[Any],
+        path: str,
+        at_least_one: bool = False,
+        only: bool = False,
     ) -> str:
         """Write free text, and a tag wherever a trigger stands in it."""
         for number, trigger in enumerate(triggers):
             if not isinstance(trigger, str) or not trigger or not is_text(trigger):
-                raise GrammarError(f"{path}[{number}]", f"a trigger is a text of at least one character, not {shown(trigger)}")
+                raise GrammarError(
+                    f"{path}[{number}]", f"a trigger is a text of at least one character, not {shown(trigger)}"
+                )
         choices = []
         for place, tag in tags:
             begin = _text(tag, place, "begin")

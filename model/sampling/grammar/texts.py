@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
@@ -46,7 +45,9 @@ def check_counts(pattern: str, path: str = "") -> None:
             product *= max([1, *(int(number) for number in re.findall(r"\d+", piece))])
             largest = max(largest, product)
             if product > MAX_COUNTED:
-                raise GrammarError(path, f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other")
+                raise GrammarError(
+                    path, f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other"
+                )
             continue
         else:
             product = 1

@@ -41,7 +41,9 @@ LEAVES: st.SearchStrategy[Any] = st.one_of(
         pattern=PATTERNS,
         format=st.sampled_from(["date", "time", "ipv4", "uuid", "email", "unknown"]),
     ),
-    st.fixed_dictionaries({"type": st.sampled_from(["string", "null", "boolean", "object", "array", ["string", "object"]])}),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["string", "null", "boolean", "object", "array", ["string", "object"]])}
+    ),
 )
 
 
