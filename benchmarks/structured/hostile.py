@@ -1,9 +1,9 @@
-"""Measures what hostile schemas, patterns and grammars cost: each is written, checked and compiled in a process of its own.
+"""Measures what hostile schemas, patterns and grammars cost, each in a process of its own.
 
     python -m benchmarks.structured.hostile
 
-Prints for each the time of writing, checking and compiling, of the first masks, the memory, and for how long other threads
-were kept from running (the interpreter's lock). Those that take over a second are marked.
+Prints for each the time of writing, checking and compiling, of the first masks, the memory, and for how long other
+threads were kept from running (the interpreter's lock). Those that take over a second are marked.
 """
 
 import multiprocessing
@@ -40,8 +40,8 @@ def names(count: int, **more: Any) -> Any:
     return {"type": "object", "properties": {f"name{n}": {"type": "string"} for n in range(count)}, **more}
 
 
-def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
-    """List the hostile inputs."""
+def schemas() -> dict[str, Any]:
+    """List the hostile schemas."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(20)}
     choosing = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"minimum": n}]} for n in range(60)}
     crossing = {"allOf": [{"anyOf": [{"minimum": 10 * a + b} for b in range(4)]} for a in range(12)]}
@@ -49,7 +49,7 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
         {"type": "object", "properties": {"k": {"allOf": [{"$ref": "#"}, {"$ref": "#/$defs/x"}]}}},
         {"type": "object", "properties": {"k": {"allOf": [{"$ref": "#/$defs/x"}, {"$ref": "#"}]}, "j": {"$ref": "#"}}},
     ]
-    schemas: dict[str, Any] = {
+    return {
         "arrays 30 deep": nested("array", 30),
         "anyOf 30 deep": nested("anyOf", 30),
         "arrays 500 deep": nested("array", 500),
@@ -97,8 +97,12 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
         },
         "any value": True,
     }
+
+
+def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
+    """List all hostile inputs, each with what reads it."""
     listed: dict[str, tuple[Callable[[Any], str], Any]] = {
-        name: (json_schema_grammar, schema) for name, schema in schemas.items()
+        name: (json_schema_grammar, schema) for name, schema in schemas().items()
     }
     patterns = [
         "(a{1000}){1000}",

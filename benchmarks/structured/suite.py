@@ -3,8 +3,8 @@
     pip download --no-deps --no-binary :all: jsonschema==4.26.0 && tar xzf jsonschema-4.26.0.tar.gz
     python -m benchmarks.structured.suite jsonschema-4.26.0/json/tests
 
-Prints for each draft and keyword how many schemas are refused, and of the others how many valid instances may be written
-and how many invalid ones may be: the latter must be 0.
+Prints for each draft how many schemas are refused, and of the others how many valid instances may be written and how
+many invalid ones may be: the latter must be 0.
 """
 
 import itertools
@@ -57,7 +57,7 @@ def writings(value: Any) -> Iterator[str]:
 
 def plain(schema: Any) -> str:
     """Write the grammar as llguidance does by itself, with our separators; ValueError for what it refuses."""
-    settings = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    settings: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     held = schema if isinstance(schema, dict) else ({} if schema else {"enum": []})
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(held), settings)
     wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)

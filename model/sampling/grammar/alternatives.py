@@ -1,4 +1,4 @@
-"""Writes a JSON schema as alternatives without allOf, anyOf, oneOf and `$ref`, and says what the parts of each restrict."""
+"""Writes a JSON schema as alternatives without allOf, anyOf, oneOf and `$ref`, and says what their parts restrict."""
 
 import itertools
 import re
@@ -11,6 +11,8 @@ from model.sampling.grammar.places import HONOURED, TYPES, Place, check_keywords
 
 MAX_ALTERNATIVES = 500
 """How many alternatives the anyOf and oneOf that hold at one place may make together."""
+MAX_BRANCHES = 50
+"""How many branches a oneOf has: each is compared with each."""
 MAX_STEPS = 200_000
 """How many parts of a schema are looked at, all alternatives together: some seconds at most."""
 
@@ -108,8 +110,8 @@ class Alternatives:
         branches: list[Conjunction] = [(place,) for place in part.children("oneOf")]
         kept = {name: value for name, value in part.schema.items() if name not in COMBINING}
         beside = Place(part.path, kept, "beside oneOf")
-        if len(branches) > 50:
-            raise GrammarError(part.at("oneOf"), "it has at most 50 branches; anyOf may have more")
+        if len(branches) > MAX_BRANCHES:
+            raise GrammarError(part.at("oneOf"), f"it has at most {MAX_BRANCHES} branches; anyOf may have more")
         needed: dict[int, dict[str, Any]] = {number: {} for number in range(len(branches))}
         for (i, one), (j, other) in itertools.combinations(enumerate(branches), 2):
             needs = self._told_apart((*one, beside), (*other, beside), 3)
@@ -289,9 +291,10 @@ def _item_of(part: Place, number: int) -> list[Place]:
     first = first_items(part)
     if 0 <= number < len(first):
         return [first[number]]
-    if isinstance(part.schema.get("items"), list):
-        return [part.child("additionalItems")] if "additionalItems" in part.schema else []
-    if "items" in part.schema:
+    listed = isinstance(part.schema.get("items"), list)
+    if listed and "additionalItems" in part.schema:
+        return [part.child("additionalItems")]
+    if "items" in part.schema and not listed:
         return [part.child("items")]
     if "unevaluatedItems" in part.schema:
         if part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:

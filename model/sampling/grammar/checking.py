@@ -1,7 +1,7 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import llguidance
 
@@ -34,16 +34,16 @@ class _Bytes:
 
 
 @cache
-def byte_tokenizer() -> Any:
+def byte_tokenizer() -> llguidance.LLTokenizer:
     """Make llguidance's view of a tokenizer in which each byte is a token, once."""
-    return llguidance.LLTokenizer(_Bytes(), n_vocab=END + 1, eos_token=END)
+    return llguidance.LLTokenizer(cast(Any, _Bytes()), n_vocab=END + 1, eos_token=END)
 
 
 def check(grammar: str) -> None:
     """Raise GrammarError for a grammar that llguidance refuses, or that is larger than its limits.
 
-    It also takes the first steps: some limits are met only there. Takes up to a second or two, without the interpreter's
-    lock, for the largest grammars that are admitted.
+    It also takes the first steps: some limits are met only there. Takes up to a second or two, without the
+    interpreter's lock, for the largest grammars that are admitted.
     """
     if len(grammar) > MAX_BYTES:
         raise GrammarError("", f"the grammar is written in more than {MAX_BYTES} bytes")

@@ -5,6 +5,7 @@ without recursion becomes one terminal, and one with recursion has terminals of 
 admits, no more and no less.
 """
 
+import itertools
 import re
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ class _Reader:
         return " | ".join(written)
 
     def sequence(self, depth: int) -> str:
-        parts = []
+        parts: list[str] = []
         while True:
             kind, text, _ = self.peek()
             if kind in {"end", "defines"} or (kind == "mark" and text in "|)") or self.peek(1)[0] == "defines":
@@ -153,11 +154,7 @@ def gbnf_grammar(text: str) -> str:
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes")
     tokens = _tokens(text)
-    names = [
-        token[1]
-        for token, after in zip(tokens, tokens[1:], strict=False)
-        if token[0] == "name" and after[0] == "defines"
-    ]
+    names = [token[1] for token, after in itertools.pairwise(tokens) if token[0] == "name" and after[0] == "defines"]
     if "root" not in names:
         raise GrammarError("", "a grammar begins with its rule root ::= ...")
     terminals = {name: f"R{number}" for number, name in enumerate(dict.fromkeys(names))}
@@ -205,9 +202,9 @@ def _rules(
 def _reached(used: dict[str, set[str]]) -> dict[str, set[str]]:
     """Find the rules that each rule leads to."""
     reached: dict[str, set[str]] = {}
-    for name in used:
+    for name, named in used.items():
         seen: set[str] = set()
-        stack = list(used[name])
+        stack = list(named)
         while stack:
             other = stack.pop()
             if other not in seen:

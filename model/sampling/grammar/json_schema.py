@@ -6,6 +6,7 @@ docs/structured-outputs.md lists it.
 """
 
 import json
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -63,14 +64,14 @@ class _Writer:
         self._pending: list[Conjunction] = []
         self._any: list[str] = []
         self._multiples = 0
-        if whitespace_pattern is None:
-            self.comma, self.colon, self.space = (self.literal(", "),), (self.literal(": "),), ()
-        else:
-            space = Symbol(
-                self.rules.terminal(f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}").text, repeated="{0,1}"
-            )
-            self.space: Sequence_ = (space,)
-            self.comma, self.colon = (space, self.literal(","), space), (space, self.literal(":"), space)
+        self.comma: Sequence_ = (self.literal(", "),)
+        self.colon: Sequence_ = (self.literal(": "),)
+        self.space: Sequence_ = ()
+        if whitespace_pattern is not None:
+            expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
+            self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
+            self.comma = (*self.space, self.literal(","), *self.space)
+            self.colon = (*self.space, self.literal(":"), *self.space)
 
     def start(self) -> str:
         """Write all rules, and return the name of the first."""
@@ -193,8 +194,8 @@ class _Writer:
 
     def _braces(
         self,
-        named: list[tuple[Sequence_, bool]],
-        others: list[Sequence_],
+        named: Sequence[tuple[Sequence_, bool]],
+        others: Sequence[Sequence_],
         least: int = 0,
         most: int | None = None,
         path: str = "",

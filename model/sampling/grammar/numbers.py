@@ -64,7 +64,7 @@ class Bounds:
         return step
 
     def on_grid(self, step: Fraction) -> tuple[int, int] | None:
-        """Find the least and greatest multiple of `step` that are admitted, counted in steps; None where there is none."""
+        """Find the least and greatest multiple of `step` that are admitted, in steps; None where there is none."""
         reach = Fraction(10**DIGITS - 1)
         for bound in (self.low, self.high):
             if bound is not None and abs(bound) > reach:

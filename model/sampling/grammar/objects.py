@@ -6,10 +6,10 @@ from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.rules import Rules, Sequence_, Symbol
 
 MAX_ITEMS = 1000
-"""How many items or properties are counted; where a schema lets there be more, this many may come, and none may need more."""
+"""How many items or properties are counted; where a schema lets there be more, this many may come."""
 
 MAX_OPTIONAL = 500
-"""How many properties may be left out: at each, llguidance keeps three items of the 2000 that it allows for all that may follow."""
+"""How many properties may be left out: llguidance keeps three items for each, and 2000 in all."""
 
 
 def array(
@@ -22,7 +22,7 @@ def array(
     least: int,
     most: int | None,
 ) -> Sequence_ | None:
-    """Write an array: `first` items each of their own, then `more` of one kind; None where lengths exclude each other."""
+    """Write an array: `first` items, each of its own kind, then `more` of one; None where no length would do."""
     open_, close = (Symbol('"["'), *space), (*space, Symbol('"]"'))
     if least > MAX_ITEMS:
         raise GrammarError(path, f"an array that must have more than {MAX_ITEMS} items is not supported")
@@ -66,10 +66,10 @@ def members(
     others: Sequence[Sequence_],
     least: int,
     most: int | None,
-) -> Sequence_ | None:
+) -> Sequence_:
     """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`.
 
-    JSON lets a name come twice, and only the last counts: so no more than one of the others is counted upon for `least`.
+    JSON lets a name come twice, and only the last counts: so at most one of the others is counted upon for `least`.
     """
     if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
         raise GrammarError(path, f"an object has at most {MAX_OPTIONAL} properties that are not required")

@@ -1,4 +1,4 @@
-"""Finds the parts of a JSON schema: a subschema and its path, what a `$ref` points at, and which keywords it may hold."""
+"""Finds the parts of a JSON schema: a subschema and its path, what a `$ref` points at, which keywords it may hold."""
 
 import json
 import math

@@ -91,7 +91,7 @@ class _Tags:
                 raise GrammarError(
                     f"{path}[{number}]", f"a trigger is a text of at least one character, not {shown(trigger)}"
                 )
-        choices = []
+        choices: list[str] = []
         for place, tag in tags:
             begin = _text(tag, place, "begin")
             trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)

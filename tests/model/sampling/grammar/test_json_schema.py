@@ -65,35 +65,72 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
 @pytest.mark.parametrize(
     ("schema", "admitted", "refused"),
     [
-        (PERSON, ['{"name": "Ada"}', '{"name": "Ada", "age": 36}'], ['{"age": 36}', '{"name":"Ada"}', '{"name": "Ada", "x": 1}']),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, ["{}", '{"a": 1, "b": 2}'], ['{"a": true}', "[]"]),
+        (
+            PERSON,
+            ['{"name": "Ada"}', '{"name": "Ada", "age": 36}'],
+            ['{"age": 36}', '{"name":"Ada"}', '{"name": "Ada", "x": 1}'],
+        ),
+        (
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+            ["{}", '{"a": 1, "b": 2}'],
+            ['{"a": true}', "[]"],
+        ),
         (
             # the same name written in another way must not replace the first value by one of another type
             {**PERSON, "additionalProperties": {"type": "integer"}},
             ['{"name": "Ada", "nam": 1}'],
             ['{"name": "Ada", "\\u006eame": 1}', '{"name": "Ada", "name": 1}'],
         ),
-        ({"enum": ["a", "ab", 1, 12, None, [1, {"b": 2, "a": 3}]]}, ['"ab"', "12", '[1, {"b": 2, "a": 3}]'], ["2", '"abc"']),
+        (
+            {"enum": ["a", "ab", 1, 12, None, [1, {"b": 2, "a": 3}]]},
+            ['"ab"', "12", '[1, {"b": 2, "a": 3}]'],
+            ["2", '"abc"'],
+        ),
         ({"const": 5, "type": "number"}, ["5"], ["5.0", "6"]),
         ({"enum": [1, "x", 2.5], "type": "integer"}, ["1"], ['"x"', "2.5"]),
         ({"type": "string", "minLength": 2, "maxLength": 3}, ['"éé"', '"a\\n😀"'], ['"a"', '"abcd"', '"a\\u0062"']),
-        ({"type": "integer", "exclusiveMinimum": -3, "maximum": 11}, ["-2", "0", "11"], ["-3", "-0", "12", "01", "1.0"]),
-        ({"type": "number", "minimum": -0.25, "exclusiveMaximum": 1}, ["-0.25", "0.999", "0"], ["-0.26", "1", "1.0", "1e-3"]),
+        (
+            {"type": "integer", "exclusiveMinimum": -3, "maximum": 11},
+            ["-2", "0", "11"],
+            ["-3", "-0", "12", "01", "1.0"],
+        ),
+        (
+            {"type": "number", "minimum": -0.25, "exclusiveMaximum": 1},
+            ["-0.25", "0.999", "0"],
+            ["-0.26", "1", "1.0", "1e-3"],
+        ),
         ({"type": "number", "multipleOf": 0.01, "minimum": 0}, ["0.07", "3"], ["0.071", "-1"]),
-        ({"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False}, ["[]", "[1]", "[1, 2]"], ["[2]", "[1, 2, 3]"]),
-        ({"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 3}, ["[1, 1]", "[1, 1, 1]"], ["[1]", "[1, 1, 1, 1]"]),
+        (
+            {"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False},
+            ["[]", "[1]", "[1, 2]"],
+            ["[2]", "[1, 2, 3]"],
+        ),
+        (
+            {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 3},
+            ["[1, 1]", "[1, 1, 1]"],
+            ["[1]", "[1, 1, 1, 1]"],
+        ),
         (
             {"type": "object", "properties": {"a": True, "b": True, "c": True}, "minProperties": 2, "maxProperties": 2},
             ['{"a": 1, "b": 2}', '{"b": 1, "c": null}'],
             ['{"a": 1}', '{"a": 1, "b": 2, "c": 3}'],
         ),
         (
-            {"type": "object", "patternProperties": {"^x-": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
+            {
+                "type": "object",
+                "patternProperties": {"^x-": {"type": "null"}},
+                "additionalProperties": {"type": "boolean"},
+            },
             ['{"x-a": null, "y": true}'],
             ['{"x-a": true}', '{"y": null}'],
         ),
         (
-            {"allOf": [{"properties": {"a": {"minimum": 3}}}, {"properties": {"a": {"maximum": 5, "type": "integer"}}, "required": ["a"]}]},
+            {
+                "allOf": [
+                    {"properties": {"a": {"minimum": 3}}},
+                    {"properties": {"a": {"maximum": 5, "type": "integer"}}, "required": ["a"]},
+                ]
+            },
             ['{"a": 4}'],
             ['{"a": 2}', '{"a": 6}', "{}"],
         ),
@@ -103,19 +140,40 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
             ['{"kind": "cat", "dog": null}', "{}"],
         ),
         (
-            {"$defs": {"list": {"properties": {"next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
-                                "required": ["next"], "type": "object"}}, "$ref": "#/$defs/list"},
+            {
+                "$defs": {
+                    "list": {
+                        "properties": {"next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
+                        "required": ["next"],
+                        "type": "object",
+                    }
+                },
+                "$ref": "#/$defs/list",
+            },
             ['{"next": null}', '{"next": {"next": null}}'],
             ["{}", "null"],
         ),
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"24-01-01"']),
         ({"type": "string", "format": "password"}, ['"any"'], ["1"]),
         ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xax"']),
-        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}}, ['{"a": 1, "b": 1}'], ['{"c": 1}']),
-        ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "minimum": 3, "exclusiveMinimum": True}, ["4"], ["3"]),
+        (
+            {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}},
+            ['{"a": 1, "b": 1}'],
+            ['{"c": 1}'],
+        ),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-04/schema#",
+                "type": "integer",
+                "minimum": 3,
+                "exclusiveMinimum": True,
+            },
+            ["4"],
+            ["3"],
+        ),
         (True, ["null", "[1.5e3, {}]", '{"a": ["b"]}'], ["", "{"]),
     ],
-)  # fmt: skip
+)
 def test_texts_are_admitted_as_the_schema_says(schema: Any, admitted: list[str], refused: list[str]) -> None:
     grammar = json_schema_grammar(schema)
     assert [text for text in admitted if not admits(grammar, text)] == []

@@ -107,11 +107,15 @@ def test_choices_are_exactly_these_texts() -> None:
 
 CALLS = {
     "structures": [
-        {"begin": "<f=a>", "schema": {"type": "object", "properties": {"x y": {"enum": ["a r0 T0", 1]}}, "required": ["x y"]}, "end": "</f>"},
+        {
+            "begin": "<f=a>",
+            "schema": {"type": "object", "properties": {"x y": {"enum": ["a r0 T0", 1]}}, "required": ["x y"]},
+            "end": "</f>",
+        },
         {"begin": "<f=b>", "schema": {"type": "integer"}, "end": "</f>"},
     ],
     "triggers": ["<f="],
-}  # fmt: skip
+}
 
 
 def test_a_trigger_begins_a_part_that_follows_its_schema() -> None:
@@ -148,14 +152,22 @@ def test_the_newer_form_of_structural_tags_is_read() -> None:
     ("tag", "path"),
     [
         ({**CALLS, "triggers": ["<g="]}, ".structures[0].begin"),
-        ({"structures": [{"begin": "<", "schema": {"not": {}}, "end": ""}], "triggers": ["<"]}, ".structures[0].schema.not"),
+        (
+            {"structures": [{"begin": "<", "schema": {"not": {}}, "end": ""}], "triggers": ["<"]},
+            ".structures[0].schema.not",
+        ),
         ({"type": "structural_tag", "format": {"type": "qwen_xml_parameter"}}, ".format"),
-        ({"type": "structural_tag", "format": {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"if": {}, "else": {}}}]}},
-         ".format.elements[0].json_schema.if"),
+        (
+            {
+                "type": "structural_tag",
+                "format": {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"if": {}, "else": {}}}]},
+            },
+            ".format.elements[0].json_schema.if",
+        ),
         ({"structures": CALLS["structures"]}, ".triggers"),
         ({}, ".type"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_supported_in_a_structural_tag_is_refused_by_its_place(tag: Any, path: str) -> None:
     with pytest.raises(GrammarError) as raised:
         structural_tag_grammar(tag)
