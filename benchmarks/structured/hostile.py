@@ -85,6 +85,12 @@ def schemas() -> dict[str, Any]:
         },
         "30 patterns at once": {"allOf": [{"type": "string", "pattern": f"a{n}.*b"} for n in range(30)]},
         "40 patternProperties": {"type": "object", "patternProperties": {f"a.*{n}": {} for n in range(40)}},
+        "name in a slow pattern": {
+            "type": "object",
+            "properties": {"a" * 60: {}},
+            "patternProperties": {"(a|a)" * 30 + "b": {}, "(a+)+b": {}},
+        },
+        "enum in a slow pattern": {"enum": ["a" * 60], "pattern": "(a|a){60}b"},
         "multipleOf 9973": {"type": "integer", "multipleOf": 9973},
         "100 multipleOf": {
             "prefixItems": [{"type": "integer", "multipleOf": 7000 + n} for n in range(100)],

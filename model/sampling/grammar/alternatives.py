@@ -312,10 +312,13 @@ def unique(places: Iterable[Place]) -> Conjunction:
 
 def found(path: str, pattern: str, text: str) -> bool:
     """Search for a pattern in a name or value of the schema itself."""
-    quantifiers = len(re.findall(r"[*+{]", pattern))
-    if quantifiers > 1 or len(pattern) > 200 or len(text) > 1000:  # Python's search may take for ever
+    repeated = len(re.findall(r"[*+{]", re.sub(r"(?<!\))\{\d+\}", "", pattern)))
+    chosen = len(re.findall(r"[|?]", pattern))
+    # Python's search tries every way to repeat and to choose: here there are few
+    if repeated > 1 or chosen > (0 if repeated else 8) or len(pattern) > 200 or len(text) > 1000:
         raise GrammarError(
-            path, f"{shown(pattern)} is not supported here: beside named values, a pattern repeats at most one part"
+            path,
+            f"{shown(pattern)} is not supported here: beside named values, a pattern may repeat one part, or choose",
         )
     try:
         return re.search(pattern, text) is not None

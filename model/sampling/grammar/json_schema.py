@@ -26,7 +26,16 @@ from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
 from model.sampling.grammar.objects import array, members
 from model.sampling.grammar.rules import Rules, Sequence_, Symbol, quoted
-from model.sampling.grammar.strings import KEY, STRING, inner_schema, key_pattern, other_key, slashed, string_terminal
+from model.sampling.grammar.strings import (
+    KEY,
+    STRING,
+    inner_schema,
+    key_pattern,
+    other_key,
+    refusal,
+    slashed,
+    string_terminal,
+)
 
 ANY_DEPTH = 16
 """How many objects and arrays may hold each other where the schema says nothing."""
@@ -69,6 +78,9 @@ class _Writer:
         self.space: Sequence_ = ()
         if whitespace_pattern is not None:
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
+            wrong = refusal(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+            if wrong or len(whitespace_pattern) > 1000:
+                raise GrammarError("", f"whitespace_pattern: {wrong or 'it has at most 1000 characters'}")
             self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
             self.comma = (*self.space, self.literal(","), *self.space)
             self.colon = (*self.space, self.literal(":"), *self.space)

@@ -26,10 +26,10 @@ RESTRICTS = {
     "type": "null", "const": 1, "enum": [1], "anyOf": [{"type": "null"}], "allOf": [{"type": "null"}],
     "oneOf": [{"type": "null"}], "$ref": "#/$defs/none", "minimum": 5, "maximum": 5, "exclusiveMinimum": 5,
     "exclusiveMaximum": 5, "multipleOf": 5, "minLength": 5, "maxLength": 5, "pattern": "^a$", "format": "date",
-    "items": {"type": "null"}, "prefixItems": [{"type": "null"}], "additionalItems": False, "minItems": 2, "maxItems": 2,
-    "uniqueItems": True, "unevaluatedItems": False, "properties": {"a": {"type": "null"}},
-    "required": ["a"],
-    "additionalProperties": False, "patternProperties": {"a": {"type": "null"}}, "propertyNames": {"enum": ["a"]},
+    "items": {"type": "null"}, "prefixItems": [{"type": "null"}], "additionalItems": False, "minItems": 2,
+    "maxItems": 2, "uniqueItems": True, "unevaluatedItems": False, "properties": {"a": {"type": "null"}},
+    "required": ["a"], "additionalProperties": False, "patternProperties": {"a": {"type": "null"}},
+    "propertyNames": {"enum": ["a"]},
     "minProperties": 1, "maxProperties": 2, "unevaluatedProperties": False,
 }  # fmt: skip
 BESIDE = {"additionalItems": {"items": [{}], "$schema": "http://json-schema.org/draft-07/schema#"}}
