@@ -1,1 +1,3 @@
-"""Turns schemas, patterns and grammars into what llguidance reads, and says what may follow. It never knows requests."""
+"""Turns schemas, patterns and grammars into what llguidance reads, and says which tokens may follow. It never knows
+requests.
+"""

@@ -235,7 +235,7 @@ def types_of(parts: Conjunction) -> set[str]:
 
 
 def spoken_of(parts: Conjunction) -> set[str]:
-    """Name the types whose keywords the parts hold: what a schema without `type` means."""
+    """Name the types whose keywords the parts hold."""
     keys = {keyword for part in parts for keyword in part.schema}
     kinds = {kind for kind, keywords in HONOURED.items() if kind != "any" and keys & set(keywords)}
     return set().union(*(TYPES[kind] for kind in kinds))

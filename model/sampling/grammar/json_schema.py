@@ -132,10 +132,8 @@ class _Writer:
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
             return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
         types = types_of(parts)
-        if not any("type" in part.schema for part in parts):
-            types = spoken_of(parts) or types
-            if types == spoken_of(()) or not spoken_of(parts):
-                return [(self.value(()),)]
+        if types == types_of(()) and not spoken_of(parts):
+            return [(self.value(()),)]
         written: list[Sequence_] = []
         if "null" in types:
             written.append(self._literal_value(None))
