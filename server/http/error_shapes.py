@@ -1,6 +1,6 @@
 """Writes errors. They have one shape on the wire, but for the routes of other APIs, whose clients expect their own:
 
-    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 """
 
 import json

@@ -34,9 +34,9 @@ class ClientGone(ApiError):
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
 
 
-def event(data: bytes) -> bytes:
-    """Return one event; `data` holds no newline."""
-    return b"data: " + data + b"\n\n"
+def event(data: bytes, name: str | None = None) -> bytes:
+    """Return one event, with its name if it has one; `data` holds no newline."""
+    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: " + data + b"\n\n"
 
 
 class TokenEvent:
@@ -54,7 +54,7 @@ class TokenEvent:
 
 def error_event(error: ApiError) -> bytes:
     """Return the last event of a stream that failed."""
-    return b"event: error\n" + event(error_json(error))
+    return event(error_json(error), "error")
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:

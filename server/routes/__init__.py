@@ -28,6 +28,7 @@ from server.routes.inspect import (
     weights,
 )
 from server.routes.openai import chat, completions, embeddings, models, tokenize
+from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
 from server.schemas.base import ErrorAnswer
@@ -86,7 +87,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, embeddings):
+    for part in (completions, chat, responses, embeddings):
         part.add_routes(running, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)

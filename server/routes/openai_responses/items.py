@@ -1,0 +1,106 @@
+"""Writes one item of a response's output: what the assistant thought, what it said, or a call of a tool. It knows no
+stream, and none of the other items.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from model.tokenization.chat_formats.message import ToolCallDelta
+from server.engine.outputs import Array
+from server.routes.openai.attention_rows import RowWriter
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the items of one type have in common."""
+
+    type: str
+    id_prefix: str
+    events: str
+    """What the names of the events of its text begin with."""
+    text_field: str = "text"
+    part: str | None = None
+    """The type of the only part that holds the text, or None where the item itself does."""
+
+
+REASONING = Kind("reasoning", "rs", "response.reasoning_text", part="reasoning_text")
+MESSAGE = Kind("message", "msg", "response.output_text", part="output_text")
+CALL = Kind("function_call", "fc", "response.function_call_arguments", "arguments")
+
+
+@dataclass(slots=True)
+class Item:
+    """One item as it grows."""
+
+    kind: Kind
+    index: int
+    """Its place in the output."""
+    rows: RowWriter | None
+    call: ToolCallDelta | None = None
+    """The first of a call, which names it."""
+    id: str = ""
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[orjson.Fragment] | None = None
+    """One entry a token, or None where none were asked for."""
+    tensors: list[dict[str, Array]] = field(default_factory=list)
+    """What was captured with each of its tokens, if that is told with the whole item."""
+    first_query: int = 0
+    """Position of the query that chose the first of those tokens."""
+    num_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.kind.id_prefix}_{uuid.uuid4().hex}"
+
+    @property
+    def text(self) -> str:
+        """Return the text so far."""
+        return "".join(self.texts)
+
+    def place(self) -> dict[str, Any]:
+        """Return the fields by which events name the item, and its part."""
+        place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
+        return place if self.kind.part is None else {**place, "content_index": 0}
+
+    def opening(self) -> dict[str, Any]:
+        """Return the item before it has any text."""
+        return self._as(self._text_fields("") if self.kind.part is None else {"content": []}, "in_progress")
+
+    def opening_part(self) -> dict[str, Any]:
+        """Return the part before it has any text."""
+        return {"type": self.kind.part, **self._text_fields("", [])}
+
+    def part(self) -> dict[str, Any]:
+        """Return the part with the text so far."""
+        return {"type": self.kind.part, **self._text_fields(self.text, self.logprobs), **self._attention()}
+
+    def whole(self, status: Status) -> dict[str, Any]:
+        """Return the item with the text so far."""
+        if self.kind.part is not None:
+            return self._as({"content": [self.part()]}, status)
+        return self._as({**self._text_fields(self.text), **self._attention()}, status)
+
+    def _text_fields(self, text: str, logprobs: list[orjson.Fragment] | None = None) -> dict[str, Any]:
+        fields: dict[str, Any] = {self.kind.text_field: text}
+        if self.kind is MESSAGE:
+            fields |= {"annotations": [], "logprobs": logprobs or []}
+        return fields
+
+    def _as(self, fields: dict[str, Any], status: Status) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self.id, "type": self.kind.type, "status": status}
+        if self.kind is REASONING:
+            item["summary"] = []
+        elif self.kind is MESSAGE:
+            item["role"] = "assistant"
+        elif self.call is not None:
+            item |= {"call_id": self.call.id, "name": self.call.name}
+        return {**item, **fields}
+
+    def _attention(self) -> dict[str, Any]:
+        if self.rows is None or not self.tensors:
+            return {}
+        return {"attention": self.rows.whole(self.tensors, self.first_query)}
