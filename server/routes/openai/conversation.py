@@ -71,8 +71,8 @@ class Conversation:
                 index, piece = arrived.run.index, arrived.piece
                 self.num_generated += len(piece.token_ids)
                 deltas = [parsers[index].push(piece.text)]
-                if piece.finish_reason is not None:
-                    deltas.append(parsers[index].flush())
+                if piece.finish_reason is not None and (rest := parsers[index].flush()) != MessageDelta():
+                    deltas.append(rest)
                 for delta in deltas[:-1]:
                     if delta != MessageDelta():
                         yield self._piece(index, delta, Piece())
