@@ -52,11 +52,11 @@ class Translation:
     def __init__(self, body: ResponsesRequest) -> None:
         self.names = dict(_NAMES)
         """Paths of the chat's body by the paths of this one."""
-        self._messages: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self._read_conversation(body)
-        self._fields: dict[str, Any] = {
+        self.fields: dict[str, Any] = {
             **{name: getattr(body, name) for name in SamplingFields.model_fields if name in body.model_fields_set},
-            "messages": self._messages,
+            "messages": self.messages,
             "max_tokens": body.max_output_tokens,
             "logprobs": body.gives_logprobs,
             "top_logprobs": body.top_logprobs if body.gives_logprobs else None,
@@ -69,7 +69,7 @@ class Translation:
     def chat(self) -> ChatCompletionRequest:
         """Return the chat's body. Raises BadRequest, by the names of the chat's fields."""
         try:
-            return ChatCompletionRequest.model_validate(self._fields)
+            return ChatCompletionRequest.model_validate(self.fields)
         except ValidationError as error:
             raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
 
@@ -103,13 +103,13 @@ class Translation:
             self._read_item(item, f"input[{i}]")
 
     def _add(self, message: dict[str, Any], origin: str) -> dict[str, Any]:
-        self.names[f"messages[{len(self._messages)}]"] = origin
-        self._messages.append(message)
+        self.names[f"messages[{len(self.messages)}]"] = origin
+        self.messages.append(message)
         return message
 
     def _assistant(self, origin: str, *lacking: str) -> dict[str, Any]:
         """Return the assistant's message that goes on, if it lacks all of these fields, or a new one."""
-        last = self._messages[-1] if self._messages else {"role": None}
+        last = self.messages[-1] if self.messages else {"role": None}
         if last["role"] == "assistant" and not any(field in last for field in lacking):
             return last
         return self._add({"role": "assistant"}, origin)
@@ -124,12 +124,12 @@ class Translation:
                 self._add({"role": role, "content": _text(item.content)}, origin)
             case FunctionCall():
                 calls = self._assistant(origin).setdefault("tool_calls", [])
-                self.names[f"messages[{len(self._messages) - 1}].tool_calls[{len(calls)}]"] = origin
-                self.names[f"messages[{len(self._messages) - 1}].tool_calls[{len(calls)}].function"] = origin
+                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"] = origin
+                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}].function"] = origin
                 function = {"name": item.name, "arguments": item.arguments}
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutput():
-                self.names[f"messages[{len(self._messages)}].tool_call_id"] = f"{origin}.call_id"
+                self.names[f"messages[{len(self.messages)}].tool_call_id"] = f"{origin}.call_id"
                 self._add({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}, origin)
             case _:
                 parts = "".join([part["text"] for part in item.content or item.summary or []])
