@@ -102,10 +102,10 @@ class ReasoningItem(RequestModel):
     REFUSED: ClassVar[RefusedFields] = {"encrypted_content": Refused("only who wrote it can read it")}
 
     type: Literal["reasoning"] = Field(description='"reasoning".')
-    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = Field(
+    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
         None, description="The text, in parts, for templates that use it."
     )
-    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS)] | None = Field(
+    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
         None, description="Stands for the text where there is no content."
     )
 

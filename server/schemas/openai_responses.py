@@ -25,6 +25,7 @@ from server.schemas.openai_response_items import InputItem, Tool, ToolChoice
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 
 MAX_TOOLS = 128
+MAX_INCLUDED = 32
 LOGPROBS = "message.output_text.logprobs"
 """What `include` asks for log-probabilities with."""
 
@@ -150,7 +151,7 @@ class ResponsesRequest(SamplingFields):
         None, description="Whether a tool is called, or which; null is auto."
     )
     parallel_tool_calls: bool | None = Field(None, description="Allow several calls in one answer; null is true.")
-    include: list[Includable] | None = Field(
+    include: Annotated[list[Includable], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = Field(
         None,
         description="message.output_text.logprobs adds the log-probabilities of the text's tokens. The others change "
         "nothing: reasoning is never encrypted, and there are no such tools.",
