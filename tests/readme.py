@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
+RESPONSES = ROOT / "docs" / "responses.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -83,12 +84,12 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
     where.
     """
-    from server.schemas.base import ChatMessage, RequestModel
+    from server.schemas.base import ChatMessage
     from server.schemas.embeddings import EmbeddingRequest
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest
 
-    objects: dict[str, type[RequestModel]] = {
+    objects: dict[str, type[Any]] = {
         "completions": CompletionRequest,
         "chat": ChatCompletionRequest,
         "embeddings": EmbeddingRequest,
@@ -96,6 +97,37 @@ def fields_table() -> str:
         "a message": ChatMessage,
         "stream_options": StreamOptions,
     }
+    return _rows(_known_fields(objects))
+
+
+def responses_table() -> str:
+    """Return what POST /v1/responses ignores and refuses, but for what it does as chats do."""
+    from server.schemas import openai_response_items as items
+    from server.schemas import openai_responses as responses
+    from server.schemas.generation import ChatCompletionRequest
+
+    of_chats = _known_fields({"the body": ChatCompletionRequest})
+    known = _known_fields(
+        {
+            "the body": responses.ResponsesRequest,
+            "`text`": responses.TextConfig,
+            "`reasoning`": responses.Reasoning,
+            "`stream_options`": responses.ResponseStreamOptions,
+            "a message": items.InputMessage,
+            "`function_call`": items.FunctionCall,
+            "`function_call_output`": items.FunctionCallOutput,
+            "`reasoning` of the input": items.ReasoningItem,
+            "a tool": items.FunctionTool,
+        }
+    )
+    told = {key: where for key, where in known.items() if key[1] != "honoured" and of_chats.get(key) != where}
+    for where, reasons in (("items", items.REFUSED_ITEMS), ("tools", items.REFUSED_TOOLS)):
+        told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
+    return _rows(told)
+
+
+def _known_fields(objects: dict[str, type[Any]]) -> dict[tuple[str, str], list[str]]:
+    """Return the objects in which a field is treated in a way, by the field and the way."""
     told: dict[tuple[str, str], list[str]] = {}
     for where, model in objects.items():
         for name in model.model_fields:
@@ -106,6 +138,10 @@ def fields_table() -> str:
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
             but = f", but for {neutral}" if neutral else ""
             told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
+    return told
+
+
+def _rows(told: dict[tuple[str, str], list[str]]) -> str:
     lines = ["| field | in | |", "|---|---|---|"]
     return "\n".join(
         [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
@@ -202,6 +238,7 @@ def rewrite_examples(text: str, server: Server) -> str:
 def rewrite_tables(path: Path, text: str, server: Server) -> str:
     tables: dict[Path, dict[str, Callable[[], str]]] = {
         CODE: {"folders": folders_table},
+        RESPONSES: {"fields": responses_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,
