@@ -45,8 +45,8 @@ class TokenEvent:
     TEXT = "\0"
     """Placeholder for the text in the chunk that is passed in; no name or id holds it."""
 
-    def __init__(self, chunk: dict[str, Any]) -> None:
-        self._before, self._after = event(orjson.dumps(chunk)).split(orjson.dumps(self.TEXT))
+    def __init__(self, chunk: dict[str, Any], name: str | None = None) -> None:
+        self._before, self._after = event(orjson.dumps(chunk), name).split(orjson.dumps(self.TEXT))
 
     def of(self, text: str) -> bytes:
         return self._before + orjson.dumps(text) + self._after
