@@ -42,7 +42,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 return await unless_disconnected(request, _whole(context, body, beginning))
             conversation = await unless_disconnected(request, beginning)
         writer = ResponseWriter(context, body, conversation)
-        return EventStream(_events(writer, conversation), conversation.close, write_error=writer.failed)
+        events = _events(writer, conversation)
+        return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
 
 
 async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:

@@ -4,15 +4,17 @@ Both come from the same items, so that a stream's last event holds what the whol
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import orjson
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.engine.outputs import TokenLogprobs
+from server.http.connection import BodyWriter
 from server.http.errors import ApiError
-from server.http.sse import event
+from server.http.sse import TokenEvent, event
 from server.routes.context import AppContext
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import ChatPiece, Conversation
@@ -70,6 +72,20 @@ class ResponseWriter:
             await self._end(piece.finish_reason)
         return self._taken()
 
+    def token_writer(self) -> Callable[[BodyWriter], None] | None:
+        """Return what writes tokens that bring text alone past the pieces, or None where they may bring more."""
+        if self._conversation.token_writer(lambda text: {"delta": text}) is None:
+            return None
+        return partial(self._conversation.started.runs[0].write_tokens, event=_Delta(self))
+
+    def add_text(self, text: str) -> bytes:
+        """Add what a token brings to the message, and return the events that it causes: none while there is no text."""
+        if text:
+            if self._open is None:
+                self._begin_item(MESSAGE)
+            self._add_text(text)
+        return self._taken()
+
     def failed(self, error: ApiError) -> bytes:
         """Return the last event of a stream that failed."""
         self._close("incomplete")
@@ -118,16 +134,17 @@ class ResponseWriter:
     async def _add(self, text: str, takes_tokens: bool) -> None:
         """Add text to the open item, with what came with its tokens, unless the next part of the piece takes that."""
         assert self._open is not None
-        self._open.texts.append(text)
         extras = await self._take_tokens(self._open) if takes_tokens else {}
-        if not self._body.stream:
-            return
+        self._add_text(text, **extras)
+
+    def _add_text(self, text: str, **extras: Any) -> None:
+        assert self._open is not None
+        self._open.texts.append(text)
         if extras:
             self._emit(f"{self._open.kind.events}.delta", **self._open.place(), delta=text, **extras)
-        else:  # most tokens: all but the text and a number was written when the item began
-            self._events.append(
-                b'%b%d,"delta":%b}\n\n' % (self._before_delta, self._sequence_number, orjson.dumps(text))
-            )
+        elif self._body.stream:  # most tokens: all but the text and a number was written when the item began
+            written = (self._before_delta, self._sequence_number, orjson.dumps(text))
+            self._events.append(b'%b%d,"delta":%b}\n\n' % written)
             self._sequence_number += 1
 
     async def _take_tokens(self, item: Item) -> dict[str, Any]:
@@ -191,6 +208,16 @@ class ResponseWriter:
     def _taken(self) -> bytes:
         events, self._events = self._events, []
         return b"".join(events)
+
+
+class _Delta(TokenEvent):
+    """The event of a token's text, which counts on from the one before it."""
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
+
+    def of(self, text: str) -> bytes:
+        return self._writer.add_text(text)
 
 
 def _no_logprobs(kind: Kind) -> dict[str, Any]:

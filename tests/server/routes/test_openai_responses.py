@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from server.engine.request import GenerateTask
+from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
+from tests.server.bare_server import serving
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.test_disconnect import Visitor
 from tests.server.serving import build_site, site
@@ -134,6 +137,21 @@ async def test_a_streams_last_event_holds_the_whole_answer(
     assert logprobs == whole["output"][0]["content"][0]["logprobs"]
     assert len(logprobs) == (num_tokens + 1 if more.get("include") else 0)
     assert events[0]["response"]["status"] == "in_progress"
+
+
+async def test_a_stream_is_the_same_whoever_writes_its_tokens(tmp_path: Path) -> None:
+    body = {"input": "x", "max_output_tokens": 24, "stream": True}
+    engine = FakeEngine(script=tuple("Grüße, 世界! ".encode()))
+    async with site(tmp_path, engine) as at, serving(at.app, HttpProtocol) as port, httpx.AsyncClient() as client:
+        written = (await client.post(f"http://127.0.0.1:{port}{PATH}", json=body)).text
+        sent = (await at.post(PATH, body)).text
+    assert [each.handle.on_token is None for each in engine.submitted] == [False, True]
+    ways = [events_of(text) for text in (written, sent)]
+    deltas = [[event["delta"] for event in events if "delta" in event] for events in ways]
+    assert deltas[0] == deltas[1]
+    assert len(deltas[0]) > 9
+    assert stable(ways[0][-1]["response"]) == stable(ways[1][-1]["response"])
+    assert ways[0][-1]["response"]["usage"]["output_tokens"] == 24
 
 
 async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from server.schemas.openai_responses import ResponsesRequest
 from tests.server.routes.test_openai_responses import events_of, stable
 from tests.server.serving import site
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "weather",
     "description": "Tells the weather.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": True,
 }
-QUESTION = {"role": "user", "content": "Is it warmer in Oslo or in Rome?"}
+QUESTION: dict[str, Any] = {"role": "user", "content": "Is it warmer in Oslo or in Rome?"}
 TURN = (
     MessageDelta(reasoning="Two "),
     MessageDelta(reasoning="calls."),
@@ -39,7 +39,7 @@ TURN = (
     MessageDelta(tool_calls=(ToolCallDelta(index=0, arguments='"Oslo"}'),)),
     MessageDelta(tool_calls=(ToolCallDelta(index=1, id="call_b", name="weather", arguments='{"city": "Rome"}'),)),
 )
-OUTPUTS = [
+OUTPUTS: list[dict[str, Any]] = [
     {"type": "function_call_output", "call_id": "call_a", "output": "2"},
     {"type": "function_call_output", "call_id": "call_b", "output": [{"type": "input_text", "text": "21"}]},
 ]
