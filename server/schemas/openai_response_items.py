@@ -13,6 +13,8 @@ from server.schemas.known_fields import Ignored, Refused, RefusedFields
 _OF_ANSWERS = "of answers: no template reads it"
 _OF_THE_ITEM: Ignored = {"id": _OF_ANSWERS, "status": _OF_ANSWERS, "phase": _OF_ANSWERS, "attention": _OF_ANSWERS}
 
+MAX_TOOLS = 128
+
 REFUSED_ITEMS: Mapping[str, str] = {"item_reference": "nothing is stored: send the item itself"}
 """Types of items in `input` that are refused for a reason of their own."""
 REFUSED_TOOLS: Mapping[str, str] = {"custom": "a tool's arguments are JSON"}
@@ -148,8 +150,21 @@ Tool = Annotated[
 ]
 
 
-class ToolChoice(RequestModel):
-    """The one tool that must be called."""
+class NamedTool(RequestModel):
+    """A tool by its name; as tool_choice, the one that must be called."""
 
     type: Literal["function"] = Field(description='"function".')
     name: Text = Field(min_length=1, description="The tool's name.")
+
+
+class AllowedTools(RequestModel):
+    """The tools that may be called, among those that are told."""
+
+    type: Literal["allowed_tools"] = Field(description='"allowed_tools".')
+    mode: Literal["auto", "required"] = Field(description="Whether they may be called, or one of them must be.")
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        description="The tools."
+    )
+
+
+ToolChoice = Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]

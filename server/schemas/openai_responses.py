@@ -21,10 +21,9 @@ from server.schemas.known_fields import (
     Refused,
     RefusedFields,
 )
-from server.schemas.openai_response_items import InputItem, Tool, ToolChoice
+from server.schemas.openai_response_items import MAX_TOOLS, InputItem, Tool, ToolChoice
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 
-MAX_TOOLS = 128
 MAX_INCLUDED = 32
 LOGPROBS = "message.output_text.logprobs"
 """What `include` asks for log-probabilities with."""
@@ -147,8 +146,8 @@ class ResponsesRequest(SamplingFields):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         None, description="Tools that the assistant may call, and the client runs."
     )
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(
-        None, description="Whether a tool is called, or which; null is auto."
+    tool_choice: ToolChoice | None = Field(
+        None, description="Whether a tool is called, which one, or which may be; null is auto."
     )
     parallel_tool_calls: bool | None = Field(None, description="Allow several calls in one answer; null is true.")
     include: Annotated[list[Includable], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = Field(

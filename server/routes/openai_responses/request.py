@@ -14,11 +14,13 @@ from server.http.errors import ApiError
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.openai_response_items import (
+    AllowedTools,
     FunctionCall,
     FunctionCallOutput,
     InputItem,
     InputMessage,
     InputPart,
+    NamedTool,
     ToolChoice,
 )
 from server.schemas.openai_responses import ResponsesRequest
@@ -30,6 +32,7 @@ _NAMES: Mapping[str, str] = {
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
     "tool_choice.function": "tool_choice",
+    "tool_choice.allowed_tools": "tool_choice",
 }
 """Fields of a chat by what they are called here. A longer path goes before a shorter one."""
 _WORDING = (
@@ -144,15 +147,25 @@ class Translation:
         return {"response_format": {"type": wanted.type, **({"json_schema": schema} if schema else {})}}
 
     def _tools(self, body: ResponsesRequest) -> dict[str, Any]:
-        choice: Any = body.tool_choice
-        if not body.tools and choice in (None, "none", "auto"):
+        if not body.tools and body.tool_choice in (None, "none", "auto"):
             return {}
         self.names |= {f"tools[{i}].function": f"tools[{i}]" for i in range(len(body.tools or []))}
         tools = [{"type": "function", "function": told(tool, without=("type",))} for tool in body.tools or []]
-        if isinstance(choice, ToolChoice):
-            choice = {"type": "function", "function": {"name": choice.name}}
-        fields = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": body.parallel_tool_calls}
+        fields = {
+            "tools": tools,
+            "tool_choice": _choice(body.tool_choice),
+            "parallel_tool_calls": body.parallel_tool_calls,
+        }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, AllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_choice(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
 
 
 def _text(content: str | list[InputPart]) -> str:

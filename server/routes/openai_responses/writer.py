@@ -254,7 +254,7 @@ def _head(context: AppContext, body: ResponsesRequest, conversation: Conversatio
         "text": {"format": {"type": "text"} if text is None else told(text), "verbosity": "medium"},
         "reasoning": {"effort": None, "summary": None},
         "tools": [told(tool) for tool in body.tools or []],
-        "tool_choice": choice if isinstance(choice, str) else told(choice),
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "max_tool_calls": body.max_tool_calls,
         "truncation": body.truncation or "disabled",

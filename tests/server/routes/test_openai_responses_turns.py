@@ -66,7 +66,8 @@ async def written(
 
 
 async def test_reasoning_text_and_calls_are_items_of_their_own(tmp_path: Path) -> None:
-    whole, _ = await written(tmp_path, TURN, "tool_calls", tools=[WEATHER], metadata={"a": "b"})
+    choice = {"type": "function", "name": "weather"}
+    whole, _ = await written(tmp_path, TURN, "tool_calls", tools=[WEATHER], tool_choice=choice)
     response = Response.model_validate(whole)
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
     thought, said, first, second = whole["output"]
@@ -76,7 +77,7 @@ async def test_reasoning_text_and_calls_are_items_of_their_own(tmp_path: Path) -
     assert (second["call_id"], second["arguments"]) == ("call_b", '{"city": "Rome"}')
     assert {item["status"] for item in whole["output"]} == {"completed"}
     assert len({item["id"] for item in whole["output"]}) == 4
-    assert (whole["status"], whole["tools"], whole["parallel_tool_calls"]) == ("completed", [WEATHER], True)
+    assert (whole["status"], whole["tools"], whole["tool_choice"]) == ("completed", [WEATHER], choice)
     assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
 
 
@@ -142,6 +143,10 @@ def test_tools_and_formats_become_those_of_a_chat() -> None:
     assert fields["tools"] == [{"type": "function", "function": function}]
     assert fields["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
     assert fields["parallel_tool_calls"] is False
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    fields = Translation(ResponsesRequest.model_validate({**body, "tool_choice": allowed})).fields
+    named = {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}
+    assert fields["tool_choice"] == {"type": "allowed_tools", "allowed_tools": named}
     shape = {"name": "point", "schema": schema, "strict": True}
     assert fields["response_format"] == {"type": "json_schema", "json_schema": shape}
     plain = Translation(ResponsesRequest.model_validate({"input": "x", "text": {"format": {"type": "json_object"}}}))
