@@ -59,9 +59,11 @@ class ResponseWriter:
 
     async def push(self, piece: ChatPiece) -> bytes:
         """Add a piece, and return the events that it causes; the last piece causes the stream's last event."""
+        parts = list(_parts(piece.delta))
+        if parts and parts[0][0] is MESSAGE and self._open is not None and self._open.kind is not MESSAGE:
+            await self._give_rest()  # they ended a thought or a call, and are no part of what is said
         if piece.piece.token_ids:
             self._pending.append(piece.piece)
-        parts = list(_parts(piece.delta))
         for number, (kind, call, text) in enumerate(parts, 1):
             if self._open is None or self._open.kind is not kind or (call and call.index != self._open_call):
                 self._close("completed")
@@ -168,6 +170,14 @@ class ResponseWriter:
                 item.tensors += tensors
         return extras
 
+    async def _give_rest(self) -> None:
+        """Give the tokens that wait to the open item, though they bring no text."""
+        assert self._open is not None
+        if self._pending:
+            extras = await self._take_tokens(self._open)
+            if extras.get("logprobs") or "attention" in extras:
+                self._add_text("", **extras)
+
     async def _entries(self, logprobs: list[TokenLogprobs]) -> list[orjson.Fragment]:
         return await chat_entries(self._context.tokenizer, logprobs, self._body.top_logprobs or 0)
 
@@ -175,11 +185,7 @@ class ResponseWriter:
         """End the response; an answer without any text has one empty message."""
         if self._open is None:
             self._begin_item(MESSAGE)
-        assert self._open is not None
-        if self._pending:
-            extras = await self._take_tokens(self._open)
-            if extras.get("logprobs") or "attention" in extras:
-                self._emit(f"{self._open.kind.events}.delta", **self._open.place(), delta="", **extras)
+        await self._give_rest()
         status: Status = "incomplete" if finish_reason == "length" else "completed"
         self._close(status)
         self._status = status

@@ -18,7 +18,8 @@ from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.schemas.openai_responses import ResponsesRequest
-from tests.server.routes.test_openai_responses import events_of, stable
+from tests.server.fake_client import logprobs
+from tests.server.routes.test_openai_responses import LOGPROBS, events_of, stable
 from tests.server.serving import site
 
 WEATHER: dict[str, Any] = {
@@ -59,7 +60,8 @@ async def written(
             events = writer.begin()
             for i, delta in enumerate(deltas):
                 reason = finish_reason if i == len(deltas) - 1 else None
-                events += await writer.push(ChatPiece(0, delta, reason, Piece(token_ids=(i,))))
+                piece = Piece(token_ids=(65 + i,), logprobs=(logprobs(65 + i, 0),))
+                events += await writer.push(ChatPiece(0, delta, reason, piece))
             conversation.close()
         found.append(events_of(events.decode()) if stream else orjson.loads(orjson.dumps(writer.response())))
     return found[0], found[1]
@@ -105,6 +107,18 @@ async def test_their_events_build_up_the_same_items(tmp_path: Path) -> None:
     kinds = [event["type"] for event in events]
     assert kinds.count("response.function_call_arguments.done") == 2
     assert kinds.count("response.reasoning_text.done") == 1
+
+
+async def test_tokens_around_a_thought_and_a_call_are_no_part_of_what_is_said(tmp_path: Path) -> None:
+    thought, said, call = TURN[0], TURN[2], TURN[7]
+    nothing = MessageDelta()  # what opens and closes a thought and a call
+    turn = (nothing, thought, nothing, said, nothing, nothing, call, nothing, said, nothing)
+    whole, events = await written(tmp_path, turn, "stop", include=[LOGPROBS])
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "message"]
+    told = [[entry["token"] for entry in item["content"][0]["logprobs"]] for item in whole["output"][1::2]]
+    assert told == [["D"], ["I", "J"]]
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    assert stable(events[-1]["response"]) == stable(whole)
 
 
 async def test_reasoning_that_reaches_the_limit_is_incomplete(tmp_path: Path) -> None:
