@@ -33,6 +33,20 @@ MESSAGE = Kind("message", "msg", "response.output_text", part="output_text")
 CALL = Kind("function_call", "fc", "response.function_call_arguments", "arguments")
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An item that is over. What several events repeat is JSON, since the log-probabilities may be megabytes."""
+
+    done: dict[str, Any]
+    """The fields of the event that ends its text."""
+    part: orjson.Fragment | None
+    whole: orjson.Fragment
+
+
+def _json(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(value))
+
+
 @dataclass(slots=True)
 class Item:
     """One item as it grows."""
@@ -68,26 +82,27 @@ class Item:
 
     def opening(self) -> dict[str, Any]:
         """Return the item before it has any text."""
-        return self._as(self._text_fields("") if self.kind.part is None else {"content": []}, "in_progress")
+        return self._as(self._text_fields("", []) if self.kind.part is None else {"content": []}, "in_progress")
 
     def opening_part(self) -> dict[str, Any]:
         """Return the part before it has any text."""
         return {"type": self.kind.part, **self._text_fields("", [])}
 
-    def part(self) -> dict[str, Any]:
-        """Return the part with the text so far."""
-        return {"type": self.kind.part, **self._text_fields(self.text, self.logprobs), **self._attention()}
-
-    def whole(self, status: Status) -> dict[str, Any]:
+    def written(self, status: Status) -> "Written":
         """Return the item with the text so far."""
-        if self.kind.part is not None:
-            return self._as({"content": [self.part()]}, status)
-        return self._as({**self._text_fields(self.text), **self._attention()}, status)
+        text, attention = self.text, self._attention()
+        logprobs = _json(self.logprobs or [])
+        done = {self.kind.text_field: text, **({"logprobs": logprobs} if self.kind is MESSAGE else {})}
+        fields = {**self._text_fields(text, logprobs), **attention}
+        if self.kind.part is None:
+            return Written(done, None, _json(self._as(fields, status)))
+        part = _json({"type": self.kind.part, **fields})
+        return Written(done, part, _json(self._as({"content": [part]}, status)))
 
-    def _text_fields(self, text: str, logprobs: list[orjson.Fragment] | None = None) -> dict[str, Any]:
+    def _text_fields(self, text: str, logprobs: orjson.Fragment | list[Any]) -> dict[str, Any]:
         fields: dict[str, Any] = {self.kind.text_field: text}
         if self.kind is MESSAGE:
-            fields |= {"annotations": [], "logprobs": logprobs or []}
+            fields |= {"annotations": [], "logprobs": logprobs}
         return fields
 
     def _as(self, fields: dict[str, Any], status: Status) -> dict[str, Any]:

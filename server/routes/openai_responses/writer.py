@@ -196,13 +196,12 @@ class ResponseWriter:
         item, self._open = self._open, None
         if item is None:
             return
-        logprobs = {"logprobs": item.logprobs or []} if item.kind is MESSAGE else {}
-        self._emit(f"{item.kind.events}.done", **item.place(), **{item.kind.text_field: item.text}, **logprobs)
-        if item.kind.part is not None:
-            self._emit("response.content_part.done", **item.place(), part=item.part())
-        whole = orjson.Fragment(orjson.dumps(item.whole(status)))
-        self._done.append(whole)
-        self._emit("response.output_item.done", output_index=item.index, item=whole)
+        written = item.written(status)
+        self._emit(f"{item.kind.events}.done", **item.place(), **written.done)
+        if written.part is not None:
+            self._emit("response.content_part.done", **item.place(), part=written.part)
+        self._emit("response.output_item.done", output_index=item.index, item=written.whole)
+        self._done.append(written.whole)
 
     def _emit(self, name: str, **fields: Any) -> None:
         if not self._body.stream:
