@@ -65,10 +65,13 @@ class Item:
     """What was captured with each of its tokens, if that is told with the whole item."""
     first_query: int = 0
     """Position of the query that chose the first of those tokens."""
-    num_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.id = f"{self.kind.id_prefix}_{uuid.uuid4().hex}"
+
+    def takes(self, kind: Kind, call: ToolCallDelta | None) -> bool:
+        """Return whether text of this kind, and of this call if it is one, belongs to the item."""
+        return self.kind is kind and (call is None or (self.call is not None and self.call.index == call.index))
 
     @property
     def text(self) -> str:

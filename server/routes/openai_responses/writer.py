@@ -6,6 +6,7 @@ Both come from the same items, so that a stream's last event holds what the whol
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -24,8 +25,6 @@ from server.routes.openai_responses.request import told
 from server.routes.responses import model_name, new_answer_id
 from server.schemas.openai_responses import ResponsesRequest
 
-RATE_LIMIT = 429
-
 
 class ResponseWriter:
     """Writes one response. `begin`, then `push` each piece; `response` is the object so far."""
@@ -40,8 +39,6 @@ class ResponseWriter:
         self._done: list[orjson.Fragment] = []
         """The items that are over, as JSON."""
         self._open: Item | None = None
-        self._open_call: int | None = None
-        """Number of the call that is open."""
         self._pending: list[Piece] = []
         """Tokens whose text has not come yet."""
         self._num_tokens = 0
@@ -65,7 +62,7 @@ class ResponseWriter:
         if piece.piece.token_ids:
             self._pending.append(piece.piece)
         for number, (kind, call, text) in enumerate(parts, 1):
-            if self._open is None or self._open.kind is not kind or (call and call.index != self._open_call):
+            if self._open is None or not self._open.takes(kind, call):
                 self._close("completed")
                 self._begin_item(kind, call)
             if text:
@@ -92,9 +89,9 @@ class ResponseWriter:
         """Return the last event of a stream that failed."""
         self._close("incomplete")
         self._status = "failed"
-        code = "rate_limit_exceeded" if error.status == RATE_LIMIT else "server_error"
-        told = {"code": code, "message": error.message, "type": error.type, "param": error.param}
-        self._emit("response.failed", response={**self.response(), "error": told})
+        code = "rate_limit_exceeded" if error.status == HTTPStatus.TOO_MANY_REQUESTS else "server_error"
+        failure = {"code": code, "message": error.message, "type": error.type, "param": error.param}
+        self._emit("response.failed", response={**self.response(), "error": failure})
         return self._taken()
 
     def response(self) -> dict[str, Any]:
@@ -124,7 +121,7 @@ class ResponseWriter:
     def _begin_item(self, kind: Kind, call: ToolCallDelta | None = None) -> None:
         logprobs: list[orjson.Fragment] | None = [] if kind is MESSAGE and self._body.gives_logprobs else None
         item = Item(kind, len(self._done), self._rows, call, logprobs=logprobs)
-        self._open, self._open_call = item, None if call is None else call.index
+        self._open = item
         item.first_query = len(self._conversation.job.prompt.ids) - 1 + self._num_tokens
         self._emit("response.output_item.added", output_index=item.index, item=item.opening())
         if kind.part is not None:
