@@ -175,14 +175,13 @@ class _Writer:
         required = tool.parameters.get("required") or ()
         pairs = []
         for number, name in enumerate(tool.parameters.get("properties") or {}):
-            schema, value = tool.property(name), f"{rule}_{number}"
+            schema, value = tool.argument(name), f"{rule}_{number}"
             head = " ".join(self._parts(f"{syntax.before_name}{name}{syntax.after_name}"))
             pairs.append(f"({head} {value}){'' if name in required else '?'}")
-            own = schema if isinstance(schema, dict) else {}
-            choices = [own["const"]] if "const" in own else own.get("enum")
+            choices = [schema["const"]] if "const" in schema else schema.get("enum")
             if not tool.is_text(name):
                 shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-                self._rules[f"{value}_json"] = _json({**shared, **own})
+                self._rules[f"{value}_json"] = _json({**shared, **schema})
                 self._rules[value] = " ".join([f"{value}_json", *after])
             elif choices:
                 self._rules[value] = " ".join([f"({' | '.join(map(_quoted, choices))})", *after])
