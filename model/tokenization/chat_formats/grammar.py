@@ -44,6 +44,8 @@ class Answers:
 
 def answer_grammar(answers: Answers) -> str:
     """Return the grammar: reasoning, if there may be any, and then calls, or what is no call."""
+    if answers.body is not None and answers.syntax is None and answers.start is Start.ANSWER:
+        return answers.body
     return _Writer(answers).grammar()
 
 
@@ -96,18 +98,19 @@ class _Writer:
 
     def _write_answer(self) -> None:
         answers = self._answers
-        has_tag = answers.tags is not None and answers.start is not Start.ANSWER
-        tag = "".join(f"{part} " for part in self._parts(answers.tags.answer)) if has_tag and answers.tags else ""
+        tag = space = ""
+        if answers.tags is not None and answers.start is not Start.ANSWER:
+            tag, space = "".join(f"{part} " for part in self._parts(answers.tags.answer)), "SPACE "
         if answers.syntax is None:
             self._write_body()
-            self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}SPACE body"
+            self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}{space}body"
             return
         self._write_calls(answers.syntax)
         if answers.calls == "required":
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
-            self._rules["answer"] = f"calls | {tag}SPACE body"
+            self._rules["answer"] = f"calls | {tag}{space}body"
         elif not answers.syntax.is_tagged:
             self._lexemes["TEXT"] = self._text_without(f"(SPACES {_quoted(answers.syntax.opening)} ANY)")
             self._rules["answer"] = f"{tag}TEXT | calls"

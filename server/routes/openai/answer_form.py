@@ -53,11 +53,24 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await asyncio.to_thread(answer_grammar, answers) if tools else answer_grammar(answers)
+        grammar = await asyncio.to_thread(_grammar_with_tools, answers) if tools else answer_grammar(answers)
     if syntax is None and start is Start.ANSWER:
         return AnswerForm(grammar)
-    texts = [*(syntax.texts if syntax is not None else ()), *((tags.opening, tags.closing) if tags is not None else ())]
+    texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
     return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools), _kept_ids(context, texts))
+
+
+def _grammar_with_tools(answers: Answers) -> str:
+    """Return the grammar. Raises BadRequest if the tools' schemas, each of which is right, make none together."""
+    grammar = answer_grammar(answers)
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem:
+        raise BadRequest(f"tools: no call can be held to these schemas: {_short(problem)}", param="tools")
+    return grammar
+
+
+def _short(problem: str) -> str:
+    return " ".join(problem.split())[:500]
 
 
 def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
@@ -88,6 +101,5 @@ def _first_problem(tools: Mapping[int, Tool]) -> BadRequest | None:
         problem = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(tool.parameters)))
         if problem:
             field = f"tools[{number}].function.parameters"
-            reason = " ".join(problem.split())[:500]
-            return BadRequest(f"{field}: no call can be held to this schema: {reason}", param=field)
+            return BadRequest(f"{field}: no call can be held to this schema: {_short(problem)}", param=field)
     return None
