@@ -46,7 +46,7 @@ class _Reader:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else ("end", "", self.tokens[-1][2])
 
     def wrong(self, message: str) -> GrammarError:
-        return GrammarError(f"line {self.peek()[2]}", message)
+        return GrammarError("", f"line {self.peek()[2]}: {message}")
 
     def alternatives(self, depth: int) -> str:
         if depth > MAX_DEPTH:
@@ -174,7 +174,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise GrammarError(f"line {line}", f"{text[at : at + 20].splitlines()[0]!r} is not understood as GBNF")
+            raise GrammarError("", f"line {line}: {text[at : at + 20].splitlines()[0]!r} is not understood as GBNF")
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match.group(), line))
         line += match.group().count("\n")

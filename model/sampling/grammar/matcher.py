@@ -45,12 +45,15 @@ class GrammarMatcher:
     @property
     def is_complete(self) -> bool:
         """Return whether nothing may follow."""
-        return not self._forced and self.matcher.is_stopped() and not self.matcher.is_error()
+        return not self._forced and self.matcher.is_stopped() and self.error is None
 
     @property
     def error(self) -> str | None:
         """Return why the text cannot be followed any further, in one line, or None if it can."""
-        return _one_line(self.matcher.get_error()) if self.matcher.is_error() else None
+        if self.matcher.is_error():
+            return _one_line(self.matcher.get_error())
+        gave_up = self.matcher.is_stopped() and not self.matcher.is_accepting()
+        return f"llguidance stopped before the text was complete: {self.matcher.stop_reason()}" if gave_up else None
 
     @property
     def must_follow(self) -> int | None:

@@ -75,7 +75,7 @@ def lark_or_ebnf_grammar(text: str) -> str:
     setting = re.search(r"\[[^\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)
     if setting:
         line = text.count("\n", 0, setting.start()) + 1
-        raise GrammarError(f"line {line}", f"{setting[1]} is not supported in a grammar; it is a field of the request")
+        raise GrammarError("", f"line {line}: {setting[1]} is not supported in a grammar; it is a field of the request")
     if not re.search(r"^\s*start\b", text, re.MULTILINE):
         raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
     return "%llguidance {}\n" + text + "\n"

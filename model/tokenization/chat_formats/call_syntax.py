@@ -112,30 +112,38 @@ class Tool:
     name: str
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, which are an object."""
+    grammar: str | None = None
+    """The grammar of the arguments as JSON, in llguidance's dialect of Lark; None is what llguidance makes of the
+    schema by itself.
+    """
+
+    def argument(self, name: str) -> dict[str, Any]:
+        """Return the schema of an argument, which says nothing if the tool does not know it."""
+        properties = self.parameters.get("properties")
+        return _resolved(properties.get(name) if isinstance(properties, dict) else None, self.parameters)
 
     def is_text(self, name: str) -> bool:
         """Return whether an argument is text, or one of several types of which one is."""
-        return _is_text(self.property(name), self.parameters)
-
-    def property(self, name: str) -> Any:
-        """Return the schema of an argument, or None if the tool names none."""
-        properties = self.parameters.get("properties")
-        return properties.get(name) if isinstance(properties, dict) else None
+        return _is_text(self.argument(name), self.parameters)
 
 
 _MAX_REFERENCES = 8
-"""References that are followed: a schema may refer to itself."""
+"""References that are followed, one after another: a schema may refer to itself."""
 
 
-def _is_text(schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
-    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
-        return False
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
+def _resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schema refers to, or the schema itself."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+            break
         found: Any = root
-        for part in reference.removeprefix("#/").split("/"):
+        for part in schema["$ref"].removeprefix("#/").split("/"):
             found = found.get(part) if isinstance(found, dict) else None
-        return _is_text(found, root, depth + 1)
+        schema = found
+    return schema if isinstance(schema, dict) else {}
+
+
+def _is_text(schema: dict[str, Any], root: Mapping[str, Any], *, follows_variants: bool = True) -> bool:
     options = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(options, list):
         return all(isinstance(option, str) for option in options)
@@ -143,4 +151,6 @@ def _is_text(schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
     if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
         return True
     variants = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
-    return any(_is_text(variant, root, depth + 1) for variant in variants)
+    if not follows_variants:  # those of variants are not followed: a schema may refer to itself many times
+        return False
+    return any(_is_text(_resolved(each, root), root, follows_variants=False) for each in variants)

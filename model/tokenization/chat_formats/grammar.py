@@ -44,6 +44,8 @@ class Answers:
 
 def answer_grammar(answers: Answers) -> str:
     """Return the grammar: reasoning, if there may be any, and then calls, or what is no call."""
+    if answers.body is not None and answers.syntax is None and answers.start is Start.ANSWER:
+        return answers.body
     return _Writer(answers).grammar()
 
 
@@ -96,18 +98,19 @@ class _Writer:
 
     def _write_answer(self) -> None:
         answers = self._answers
-        has_tag = answers.tags is not None and answers.start is not Start.ANSWER
-        tag = "".join(f"{part} " for part in self._parts(answers.tags.answer)) if has_tag and answers.tags else ""
+        tag = space = ""
+        if answers.tags is not None and answers.start is not Start.ANSWER:
+            tag, space = "".join(f"{part} " for part in self._parts(answers.tags.answer)), "SPACE "
         if answers.syntax is None:
             self._write_body()
-            self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}SPACE body"
+            self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}{space}body"
             return
         self._write_calls(answers.syntax)
         if answers.calls == "required":
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
-            self._rules["answer"] = f"calls | {tag}SPACE body"
+            self._rules["answer"] = f"calls | {tag}{space}body"
         elif not answers.syntax.is_tagged:
             self._lexemes["TEXT"] = self._text_without(f"(SPACES {_quoted(answers.syntax.opening)} ANY)")
             self._rules["answer"] = f"{tag}TEXT | calls"
@@ -119,7 +122,7 @@ class _Writer:
             self._lexemes["TEXT"] = self._text_without()
             self._rules["body"] = "TEXT"
         else:
-            self._rules["body"] = f"%lark {{\n{self._answers.body.removeprefix(HEADER)}\n}}"
+            self._rules["body"] = _nested(self._answers.body)
 
     def _write_text_or_calls(self, syntax: CallSyntax, tag: str) -> None:
         trigger, *more = self._parts(syntax.trigger)
@@ -158,7 +161,8 @@ class _Writer:
             between = self._parts(syntax.between)
             options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}"]))
             if syntax.pairs is None:
-                self._rules[f"arguments_{number}"] = _json(tool.parameters)
+                own = tool.grammar
+                self._rules[f"arguments_{number}"] = _json(tool.parameters) if own is None else _nested(own)
             else:
                 self._write_pairs(f"arguments_{number}", tool, syntax.pairs)
         self._rules["call"] = " | ".join(options)
@@ -175,14 +179,13 @@ class _Writer:
         required = tool.parameters.get("required") or ()
         pairs = []
         for number, name in enumerate(tool.parameters.get("properties") or {}):
-            schema, value = tool.property(name), f"{rule}_{number}"
+            schema, value = tool.argument(name), f"{rule}_{number}"
             head = " ".join(self._parts(f"{syntax.before_name}{name}{syntax.after_name}"))
             pairs.append(f"({head} {value}){'' if name in required else '?'}")
-            own = schema if isinstance(schema, dict) else {}
-            choices = [own["const"]] if "const" in own else own.get("enum")
+            choices = [schema["const"]] if "const" in schema else schema.get("enum")
             if not tool.is_text(name):
                 shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-                self._rules[f"{value}_json"] = _json({**shared, **own})
+                self._rules[f"{value}_json"] = _json({**shared, **schema})
                 self._rules[value] = " ".join([f"{value}_json", *after])
             elif choices:
                 self._rules[value] = " ".join([f"({' | '.join(map(_quoted, choices))})", *after])
@@ -202,6 +205,10 @@ class _Writer:
 
 def _json(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps(_with_options(schema, _JSON_OPTIONS))}"
+
+
+def _nested(grammar: str) -> str:
+    return f"%lark {{\n{grammar.removeprefix(HEADER)}\n}}"
 
 
 def _is_token(symbol: str) -> bool:

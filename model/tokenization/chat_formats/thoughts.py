@@ -14,6 +14,11 @@ class ThoughtTags:
     answer: str = ""
     """What stands before an answer in text, with reasoning or without."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return all of them."""
+        return (self.opening, self.closing, self.answer)
+
 
 KNOWN = (
     ThoughtTags("<think>", "</think>"),

@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from llguidance import LLMatcher
 
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.json_schema import json_schema_grammar
 from model.tokenization.chat_formats.call_syntax import Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
@@ -34,14 +36,14 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     """Return the form of the answer to `prompt`, which is the conversation as the template wrote it.
 
     `grammar`, in llguidance's dialect of Lark, is what the answer keeps to where it is no call, after the reasoning;
-    None is free text.
-    Raises BadRequest for a tool whose schema cannot be kept to.
+    None is free text. Raises BadRequest for a tool whose schema cannot be kept to.
     """
     template = context.chat_template
     assert template is not None, "the template has written the prompt"
     tags = template.thought_tags
     start = start_of(tags, prompt)
-    tools = await _checked(body.callable_tools)
+    definitions = body.callable_tools
+    tools = await asyncio.to_thread(_read_tools, definitions) if definitions else []
     syntax = template.tool_use.syntax if tools else None
     if tools or (grammar is not None and start is not Start.ANSWER):
         answers = Answers(
@@ -54,11 +56,26 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await asyncio.to_thread(answer_grammar, answers)
+        grammar = await asyncio.to_thread(_composed, answers)
     if syntax is None and start is Start.ANSWER:
         return AnswerForm(grammar)
-    texts = [*(syntax.texts if syntax is not None else ()), *((tags.opening, tags.closing) if tags is not None else ())]
+    texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
     return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools), _kept_ids(context, texts))
+
+
+def _composed(answers: Answers) -> str:
+    """Return the grammar. Raises BadRequest if the tools' schemas, each of which is right, make none together."""
+    grammar = answer_grammar(answers)
+    problem = _problem(grammar)
+    if problem:
+        raise BadRequest(f"tools: no call can be held to these schemas: {problem}", param="tools")
+    return grammar
+
+
+@lru_cache(64)
+def _problem(grammar: str) -> str:
+    """Return why llguidance refuses a grammar, in one line, or nothing if it does not."""
+    return " ".join(LLMatcher.validate_grammar(grammar).split())[:500]
 
 
 def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
@@ -66,29 +83,28 @@ def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
     return frozenset(token_id for token, token_id in special if any(token in text for text in texts))
 
 
-async def _checked(tools: Mapping[int, ToolDefinition]) -> list[Tool]:
+def _read_tools(definitions: Mapping[int, ToolDefinition]) -> list[Tool]:
     """Return the tools as grammars have them. Raises BadRequest for a schema of which no grammar can be made."""
-    if not tools:
-        return []
-    found = [_tool(tool) for tool in tools.values()]
-    problem = await asyncio.to_thread(_first_problem, dict(zip(tools, found, strict=True)))
-    if problem is not None:
-        raise problem
-    return found
+    return [_read_tool(f"tools[{number}].function.parameters", each) for number, each in definitions.items()]
 
 
-def _tool(tool: ToolDefinition) -> Tool:
-    function = tool.function
+def _read_tool(field: str, definition: ToolDefinition) -> Tool:
+    function = definition.function
     parameters = function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **parameters}  # what a call is given is an object, even if the schema leaves that out
-    return Tool(function.name, schema if function.strict else lenient(schema))
+    try:
+        return Tool(function.name, schema, _grammar_of(json.dumps(schema)))
+    except GrammarError as error:
+        if function.strict:
+            place = field + error.path
+            raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
+    # What a call cannot be held to is left out: many tools' authors never meant it to be.
+    problem = _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
+    if problem:
+        raise BadRequest(f"{field}: no call can be held to this schema: {problem}", param=field, code="grammar_refused")
+    return Tool(function.name, lenient(schema))
 
 
-def _first_problem(tools: Mapping[int, Tool]) -> BadRequest | None:
-    for number, tool in tools.items():
-        problem = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(tool.parameters)))
-        if problem:
-            field = f"tools[{number}].function.parameters"
-            reason = " ".join(problem.split())[:500]
-            return BadRequest(f"{field}: no call can be held to this schema: {reason}", param=field)
-    return None
+@lru_cache(512)
+def _grammar_of(schema: str) -> str:
+    return json_schema_grammar(json.loads(schema))

@@ -48,24 +48,24 @@ def test_gbnf_with_recursion_admits_what_a_grammar_of_characters_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grammar", "place", "told"),
+    ("grammar", "told"),
     [
-        ('start ::= "a"', "", "root"),
-        ('root ::= "a"\nother ::= none', "line 2", "no rule none"),
-        ('root ::= ("a"', "line 1", "not closed"),
-        ('root ::= "a"\nroot ::= "b"', "line 2", "twice"),
-        ("root ::= *", "line 1", "nothing to repeat"),
-        ('root ::= "a"{1,100000}', "line 1", "10000"),
-        ("root ::= [z-a]", "line 1", "range"),
-        ('root ::= "\\q"', "line 1", "no escape"),
-        ("root ::= <think>", "line 1", "not understood"),
-        ("root ::= " + "(" * 60, "line 1", "at most 50"),
+        ('start ::= "a"', "root"),
+        ('root ::= "a"\nother ::= none', "line 2: .*no rule none"),
+        ('root ::= ("a"', "line 1: .*not closed"),
+        ('root ::= "a"\nroot ::= "b"', "line 2: .*twice"),
+        ("root ::= *", "line 1: .*nothing to repeat"),
+        ('root ::= "a"{1,100000}', "line 1: .*10000"),
+        ("root ::= [z-a]", "line 1: .*range"),
+        ('root ::= "\\q"', "line 1: .*no escape"),
+        ("root ::= <think>", "line 1: .*not understood"),
+        ("root ::= " + "(" * 60, "line 1: .*at most 50"),
     ],
 )
-def test_what_is_wrong_in_gbnf_is_told_with_its_line(grammar: str, place: str, told: str) -> None:
-    with pytest.raises(GrammarError, match=re.escape(told)) as raised:
+def test_what_is_wrong_in_gbnf_is_told_with_its_line(grammar: str, told: str) -> None:
+    with pytest.raises(GrammarError, match=told) as raised:
         gbnf_grammar(grammar)
-    assert raised.value.path == place
+    assert raised.value.path == ""
 
 
 def test_ebnf_and_lark_are_told_apart() -> None:

@@ -153,12 +153,13 @@ def test_answers_that_have_a_tag_of_their_own_begin_with_it(reader: Reader) -> N
 
 
 def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> None:
+    parts = {"word": {"type": "string"}, "unit": {"enum": ["C", "F"]}}
     properties = {
         "text": {"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]},
-        "unit": {"enum": ["C", "F"]},
+        "unit": {"$ref": "#/$defs/unit"},
         "list": {"type": "array", "items": {"$ref": "#/$defs/word"}},
     }
-    tool = Tool("f", {"properties": properties, "required": ["unit"], "$defs": {"word": {"type": "string"}}})
+    tool = Tool("f", {"properties": properties, "required": ["unit"], "$defs": parts})
 
     def takes(**arguments: Any) -> bool:
         return reader.takes(XML.written([("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
