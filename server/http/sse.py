@@ -34,9 +34,9 @@ class ClientGone(ApiError):
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
 
 
-def event(data: bytes) -> bytes:
-    """Return one event; `data` holds no newline."""
-    return b"data: " + data + b"\n\n"
+def event(data: bytes, name: str | None = None) -> bytes:
+    """Return one event, with its name if it has one; `data` holds no newline."""
+    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: " + data + b"\n\n"
 
 
 class TokenEvent:
@@ -45,8 +45,8 @@ class TokenEvent:
     TEXT = "\0"
     """Placeholder for the text in the chunk that is passed in; no name or id holds it."""
 
-    def __init__(self, chunk: dict[str, Any]) -> None:
-        self._before, self._after = event(orjson.dumps(chunk)).split(orjson.dumps(self.TEXT))
+    def __init__(self, chunk: dict[str, Any], name: str | None = None) -> None:
+        self._before, self._after = event(orjson.dumps(chunk), name).split(orjson.dumps(self.TEXT))
 
     def of(self, text: str) -> bytes:
         return self._before + orjson.dumps(text) + self._after
@@ -54,7 +54,7 @@ class TokenEvent:
 
 def error_event(error: ApiError) -> bytes:
     """Return the last event of a stream that failed."""
-    return b"event: error\n" + event(error_json(error))
+    return event(error_json(error), "error")
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:

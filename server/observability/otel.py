@@ -27,6 +27,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
+    "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
 }
 _LAST_SPANS = 2.0

@@ -8,9 +8,10 @@ around them, and omits FastAPI's own /docs: it would load its scripts from the n
 from typing import Any
 
 from fastapi import APIRouter, Security
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
 
+from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
 from server.routes.inspect import (
@@ -59,8 +60,15 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     },
 }
 
-_BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
-"""Documents in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
+_KEY = [
+    Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),
+    Security(
+        APIKeyHeader(name="x-api-key", auto_error=False, description="The same, where Anthropic's clients send it.")
+    ),
+]
+"""Document in the OpenAPI page that a key is sent, in one header or the other; `guard` checks it, before the body is
+read.
+"""
 
 
 def build_routes(context: AppContext) -> list[BaseRoute]:
@@ -72,26 +80,27 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     """
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
-    bearer = [] if keys.is_open else [_BEARER]
-    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=bearer)
-    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=bearer)
+    key = [] if keys.is_open else _KEY
+    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=key)
+    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=key)
     looking = APIRouter(
-        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=bearer
+        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=key
     )
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
-        dependencies=[_BEARER],
+        dependencies=_KEY,
         include_in_schema=keys.has_admin,
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, embeddings):
+    for part in (completions, chat, messages, embeddings):
         part.add_routes(running, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
+    messages.add_counting(api, context)
     open_to_all = APIRouter(route_class=OpenRoute)
     for part in (health, page):
         part.add_routes(open_to_all, context)
@@ -100,7 +109,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     loading = APIRouter(
         route_class=guarded if keys.is_open else admin_route(keys, max_body_bytes),
         responses=_ERRORS,
-        dependencies=bearer,
+        dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,
     )
     adapters.add_routes(loading, context)

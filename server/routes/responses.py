@@ -66,9 +66,9 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
     return StreamingResponse(paced(chain(begin, pieces)), media_type=wanted.value, headers=headers)
 
 
-def new_answer_id(kind: str) -> str:
-    """Return an id for the body of a completion; the request's log line names it too."""
-    answer_id = f"{kind}-{uuid.uuid4().hex}"
+def new_answer_id(kind: str, mark: str = "-") -> str:
+    """Return an id for the body of a completion, `mark` after its kind; the request's log line names it too."""
+    answer_id = f"{kind}{mark}{uuid.uuid4().hex}"
     record = current_record.get()
     if record is not None:
         record.answer_id = answer_id

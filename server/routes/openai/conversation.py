@@ -2,17 +2,19 @@
 come. It knows no dialect's JSON.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import MessageParser, PlainText
+from server.http.connection import BodyWriter
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.openai.choices import Piece
-from server.routes.openai.generation import Arrived, Job, Started, begin
+from server.routes.openai.generation import Arrived, Job, Started, begin, token_writer
 from server.routes.openai.sampling import sampling_params
-from server.routes.prompts import fit_generation, keep_end, read_chat
+from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
 from server.schemas.generation import ChatCompletionRequest
 
 
@@ -48,8 +50,8 @@ class Conversation:
     job: Job
     started: Started
     arrivals: AsyncIterator[Arrived]
-    num_generated: int = 0
-    """Tokens of all choices so far."""
+    _num_read: int = 0
+    """Tokens of all choices that were in their pieces."""
     _calls: set[int] = field(default_factory=set)
     """Numbers of the choices that called a tool."""
 
@@ -63,20 +65,36 @@ class Conversation:
         """Return how many of them came from the prefix cache, as far as is known."""
         return max(run.num_cached_tokens for run in self.started.runs)
 
+    @property
+    def num_generated(self) -> int:
+        """Return how many tokens all choices have so far."""
+        return self._num_read + sum(run.num_written for run in self.started.runs)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all text is content: nothing is read out of it."""
+        return isinstance(message_parser(), PlainText)
+
+    def token_writer(
+        self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
+    ) -> Callable[[BodyWriter], None] | None:
+        """Return `server.routes.openai.generation.token_writer`'s way past the pieces, or None where there is none."""
+        return token_writer(self.started, self.body, chunk, name) if self.is_plain else None
+
     async def pieces(self) -> AsyncIterator[ChatPiece]:
         """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
         parsers = {run.index: message_parser() for run in self.started.runs}
         try:
             async for arrived in self.arrivals:
                 index, piece = arrived.run.index, arrived.piece
-                self.num_generated += len(piece.token_ids)
+                self._num_read += len(piece.token_ids)
                 deltas = [parsers[index].push(piece.text)]
                 if piece.finish_reason is not None:
                     deltas.append(parsers[index].flush())
-                for delta in deltas[:-1]:
-                    if delta != MessageDelta():
-                        yield self._piece(index, delta, Piece())
-                yield self._piece(index, deltas[-1], piece)
+                *first, last = [delta for delta in deltas if delta != MessageDelta()] or [MessageDelta()]
+                for delta in first:
+                    yield self._piece(index, delta, Piece())
+                yield self._piece(index, last, piece)
         finally:
             self.close()
 
@@ -111,22 +129,34 @@ def message_parser() -> MessageParser:
     return PlainText()
 
 
-async def chat_job(context: AppContext, body: ChatCompletionRequest) -> Job:
-    """Return a chat as the engine gets it. Raises BadRequest where it does not fit."""
-    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
+    """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
+    return await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+
+
+async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:
+    """Return a chat as the engine gets it. Raises BadRequest where it does not fit.
+
+    `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
+    """
+    conversation = await read_conversation(context, body)
     conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
+    is_exact = limit is not None and not cuts_max_tokens
+    prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, body.truncate, "messages")
     sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
     return Job(prompt, sampling)
 
 
-async def begin_conversation(context: AppContext, body: ChatCompletionRequest, arrival: float) -> Conversation:
+async def begin_conversation(
+    context: AppContext, body: ChatCompletionRequest, arrival: float, *, cuts_max_tokens: bool = False
+) -> Conversation:
     """Start a chat, and wait for its first output: until then an error still has its own HTTP status.
 
-    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body.
+    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body. `cuts_max_tokens`
+    is as in `chat_job`.
     """
-    job = await chat_job(context, body)
+    job = await chat_job(context, body, cuts_max_tokens=cuts_max_tokens)
     started, arrivals = await begin(context, body, [job], arrival)
     return Conversation(context, body, job, started, arrivals)

@@ -220,10 +220,10 @@ async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived
 
 
 def token_writer(
-    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]]
+    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]], name: str | None = None
 ) -> Callable[[BodyWriter], None] | None:
     """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
-    writes `chunk` of the text, as JSON.
+    writes `chunk` of the text, as JSON, in events of this name.
 
     Tokens with log-probabilities never come alone.
     """
@@ -231,7 +231,7 @@ def token_writer(
         return None
     if body.counts_as_it_goes:
         return None
-    return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT)))
+    return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT), name))
 
 
 @dataclass
