@@ -15,10 +15,9 @@ from server.schemas.anthropic import LIKE_CHATS, ConversationFields, MessagesReq
 from server.schemas.anthropic_blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from server.schemas.generation import ChatCompletionRequest
 
-_FORMAT = "output_config.format"
 _NAMES = (
     (r"stop\b", "stop_sequences"),
-    (r"response_format(\.json_schema(\.schema)?)?", _FORMAT),
+    (r"response_format(\.json_schema)?", "output_config.format"),
     (r"tools\[(\d+)\]\.function\.parameters", r"tools[\1].input_schema"),
     (r"tools\[(\d+)\]\.function", r"tools[\1]"),
     (r"tool_choice\.function", "tool_choice"),
@@ -121,7 +120,12 @@ def _call(block: ToolUseBlock, field: str) -> dict[str, Any]:
 
 
 def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRequest:
-    """Return the body as a chat. Raises pydantic's ValidationError, and BadRequest, in the chat's own terms."""
+    """Return the body as a chat. Raises pydantic's ValidationError in the chat's own terms."""
+    return ChatCompletionRequest.model_validate(chat_fields(body, turns))
+
+
+def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return the fields of the chat that a body asks for."""
     fields: dict[str, Any] = {
         "messages": [turn.message for turn in turns],
         "chat_template_kwargs": _template_arguments(body),
@@ -138,7 +142,7 @@ def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRe
         fields |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
     else:
         fields["add_generation_prompt"] = body.messages[-1].role != "assistant"
-    return ChatCompletionRequest.model_validate(fields)
+    return fields
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
