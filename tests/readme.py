@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Server, serve
+from server.schemas.base import RequestModel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
+MESSAGES = ROOT / "docs" / "messages.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -83,19 +85,61 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
     where.
     """
-    from server.schemas.base import ChatMessage, RequestModel
+    from server.schemas.base import ChatMessage
     from server.schemas.embeddings import EmbeddingRequest
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest
 
-    objects: dict[str, type[RequestModel]] = {
-        "completions": CompletionRequest,
-        "chat": ChatCompletionRequest,
-        "embeddings": EmbeddingRequest,
-        "tokenize": TokenizeRequest,
-        "a message": ChatMessage,
-        "stream_options": StreamOptions,
-    }
+    told = known_fields(
+        {
+            "completions": CompletionRequest,
+            "chat": ChatCompletionRequest,
+            "embeddings": EmbeddingRequest,
+            "tokenize": TokenizeRequest,
+            "a message": ChatMessage,
+            "stream_options": StreamOptions,
+        }
+    )
+    lines = ["| field | in | |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
+    )
+
+
+def messages_table() -> str:
+    """Return what bodies of Anthropic's API may hold that is ignored or refused here, and where."""
+    from server.schemas.anthropic import (
+        CountTokensRequest,
+        JsonFormat,
+        MessagesRequest,
+        OutputConfig,
+        Thinking,
+        Tool,
+        ToolChoice,
+    )
+    from server.schemas.anthropic_blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
+
+    told = known_fields(
+        {
+            "messages": MessagesRequest,
+            "count_tokens": CountTokensRequest,
+            "a message": AnthropicMessage,
+            **{f"a block `{kind}`": block for kind, block in BLOCKS.items()},
+            "a tool": Tool,
+            "tool_choice": ToolChoice,
+            "thinking": Thinking,
+            "output_config": OutputConfig,
+            "a format": JsonFormat,
+        }
+    )
+    fields = [(name, ", ".join(told[name, what]), what) for name, what in sorted(told) if what != "honoured"]
+    blocks = [(f'"type": "{kind}"', "a block", f"refused: {why}") for kind, why in sorted(UNREAD_BLOCKS.items())]
+    lines = ["| field | in | |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {where} | {what} |" for name, where, what in [*fields, *blocks])])
+
+
+def known_fields(objects: dict[str, type[RequestModel]]) -> dict[tuple[str, str], list[str]]:
+    """Return each field's name and whether it is honoured, ignored or refused, with the objects where that is so."""
     told: dict[tuple[str, str], list[str]] = {}
     for where, model in objects.items():
         for name in model.model_fields:
@@ -106,10 +150,7 @@ def fields_table() -> str:
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
             but = f", but for {neutral}" if neutral else ""
             told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
-    lines = ["| field | in | |", "|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
-    )
+    return told
 
 
 def points_table() -> str:
@@ -202,6 +243,7 @@ def rewrite_examples(text: str, server: Server) -> str:
 def rewrite_tables(path: Path, text: str, server: Server) -> str:
     tables: dict[Path, dict[str, Callable[[], str]]] = {
         CODE: {"folders": folders_table},
+        MESSAGES: {"messages-fields": messages_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,
