@@ -5,8 +5,6 @@ The application adds the error handlers (`server.http.errors`) and the HTTP metr
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
 """
 
-from typing import Any
-
 from fastapi import APIRouter, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
@@ -14,6 +12,7 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
+from server.routes.error_answers import error_answers
 from server.routes.inspect import (
     attention,
     contributions,
@@ -33,32 +32,7 @@ from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
 from server.schemas.base import ErrorAnswer
 
-_STATUSES = {
-    400: "A value is wrong; the message names it and what is accepted.",
-    401: "No key, or a wrong one.",
-    403: "The key may not do this.",
-    404: "No such model.",
-    406: "No such answer format.",
-    413: "The body or the answer would be too large.",
-    415: "The body is not JSON.",
-    429: "As much work waits as is accepted, or the key's limit is reached; see Retry-After.",
-    500: "The engine failed on this request.",
-    503: "Loading, draining, or the worker was lost; see Retry-After.",
-    504: "The request took longer than allowed.",
-}
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    # "default" also keeps FastAPI from announcing a 422 that this server never sends.
-    "default": {"model": ErrorAnswer, "description": "Any other error, in the same shape."},
-    # The others refer to its schema: given the model, FastAPI would make a validator of each status of each route,
-    # which took most of the time of making an application.
-    **{
-        status: {
-            "description": text,
-            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
-        }
-        for status, text in _STATUSES.items()
-    },
-}
+_ERRORS = error_answers(ErrorAnswer)
 
 _KEY = [
     Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),

@@ -12,6 +12,7 @@ from server.schemas.base import (
     MAX_MESSAGES,
     TEMPLATE_ARGUMENTS,
     AnswerModel,
+    ErrorDetail,
     ModelField,
     RequestModel,
     RunFields,
@@ -251,6 +252,14 @@ class MessagesAnswer(AnswerModel):
     stop_reason: StopReason | None = Field(description="Why it ended.")
     stop_sequence: str | None = Field(description="The stop sequence that ended it.")
     usage: MessagesUsage = Field(description="Token counts.")
+
+
+class MessagesErrorAnswer(AnswerModel):
+    """The shape of every error of these routes."""
+
+    type: Literal["error"] = Field(description="Kind of answer.")
+    error: ErrorDetail = Field(description="The error.")
+    request_id: str | None = Field(description="Id of the request, as the header `request-id` has it.")
 
 
 class CountTokensAnswer(AnswerModel):
