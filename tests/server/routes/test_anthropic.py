@@ -254,6 +254,12 @@ async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_
     assert error["param"].startswith("messages")
 
 
+async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, 400)
+    assert "prompt is too long" in error["message"]
+
+
 async def test_tokens_are_counted_of_any_conversation_while_the_model_loads(tmp_path: Path) -> None:
     turns = [USER, {"role": "assistant", "content": "x" * 100}]
     async with site(tmp_path, FakeEngine(is_ready=False)) as at:
