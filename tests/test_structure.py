@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                      "model.layers model.sampling",
     "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",
-    "model.sampling": "model.kernels model.layers",
+    "model.sampling": "model.kernels model.layers model.tokenization",
     "model.layers": "model.batch model.config model.kernels model.kv_cache model.quantized",
     "model.batch": "model.kernels",
     "model.kv_cache": "model.checkpoint model.config",

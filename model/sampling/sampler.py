@@ -7,16 +7,20 @@ last dimension row by row (softmax, topk), an operation that rounds each element
 integers, whose order cannot matter. A draw is an inverse CDF over probabilities held as integers in units of 2**-60;
 its random number comes from a counter-based generator keyed by (seed, position), so there is no generator state.
 
-Order: edits of the logits (`model.sampling.logit_edits`) -> temperature and filters (`model.sampling.filters`) -> draw.
+Order: edits of the logits (`model.sampling.logit_edits`) -> tokens that a grammar does not allow -> temperature and
+filters (`model.sampling.filters`) -> draw.
 
 Axes: R rows, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model.kernels.choice import AUTO, KernelConfig
@@ -54,6 +58,8 @@ class SamplerRow(NamedTuple):
     token_ids: Sequence[int] = ()
     """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
     num_prompt_tokens: int = 0
+    allowed: NDArray[np.bool_] | None = None
+    """Whether each token may be chosen, [V], or None if any may. It goes before every other parameter."""
 
 
 class SampledToken(NamedTuple):
@@ -80,6 +86,8 @@ class _Strategy(Enum):
     def of(cls, row: SamplerRow) -> "_Strategy":
         if row.params.temperature >= GREEDY_BELOW:
             return cls.RANDOM_TOP_P if row.params.top_p < 1.0 else cls.RANDOM
+        if row.allowed is not None:
+            return cls.GREEDY_EDITED
         num_generated = len(row.token_ids) - row.num_prompt_tokens
         return cls.GREEDY_EDITED if row.params.edits_logits(num_generated) else cls.GREEDY
 
@@ -157,7 +165,20 @@ class Sampler:
         for r, row in enumerate(rows):
             edits.add(r, row.params, row.token_ids, row.num_prompt_tokens)
         edits.apply(buffers.scores)
+        for r, row in enumerate(rows):
+            if row.allowed is not None:
+                self._forbid(buffers.scores[r], logits[r], torch.from_numpy(row.allowed).to(self.device))
         return buffers
+
+    @staticmethod
+    def _forbid(scores: Tensor, logits: Tensor, allowed: Tensor) -> None:
+        """Forbid the tokens of one row of scores [V] that are not allowed. Where edits had forbidden all others, as
+        `min_tokens` does with the end of the text, the allowed ones have their logits [V] back.
+        """
+        forbidden = ~allowed
+        scores.masked_fill_(forbidden, -math.inf)
+        if scores.amax() == -math.inf:
+            scores.copy_(logits).masked_fill_(forbidden, -math.inf)
 
 
 def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[SampledToken]:

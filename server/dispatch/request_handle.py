@@ -106,6 +106,8 @@ class RequestHandle:
             self.fail(Unavailable(message, code="no_memory", retry_after=1))
         elif output.finish_reason == "overflow":
             self.fail(BadRequest(f"{output.error}.", code="not_finite"))
+        elif output.finish_reason == "grammar":
+            self.fail(BadRequest(f"The grammar is too much for this server: {output.error}", code="grammar_refused"))
         elif output.finish_reason in ("error", "abort"):
             reason = output.error or "the engine aborted it"
             self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))

@@ -16,7 +16,7 @@ from server.engine.outputs import FinishReason, RequestOutput, Timing
 from server.engine.request import EngineRequest
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequence import Sequence
+from server.engine.sequence import Grammar, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class ActiveRequest:
         if seq.is_finished:
             timing = replace(timing, finished=now)
             output.finish_reason = seq.finish_reason
-            output.stop_token_id = output.token_id if seq.finish_reason == "stop" else None
+            is_stopping = seq.finish_reason == "stop" and seq.token_ids[-1] in seq.stopping_ids
+            output.stop_token_id = seq.token_ids[-1] if is_stopping else None
         output.timing = timing
         self.captures, self.timing = found, timing
         return output
@@ -88,15 +89,15 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._model = model
         self._stacks = stacks_of(model.config)
 
-    def begin(self, request: EngineRequest) -> None:
-        """Queue a request, and make room for what it captures.
+    def begin(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
+        """Queue a request whose text keeps to `grammar`, or to none, and make room for what it captures.
 
         Raises NoCaptureMemory where there is none, ValueError when it cannot run: too long for the cache, an empty
         prompt, a token that the network lacks, a uid in use, an adapter that is not loaded, or an intervention that
         makes no sense. Nothing has changed then, nor after any other exception.
         """
         self._check_tokens(request)
-        seq = Sequence(request, self._stacks, self._adapters.of(request.adapter))
+        seq = Sequence(request, self._stacks, self._adapters.of(request.adapter), grammar)
         self._scheduler.add(seq)
         try:
             captures = RequestCaptures.of(seq, self._model)

@@ -17,7 +17,8 @@ from typing import Any
 from model.analysis import weights
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.active_request import ActiveRequests, NoCaptureMemory
+from model.sampling.grammar.vocabulary import read_vocabulary
+from server.engine.active_request import ActiveRequests
 from server.engine.adapters import Adapters
 from server.engine.config import EngineConfig
 from server.engine.execution.fault_isolation import run_isolated
@@ -25,12 +26,11 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.run_ahead import RunAhead, Step
 from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
 from server.engine.execution.step_result import StepResult
-from server.engine.execution.weight_queries import WeightQueries
 from server.engine.info import engine_info
+from server.engine.intake import Intake
 from server.engine.loading import device_runner_for, load
-from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of
-from server.engine.request import EngineRequest, WeightsTask
+from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, with_forced
+from server.engine.request import EngineRequest
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.progress import retreat
 from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
@@ -58,6 +58,7 @@ class Engine:
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_capture_tokens=config.max_capture_tokens,
                 enable_prefix_caching=config.enable_prefix_caching and model.config.reuses_prefixes,
+                takes_forced=model.device.type == "cpu",  # on a card a step of single tokens is a graph, others are not
             ),
             self._blocks,
         )
@@ -66,19 +67,18 @@ class Engine:
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was accounted for."""
-        live = weights_of(model)
-        self._weight_queries = WeightQueries(
-            lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
-        )
-        self._questions: dict[int, EngineRequest] = {}
-        """Questions about the weights that are not answered yet, by uid."""
-        self._memory_retry = MemoryRetry()
         self._can_cancel = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
         self.adapters = Adapters(model, config.adapters, config.max_lora_rank)
         self._active = ActiveRequests(self._scheduler, model, self.adapters)
+        live = weights_of(model)
+        self._intake = Intake(
+            self._active,
+            lambda task, check: weights.answer(model.config, live, task.question, task.options, check),
+            lambda: read_vocabulary(config.model, model.config.vocab_size, model.config.eos_token_ids),
+        )
         self._outputs: list[RequestOutput] = []
         """The outputs of the next report; requests may end between steps too."""
         self._counted: dict[str, Any] = {}
@@ -96,13 +96,15 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Return whether `step` has anything to compute or to report."""
-        if self._scheduler.has_work or self._ahead.is_running or self._outputs or self._weight_queries.has_results:
-            return True
-        return self._memory_retry.may_begin(self._is_anyone_gathering)
+        return bool(self._scheduler.has_work or self._ahead.is_running or self._outputs or self._intake.has_work)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is something to report that did not come from a step."""
-        self._weight_queries.call_when_ready(wake)
+        self._intake.call_when_ready(wake)
+
+    def prepare_grammars(self) -> None:
+        """Begin to read what grammars need to know of the tokens, so that the first of them need not wait for it."""
+        self._intake.grammars.warm_up()
 
     def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
         """Call `new_aborts` while a step runs to ask which uids were aborted since the last call: a step that too
@@ -115,7 +117,7 @@ class Engine:
         """Call `let_answers_go` when memory is short: it returns when nothing holds the answers of earlier steps any
         more, or when that takes too long.
         """
-        self._memory_retry.call_when_short(let_answers_go)
+        self._intake.memory_retry.call_when_short(let_answers_go)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request. If there is no memory for what it captures, it waits for memory or ends with the next step.
@@ -124,34 +126,14 @@ class Engine:
         lacks, a uid in use, or an invalid intervention. After this or any other exception the engine is as it was
         before.
         """
-        uid = request.uid
-        if uid in self._memory_retry:
-            raise ValueError(f"request uid {uid} is already in use")
-        if isinstance(request.task, WeightsTask) and self._memory_retry.wait_behind(request):
-            return
-        self._begin(request)
-        if uid in self._active and self._active[uid].is_gathering and self._memory_retry.wait_behind(request):
-            self._active.withdraw(uid)
-
-    def _begin(self, request: EngineRequest) -> None:
-        """Begin the request as `add_request` does, even if other requests wait for memory."""
-        if isinstance(request.task, WeightsTask):  # needs no step
-            self._weight_queries.add(request)
-            self._questions[request.uid] = request
-            return
-        try:
-            self._active.begin(request)
-        except NoCaptureMemory as error:
-            self._wait_or_end(request, str(error))
+        self._intake.add(request)
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
         if uid in self._active:
             self._outputs.append(self._active.end(uid, "abort"))
-        elif (request := self._memory_retry.remove(uid)) is not None:
-            self._outputs.append(request.unbegun("abort"))
         else:
-            self._weight_queries.abort(uid)
+            self._intake.abort(uid)
 
     def step(self) -> StepOutput:
         """Run one step. If it fails, only the requests that caused it end, with finish_reason "error" or "memory".
@@ -165,7 +147,7 @@ class Engine:
         schedule, wanted = step.schedule, self._cancellation_check(step.schedule)
         run = partial(self._ahead.run, self._runner, step, wanted)
         try:
-            with self._memory_retry.reserve():
+            with self._intake.memory_retry.reserve():
                 result = run_isolated(self._runner, schedule, step.captures, wanted, run)
         except StepCancelled:
             self._cancel(schedule, wanted.aborted)
@@ -187,8 +169,9 @@ class Engine:
         """
         return EngineStats(
             **self._counted,
+            **self._intake.counters(),
             num_requests_running=self._scheduler.num_running,
-            num_requests_waiting=self._scheduler.num_waiting + len(self._memory_retry),
+            num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
@@ -204,42 +187,24 @@ class Engine:
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._active)} are tracked")
         self._budgets.check_integrity()
         unreported = {output.uid for output in self._outputs}
-        self._memory_retry.check_integrity(known | self._questions.keys() | unreported)
+        self._intake.memory_retry.check_integrity(known | self._intake.uids | unreported)
 
     def state(self) -> dict[str, Any]:
         """Return what the engine is doing, for a debug dump, without any tokens."""
         state = engine_state(self._scheduler, self._budgets.captures)
-        state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._memory_retry.uids}
+        state |= {
+            "num_steps_abandoned": self.stats().steps_abandoned_total,
+            "set_aside": self._intake.memory_retry.uids,
+        }
         return state | {"capture_bytes": self.capture_bytes}
 
     def _expire(self) -> None:
         """End the requests that need no further step, and begin those that have waited for memory long enough."""
-        self._take_answers()
-        self._take_turns()
+        self._intake.take_ready()
+        self._outputs += self._intake.ends
+        self._intake.ends = []
         self._outputs += [self._active.end(seq.uid, "deadline") for seq in self._scheduler.expired(time.monotonic())]
-        self._memory_retry.forget(*[output.uid for output in self._outputs])
-
-    def _take_answers(self) -> None:
-        """Take the answers to questions about the weights that have come since the last step."""
-        for output in self._weight_queries.take_results():
-            request = self._questions.pop(output.uid)
-            if output.finish_reason == "memory":
-                self._wait_or_end(request, output.error or "")
-            else:
-                self._outputs.append(output)
-
-    def _take_turns(self) -> None:
-        """Begin or end the requests that waited for memory and are next."""
-        for turn in self._memory_retry.turns(time.monotonic(), self._is_anyone_gathering):
-            if turn.ends is not None:
-                self._outputs.append(turn.request.unbegun(turn.ends, turn.error))
-                continue
-            try:
-                self._begin(turn.request)
-            except Exception as error:
-                logger.exception("request %d could not begin anew", turn.request.uid)
-                failure = failure_of(error)
-                self._outputs.append(turn.request.unbegun(failure.reason, failure.message))
+        self._intake.memory_retry.forget(*[output.uid for output in self._outputs])
 
     def _plan(self) -> Step | None:
         """Choose what the next step computes, or return None if there is nothing to compute."""
@@ -285,13 +250,14 @@ class Engine:
             if seq.uid in result.tokens or seq.is_finished:
                 output = self._output_or_end(seq, result, now)
                 if output is not None:
-                    outputs.append(output)
-        if short or self._memory_retry.is_trying:
+                    outputs += with_forced(output, seq.forced) if seq.forced else [output]
+        if short or self._intake.memory_retry.is_trying:
             outputs += self._retry_or_end(schedule, short)
-        self._memory_retry.forget(*[output.uid for output in outputs])
+        self._intake.memory_retry.forget(*[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
+            forced_tokens_total=len(outputs) - len({output.uid for output in outputs}),
             computed_tokens_total=schedule.num_tokens,
             engine_steps_total=1,
             capture_bytes_total=captured,
@@ -311,8 +277,8 @@ class Engine:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
-            if self._memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
-                self._memory_retry.add(self._active.withdraw(seq.uid))
+            if self._intake.memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
+                self._intake.memory_retry.add(self._active.withdraw(seq.uid))
                 return None
             return self._active.end(seq.uid, failure.reason, failure.message)
         if is_first:  # the prompt is done, and so is all that it gave
@@ -323,27 +289,19 @@ class Engine:
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Let the requests of a step that found no memory try again, and end those that have already tried again."""
-        scheduled, asked = [seq.uid for seq in schedule.sequences], bool(self._questions)
-        decision = self._memory_retry.decide(short, self._active.gathering, scheduled, others_gather=asked)
+        scheduled, asked = [seq.uid for seq in schedule.sequences], self._intake.has_questions
+        decision = self._intake.memory_retry.decide(short, self._active.gathering, scheduled, others_gather=asked)
         for uid in decision.requeued:
-            self._memory_retry.add(self._active.withdraw(uid))
+            self._intake.memory_retry.add(self._active.withdraw(uid))
         ends = [self._active.end(uid, "memory", short[uid].message) for uid in decision.ending]
         if decision.is_hopeless:
-            self._memory_retry.run_with_reserve(self._runner.check)
+            self._intake.memory_retry.run_with_reserve(self._runner.check)
         return ends
-
-    def _wait_or_end(self, request: EngineRequest, error: str) -> None:
-        """Let a request that found no memory to begin wait for it, or end it."""
-        if not self._memory_retry.wait_again(request):
-            self._outputs.append(request.unbegun("memory", error))
 
     def _report(self, num_tokens: int = 0) -> StepOutput:
         """Return all outputs that are due. num_tokens: the tokens that the step computed."""
         outputs, self._outputs = tuple(self._outputs), []
         return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
-
-    def _is_anyone_gathering(self) -> bool:
-        return bool(self._questions) or any(active.is_gathering for active in self._active.values())
 
     def _count(self, **increments: float) -> None:
         for name, value in increments.items():

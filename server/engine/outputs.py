@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow"]
-"""Why a request ended. stop: an end or stop token; length: max_tokens; done: a task without tokens is complete;
-memory: there was no memory for it; overflow: what it asks for produced non-finite numbers where finite ones are
-needed; the other names explain themselves.
+FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar"]
+"""Why a request ended. stop: an end or stop token, or a grammar after which nothing may follow; length: max_tokens;
+done: a task without tokens is complete; memory: there was no memory for it; overflow: what it asks for produced
+non-finite numbers where finite ones are needed; grammar: its grammar cannot be compiled or followed; the other names
+explain themselves.
 """
 
 
@@ -67,12 +68,23 @@ class RequestOutput:
     """
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    """The token that ended the request, if finish_reason is stop."""
+    """The end or stop token that ended the request, or None if something else did."""
     error: str | None = None
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache."""
     timing: Timing | None = None
     """The request's times, sent with the first token and with its last output."""
+
+
+def with_forced(output: RequestOutput, forced: Sequence[int]) -> list[RequestOutput]:
+    """Return an output and one for each token that a grammar forced after its token, the last of which has the end."""
+    following = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in forced]
+    if following and output.finish_reason is not None:
+        last = following[-1]
+        last.finish_reason, output.finish_reason = output.finish_reason, None
+        last.stop_token_id, output.stop_token_id = output.stop_token_id, None
+        last.timing, last.num_cached_tokens = output.timing, output.num_cached_tokens
+    return [output, *following]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +141,12 @@ class EngineStats:
     """Steps that were cancelled between two pieces of their work; they are not counted as steps."""
     computed_tokens_total: int = 0
     """Token positions pushed through the network; this shows that captures need no second forward pass."""
+    grammars_compiled_total: int = 0
+    grammars_cached_total: int = 0
+    """Requests whose grammar was compiled already."""
+    grammar_compile_seconds_total: float = 0.0
+    forced_tokens_total: int = 0
+    """Generated tokens that a grammar forced, and that were taken without a step of their own."""
     iteration_tokens: int = 0
     """Tokens of the last step."""
 

@@ -10,7 +10,7 @@ Standard library only.
 from array import array
 from bisect import bisect_left
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from server.engine.base_task import Stacks
 from server.engine.outputs import FinishReason
@@ -24,6 +24,32 @@ UNKNOWN = -1
 
 NO_STATES = (0, 0)
 """The states of a sequence that has none, or whose network keeps none."""
+
+
+MOST_FORCED = 64
+"""Most tokens that a sequence takes at a time without a step for each."""
+
+
+class Grammar(Protocol):
+    """The grammar that a text keeps to, at the place that the text has reached."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing may follow."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Return why the text cannot be followed any further, in one line, or None if it can."""
+        ...
+
+    def accept(self, token_id: int) -> None:
+        """Go past the next token."""
+        ...
+
+    def take_forced(self, most: int) -> list[int]:
+        """Go past at most so many of the tokens that must come next, and return them."""
+        ...
 
 
 class SequenceStatus(Enum):
@@ -59,6 +85,8 @@ class Sequence:
         "encoder_is_computed",
         "encoder_token_ids",
         "finish_reason",
+        "forced",
+        "grammar",
         "is_changed",
         "max_num_computed_tokens",
         "needs_encoder_output",
@@ -79,13 +107,17 @@ class Sequence:
         "states",
         "status",
         "stopping_ids",
+        "takes_forced",
         "takes_largest_logit",
         "token_ids",
         "uid",
     )
 
-    def __init__(self, request: EngineRequest, stacks: Stacks, adapter: object | None = None) -> None:
-        """Start `request` on a model with these stacks; `adapter` is what changes the model for it, or None.
+    def __init__(
+        self, request: EngineRequest, stacks: Stacks, adapter: object | None = None, grammar: Grammar | None = None
+    ) -> None:
+        """Start `request` on a model with these stacks; `adapter` is what changes the model for it, or None, and
+        `grammar` what its text keeps to, or None.
 
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
@@ -108,7 +140,13 @@ class Sequence:
         """The attention row that chose a token, captured with each token."""
         params = self.sampling_params
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
-        self.takes_largest_logit = params is not None and params.takes_largest_logit
+        self.grammar = grammar
+        """What the text keeps to. It survives preemption, as `token_ids` do."""
+        self.forced: list[int] = []
+        """The tokens that the grammar forced after the last one that was chosen, the last of `token_ids`."""
+        self.takes_forced = grammar is not None and self.row_capture is None and params.logprobs is None
+        """Whether forced tokens are taken at once; if not, since something is captured of each, they come by steps."""
+        self.takes_largest_logit = params is not None and grammar is None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
         if stacks.encoder and not self.encoder_token_ids:
             name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
@@ -212,6 +250,24 @@ class Sequence:
         index = bisect_left(positions, self.captured_upto)
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
+    def take_token(self, token_id: int, takes_forced: bool) -> None:
+        """Take the token that a step has chosen in the place of the unknown one, and those that the grammar then
+        forces, if `takes_forced` and the sequence allows it.
+        """
+        self.token_ids[-1] = token_id
+        if self.grammar is None:
+            return
+        assert self.sampling_params is not None
+        self.grammar.accept(token_id)
+        self.forced = []
+        if takes_forced and self.takes_forced and token_id not in self.stopping_ids:
+            room = self.sampling_params.max_tokens - (len(self.token_ids) - self.num_prompt_tokens)
+            for token in self.grammar.take_forced(min(room, MOST_FORCED)):
+                self.forced.append(token)
+                if token in self.stopping_ids:
+                    break
+            self.token_ids += self.forced
+
     def needs_sample(self, chunk: "Chunk") -> bool:
         """Return whether a token is to be sampled from the last position of `chunk`."""
         return (
@@ -223,13 +279,16 @@ class Sequence:
     def completion(self) -> FinishReason | None:
         """Return why the sequence is complete now, or None if it is not.
 
-        Generation ends with a stopping token ("stop") or at max_tokens ("length"); with max_tokens 0, once the prompt
+        Generation ends with a stopping token or where the grammar allows no more ("stop"), or at max_tokens ("length");
+        with max_tokens 0, once the prompt
         is computed. Other tasks are "done" once the prompt is computed, by the encoder and by the decoder.
         """
         params = self.sampling_params
         num_generated = len(self.token_ids) - self.num_prompt_tokens
         if params is not None and num_generated and self.token_ids[-1] in self.stopping_ids:
             return "stop"  # even if it was preempted while this token was chosen, and has nothing computed any more
+        if self.grammar is not None and num_generated and self.grammar.is_complete:
+            return "stop"
         if not self.encoder_is_computed:
             return None
         if params is None:

@@ -263,8 +263,10 @@ def step_message(
     """Return one message for one step, and the tensors' bytes in the order in which the message numbers them."""
     buffers: list[Buffer] = []
     outputs, token_uids, token_ids = [], [], []
+    told: set[int] = set()  # a request may have several tokens, and the bare ones are read before all others
     for output in step.outputs:
-        if output.token_id is None or not is_bare(output):
+        if output.token_id is None or not is_bare(output) or output.uid in told:
+            told.add(output.uid)
             outputs.append(_wire_output(output, buffers))
         else:
             token_uids.append(output.uid)

@@ -46,11 +46,15 @@ _COUNTERS = {
     "engine_steps_total": "Forward passes of the engine.",
     "steps_abandoned_total": "Forward passes given up because those who held most of one had left or run out of time.",
     "computed_tokens_total": "Token positions pushed through the network, captures included.",
+    "grammars_compiled_total": "Grammars compiled for requests.",
+    "grammars_cached_total": "Requests whose grammar was compiled already.",
+    "grammar_compile_seconds_total": "Time spent compiling grammars, in seconds, in a thread beside the steps.",
+    "forced_tokens_total": "Generated tokens that a grammar forced, and that took no step of their own.",
 }
 
 FAILURES = (
     "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
-    "shutting_down", "internal_error",
+    "grammar_refused", "shutting_down", "internal_error",
 )  # fmt: skip
 """Codes of the errors that a request in the engine can end with; they are shown as 0 before the first."""
 
@@ -218,6 +222,9 @@ class Metrics:
             "capture_rejected_total",
             "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
+        )
+        self.grammars_refused = self._counter(
+            "grammars_refused_total", "Requests refused for a schema or grammar that is wrong or cannot be honoured."
         )
         self.stalled_clients = self._counter(
             "stalled_clients_total",

@@ -4,7 +4,7 @@ answers.
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from server.http.errors import shown
 from server.schemas.anthropic_blocks import AnthropicMessage, OnlyText
@@ -15,23 +15,14 @@ from server.schemas.base import (
     ErrorDetail,
     ModelField,
     RequestModel,
-    RunFields,
     TemplateArguments,
     Text,
     wrong,
 )
-from server.schemas.generation import MAX_STOP_STRINGS, MAX_TOKENS, GenerationFields, StopString
-from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
+from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
 
 MAX_TOOLS = 1024
-
-LIKE_CHATS = (
-    "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "logit_bias", "seed", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens",
-    "skip_special_tokens", "truncate", "truncate_prompt_tokens", "attention",
-)  # fmt: skip
-"""Fields that are those of POST /v1/chat/completions, and mean the same here."""
 
 _NO_BILLS = "nothing is billed"
 _NEVER_DECLINES = "this server declines nothing that another model would be asked"
@@ -64,7 +55,6 @@ REFUSED_BY_MESSAGES: RefusedFields = {
     "compaction": Refused("this server summarises no conversations"),
     "thread": Refused("no state is kept: send the whole conversation"),
     "n": Refused("a message is one answer", (1,)),
-    "stop": Refused("stop_sequences is its name"),
     "max_completion_tokens": Refused("max_tokens is its name"),
     "logprobs": _ELSEWHERE,
     "top_logprobs": _ELSEWHERE,
@@ -188,13 +178,7 @@ class ConversationFields(RequestModel):
         return self.output_format or (None if self.output_config is None else self.output_config.format)
 
 
-_SHARED: dict[str, Any] = {
-    name: (GenerationFields.model_fields[name].annotation, GenerationFields.model_fields[name]) for name in LIKE_CHATS
-}
-_LikeChats: Any = create_model("_LikeChats", __base__=RequestModel, **_SHARED)
-
-
-class MessagesRequest(ConversationFields, _LikeChats, CanIntervene, RunFields):  # type: ignore[misc]  # made above
+class MessagesRequest(ConversationFields, SamplingFields):
     """Body of POST /v1/messages."""
 
     IGNORED = IGNORED_BY_MESSAGES
@@ -203,8 +187,11 @@ class MessagesRequest(ConversationFields, _LikeChats, CanIntervene, RunFields): 
     max_tokens: int = Field(
         ge=1, le=MAX_TOKENS, description="Most tokens to generate; what is over the room left is cut to it."
     )
-    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
-        None, description="Strings that end the answer; they are not part of it."
+    stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
+        None, alias="stop_sequences", description="Strings that end the answer; they are not part of it."
+    )
+    truncate: bool = Field(
+        False, description="Drop the beginning of a conversation that does not fit, instead of refusing it."
     )
 
     @model_validator(mode="after")

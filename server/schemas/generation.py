@@ -1,11 +1,9 @@
 """Defines the bodies of POST /v1/completions and POST /v1/chat/completions, and their answers."""
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from server.schemas.attention import AttentionFields
 from server.schemas.base import (
     TEMPLATE_ARGUMENTS,
     TRUNCATE_PROMPT_TOKENS,
@@ -14,31 +12,20 @@ from server.schemas.base import (
     PromptInput,
     PromptTokens,
     RequestModel,
-    RunFields,
     TemplateArguments,
-    TokenId,
     Usage,
-    encodable,
     wrong,
 )
-from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import (
     IGNORED_BY_GENERATION,
     IGNORED_IN_STREAM_OPTIONS,
     REFUSED_BY_CHAT,
     REFUSED_BY_COMPLETIONS,
 )
+from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+from server.schemas.structured_outputs import CanConstrain
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_TOKEN_IDS = 128
 MAX_CHOICES = 128
-MAX_LOGPROBS = 20
-MAX_LOGIT_BIAS = 1024
-MAX_TOKENS = 2**31 - 1
-_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
-
-StopString = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(encodable)]
-Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
 class StreamOptions(RequestModel):
@@ -52,112 +39,25 @@ class StreamOptions(RequestModel):
     )
 
 
-class GenerationAttention(AttentionFields):
-    """Attention sent with the tokens that it chose: the row of the position before each token, over all keys so far."""
-
-    part: Literal["decoder", "cross"] | None = Field(
-        None, description="decoder (null is that): over all tokens so far; cross: over what the encoder has read."
-    )
-    prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
-
-
-class GenerationFields(CanIntervene, RunFields):
+class GenerationFields(CanConstrain, SamplingFields):
     """Fields that both generation routes have."""
 
     IGNORED = IGNORED_BY_GENERATION
 
-    stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt.")
-    temperature: float | None = Field(
-        None, ge=0.0, le=100.0, description="0 is greedy and exact; null is the model's own, or 1."
-    )
-    top_p: float | None = Field(
-        None,
-        gt=0.0,
-        le=1.0,
-        description="Keep the most likely tokens of this probability mass; null is the model's own, or 1.",
-    )
-    top_k: int | None = Field(
-        None,
-        ge=-1,
-        le=MAX_TOKENS,
-        description="Keep the k most likely tokens; 0 or -1 keeps all; null is the model's own, or 0.",
-    )
-    min_p: float | None = Field(
-        None,
-        ge=0.0,
-        le=1.0,
-        description="Drop tokens below this fraction of the likeliest; null is the model's own, or 0.",
-    )
-    repetition_penalty: float | None = Field(
-        None,
-        gt=0.0,
-        le=100.0,
-        description="Over 1 makes tokens of the prompt and answer less likely; null is the model's own, or 1.",
-    )
-    presence_penalty: float | None = Field(
-        None,
-        ge=-2.0,
-        le=2.0,
-        description="Taken once from the logit of each generated token; null is the model's own, or 0.",
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2.0,
-        le=2.0,
-        description="Taken from the logit of a token each time it was generated; null is the model's own, or 0.",
-    )
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIAS)] | None = Field(
-        None, description="Token id to a number from -100 to 100 that is added to its logit."
-    )
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        le=2**63 - 1,
-        description="Same seed, same tokens, whatever else runs; null draws one. Of n choices the first is that of "
-        "n = 1, and each other draws its own numbers.",
-    )
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
-        None, description="Strings that end the answer; they are not part of it."
-    )
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = Field(
-        None, description="Token ids that end the answer."
-    )
-    include_stop_str_in_output: bool = Field(False, description="Keep the stop string or token in the text.")
-    ignore_eos: bool = Field(False, description="Generate beyond the end-of-text token.")
-    min_tokens: int | None = Field(
-        0, ge=0, le=MAX_TOKENS, description="Neither a token nor a stop string ends the answer before this many tokens."
-    )
     prompt_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
         description="Log-probabilities of the prompt's tokens, with this many alternatives.",
     )
-    skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
     truncate: bool = Field(
         False,
         description="Drop the beginning of a prompt that does not fit (an encoder's: the end), instead of refusing it.",
     )
     truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
     return_token_ids: bool = Field(False, description="Add the token ids to each choice.")
-    attention: GenerationAttention | None = Field(
-        None, description="Attention rows that come with each token, from inside the running batch."
-    )
-
-    @field_validator("logit_bias")
-    @classmethod
-    def _bias_keys_are_token_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        for key in value or {}:
-            if not _TOKEN_ID.fullmatch(key):
-                raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
-        return value
-
-    @field_validator("top_k")
-    @classmethod
-    def _minus_one_keeps_all(cls, value: int | None) -> int | None:
-        return None if value is None else max(value, 0)
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> "GenerationFields":
@@ -165,13 +65,6 @@ class GenerationFields(CanIntervene, RunFields):
         if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
             raise wrong("stream_options", "stream_options is accepted with stream true only")
         return self
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """Return `stop` as a tuple."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def include_usage(self) -> bool:

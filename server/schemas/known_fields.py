@@ -66,7 +66,6 @@ IGNORED_EVERYWHERE: Ignored = {
 }
 
 _NO_TOOLS = Refused("this server calls no tools")
-_NO_GRAMMAR = Refused("this server does not constrain its answers")
 _NO_BEAMS = "this server searches no beams"
 _NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
 _ADAPTER = Refused("a LoRA adapter is named as the model")
@@ -114,6 +113,7 @@ IGNORED_BY_GENERATION: Ignored = {
     "backend_sampling": "the server chooses where it samples",
     "spaces_between_special_tokens": "text is decoded as the tokenizer decodes it",
     "sse_ping_interval": "a stream is not pinged",
+    "guided_decoding_backend": "there is one",
     "prediction": "it would change the speed alone",
     "parallel_tool_calls": "there are no tools",
     "separate_reasoning": "reasoning is not told apart from text",
@@ -129,23 +129,8 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "use_beam_search": Refused(_NO_BEAMS),
     "length_penalty": Refused(_NO_BEAMS, (1,)),
     "early_stopping": Refused(_NO_BEAMS),
-    "structured_outputs": _NO_GRAMMAR,
-    "guided_json": _NO_GRAMMAR,
-    "guided_regex": _NO_GRAMMAR,
-    "guided_choice": _NO_GRAMMAR,
-    "guided_grammar": _NO_GRAMMAR,
-    "guided_decoding_backend": _NO_GRAMMAR,
-    "guided_whitespace_pattern": _NO_GRAMMAR,
-    "structural_tag": _NO_GRAMMAR,
-    "response_format": Refused(
-        'this server does not constrain its answers; {"type": "text"} is accepted', ({"type": "text"},)
-    ),
-    "grammar": _NO_GRAMMAR,
-    "grammar_lazy": _NO_GRAMMAR,
-    "grammar_triggers": _NO_GRAMMAR,
-    "json_schema": _NO_GRAMMAR,
-    "ebnf": _NO_GRAMMAR,
-    "regex": _NO_GRAMMAR,
+    "grammar_lazy": Refused("a grammar holds from the first token of the answer"),
+    "grammar_triggers": Refused("a grammar holds from the first token of the answer"),
     "stop_regex": Refused("stop takes strings"),
     "no_stop_trim": Refused("include_stop_str_in_output is its name"),
     "samplers": Refused("the samplers and their order are fixed"),
@@ -277,3 +262,19 @@ REFUSED_IN_MESSAGES: RefusedFields = {
 }
 
 IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never padded"}
+
+IGNORED_IN_RESPONSE_FORMAT: Ignored = {
+    "name": "a schema's name changes nothing",
+    "description": "no model is told of it",
+    "strict": "every answer keeps to its schema",
+}
+
+IGNORED_IN_STRUCTURED_OUTPUTS: Ignored = {
+    "backend": "there is one",
+    "disable_fallback": "there is one",
+    "disable_any_whitespace": "JSON has one space after a comma or colon, unless whitespace_pattern says other",
+}
+
+REFUSED_IN_STRUCTURED_OUTPUTS: RefusedFields = {
+    "disable_additional_properties": Refused("write additionalProperties into the schema"),
+}

@@ -95,6 +95,7 @@ class EngineWorker:
         self._link = link
         link.send(messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
         let_go_of_libraries()
+        self._engine.prepare_grammars()
 
     def run(self, worker_id: int) -> None:
         """Serve requests until the API process leaves or the engine fails; then end this process."""

@@ -28,7 +28,7 @@ class InlineEngine(FakeEngine):
     def __post_init__(self) -> None:
         network = load(self.folder)
         self.model_config = network.config
-        self.engine = build(network)
+        self.engine = build(network, folder=self.folder)
         self._answered = threading.Event()
         self.engine.call_when_ready(self._answered.set)
 

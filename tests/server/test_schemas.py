@@ -180,12 +180,6 @@ def test_an_embedding_takes_no_notice_of_how_text_would_be_sampled() -> None:
     assert "stream" in refusal(EmbeddingRequest, {"input": "x", "stream": True}).message
 
 
-def test_only_text_can_be_asked_for_as_response_format() -> None:
-    ChatCompletionRequest.model_validate({"messages": MESSAGES, "response_format": {"type": "text"}})
-    error = refusal(ChatCompletionRequest, {"messages": MESSAGES, "response_format": {"type": "json_object"}})
-    assert error.param == "response_format"
-
-
 @pytest.mark.parametrize(
     ("message", "param"),
     [

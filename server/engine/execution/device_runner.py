@@ -124,7 +124,8 @@ class DeviceRunner:
         """Return the edits of the rows' logits, or None if there are none."""
         vocab_size = self._model.config.vocab_size
         packed, kept = PackedEdits(vocab_size), {}
-        for place, (row, owner, (params, _, token_ids, num_prompt_tokens)) in enumerate(rows):
+        for place, (row, owner, facts) in enumerate(rows):
+            params, token_ids, num_prompt_tokens = facts.params, facts.token_ids, facts.num_prompt_tokens
             if params.edits_logits(len(token_ids) - num_prompt_tokens):
                 edits = self._edits.get(owner) or RowEdits(params, vocab_size, num_prompt_tokens)
                 newest = int(batch.token_ids_array[row])

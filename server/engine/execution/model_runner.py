@@ -96,10 +96,11 @@ class ModelRunner:
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
             if step.passed is None and any(chunk.sequence.awaits_token for chunk in chunks):
                 raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
+            masks = self._tokens.start_masks(step.sampling)
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
             self._read(asking, hidden, captures, step.result, check)
             if step.sampling and not (step.passed and step.passed.rows):
-                self._tokens.choose(step.sampling, hidden, captures, step.result)
+                self._tokens.choose(step.sampling, hidden, captures, step.result, masks)
         return step
 
     @torch.inference_mode()
@@ -272,12 +273,13 @@ class ModelRunner:
         captures: Mapping[int, RequestCaptures],
     ) -> DevicePass | None:
         """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
-        change logits.
+        change logits, or a grammar says which may be chosen.
         """
         if self._on_device is None or batch.is_adapted:
             return None
         rows: list[SampledRow] = []
-        if not any(captures[at.chunk.sequence.uid].patches for at in sampling):
+        sequences = [at.chunk.sequence for at in sampling]
+        if not any(captures[seq.uid].patches or seq.grammar is not None for seq in sequences):
             # A sequence is the owner, not its uid: a request that begins anew has the same uid, and other tokens.
             rows = [SampledRow(at.last_row, at.chunk.sequence, sampler_row(at.chunk.sequence)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)

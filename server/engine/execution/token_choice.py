@@ -3,7 +3,7 @@
 It knows sequences and rows of hidden states; it keeps no queue.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from math import isfinite
 from typing import NamedTuple
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 
 from model.network.transformer import Transformer
+from model.sampling.grammar.masks import Mask, MaskFiller, Masks
+from model.sampling.grammar.matcher import GrammarMatcher
 from model.sampling.row_search import largest, take
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.captures.request_captures import RequestCaptures
@@ -44,6 +46,7 @@ class TokenChoice:
     def __init__(self, model: Transformer) -> None:
         self._model = model
         self._sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
+        self._masks = MaskFiller(model.config.vocab_size)
 
     @staticmethod
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
@@ -58,8 +61,9 @@ class TokenChoice:
         hidden: torch.Tensor,
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
+        masks: Callable[[], Masks],
     ) -> None:
-        """Choose a token for each sequence that needs one, from hidden [T, d]."""
+        """Choose a token for each sequence that needs one, from hidden [T, d]; `masks` are those of `start_masks`."""
         rows = [at.last_row for at in sampling]
         sequences = [at.chunk.sequence for at in sampling]
         changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
@@ -72,16 +76,27 @@ class TokenChoice:
                 logits = logits.float()
             for i in changing:
                 captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
-            ids, numbers = (
-                largest(logits, self._model.kernels) if takes_largest else self._draw(logits, sequences, result)
-            )
+            if takes_largest:
+                ids, numbers = largest(logits, self._model.kernels)
+            else:
+                ids, numbers = self._draw(logits, sequences, result, masks())
         _note_tokens(sampling, ids, numbers, result)
+        for seq in sequences:
+            error = None if seq.grammar is None else seq.grammar.error
+            if error is not None:
+                _fail(seq, Failure("grammar", error), result)
+
+    def start_masks(self, sampling: ReadOnlySequence[Placed]) -> Callable[[], Masks]:
+        """Begin to find which tokens the grammars of these sequences allow next, and return what waits for that."""
+        sequences = [at.chunk.sequence for at in sampling]
+        found = {seq.uid: seq.grammar for seq in sequences if isinstance(seq.grammar, GrammarMatcher)}
+        return self._masks.start(found) if found else dict
 
     def _draw(
-        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
+        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult, masks: Masks
     ) -> tuple[list[int], list[float]]:
         """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
-        scored = self._sampler.sample(logits, [sampler_row(seq) for seq in sequences])
+        scored = self._sampler.sample(logits, [sampler_row(seq, masks.get(seq.uid)) for seq in sequences])
         ids = [sampled.token_id for sampled in scored]
         _note_logprobs(sequences, scored, result)
         return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
@@ -98,9 +113,13 @@ def _note_tokens(
     # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
     for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
         seq = sampling[i].chunk.sequence
-        result.failures[seq.uid] = not_finite(seq, sampling[i].chunk.end - 1)
-        del result.tokens[seq.uid]
-        result.logprobs.pop(seq.uid, None)
+        _fail(seq, not_finite(seq, sampling[i].chunk.end - 1), result)
+
+
+def _fail(seq: Sequence, failure: Failure, result: StepResult) -> None:
+    result.failures[seq.uid] = failure
+    result.tokens.pop(seq.uid, None)
+    result.logprobs.pop(seq.uid, None)
 
 
 def _note_logprobs(
@@ -111,11 +130,13 @@ def _note_logprobs(
             result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
 
 
-def sampler_row(seq: Sequence) -> SamplerRow:
-    """Return what the sampler reads of a sequence. Raises AssertionError for one that generates nothing."""
+def sampler_row(seq: Sequence, allowed: Mask | None = None) -> SamplerRow:
+    """Return what the sampler reads of a sequence, whose grammar allows these tokens. Raises AssertionError for
+    one that generates nothing.
+    """
     params = seq.sampling_params
     assert params is not None
-    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens)
+    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, allowed)
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:

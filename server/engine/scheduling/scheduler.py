@@ -150,7 +150,7 @@ class Scheduler:
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
         allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
         step = StepPlan(chunks, allowed if has_text else None)
-        budget = self.config.max_num_batched_tokens - num_decodes
+        budget = self.config.max_num_batched_tokens - sum(chunk.num_tokens for chunk in chunks)
         line = self._line(step, prefills) if budget else []
         if num_decodes and prompt_tokens is not None:
             bound = prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line))
@@ -194,7 +194,7 @@ class Scheduler:
             if (token is None) is seq.awaits_token:
                 raise ValueError(f"{seq}: sampled token {token}, needs_sample {seq.awaits_token}")
             if token is not None:
-                seq.token_ids[-1] = token
+                seq.take_token(token, self.config.takes_forced)
             if publishing and end // block_size > seq.num_published_blocks and seq.status is SequenceStatus.RUNNING:
                 self.block_manager.publish(seq)
             reason = seq.completion()
@@ -217,10 +217,13 @@ class Scheduler:
             raise AssertionError(f"{len(self._deadlines)} deadlines are left of requests that are gone")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """Return one token for each running sequence that has only its newest left, and the others as prefills."""
+        """Return one token for each running sequence that has only its newest left, with those that its grammar has
+        forced after it, and the others as prefills.
+        """
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
+        forced_room = self.config.max_num_batched_tokens - len(self._running)
         for seq in list(self._running):
             if seq.status is not SequenceStatus.RUNNING:
                 break  # preempted for one before it, and so is all that follows
@@ -228,10 +231,15 @@ class Scheduler:
             if seq.has_all_work_running:
                 continue
             # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
-            if num_tokens - seq.num_computed_tokens > 1 or num_tokens == seq.num_prompt_tokens:
+            num_forced = num_tokens - seq.num_computed_tokens - 1
+            if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
-            elif len(seq.block_table) * block_size >= num_tokens or self._grow(seq, num_tokens):
-                chunks.append(Chunk(seq, num_tokens - 1, 1))
+                continue
+            num_forced = min(num_forced, forced_room)
+            end = seq.num_computed_tokens + 1 + num_forced
+            if len(seq.block_table) * block_size >= end or self._grow(seq, end):
+                chunks.append(Chunk(seq, seq.num_computed_tokens, 1 + num_forced))
+                forced_room -= num_forced
         return chunks, prefills
 
     def _grow(self, seq: Sequence, num_tokens: int) -> bool:

@@ -17,6 +17,8 @@ class SchedulerConfig:
     max_capture_tokens: int | None = None
     """Most tokens of that budget for inspection requests while tokens are generated; None means no such limit."""
     enable_prefix_caching: bool = True
+    takes_forced: bool = True
+    """Whether the tokens that a grammar forces are taken without a step for each."""
 
     def __post_init__(self) -> None:
         if self.max_capture_tokens is not None and self.max_capture_tokens < 1:

@@ -11,10 +11,14 @@ from pydantic import ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas.anthropic import LIKE_CHATS, ConversationFields, MessagesRequest, Tool, ToolChoice
+from server.schemas.anthropic import ConversationFields, MessagesRequest, Tool, ToolChoice
 from server.schemas.anthropic_blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from server.schemas.base import RunFields
 from server.schemas.generation import ChatCompletionRequest
+from server.schemas.sampling import SamplingFields
 
+_LIKE_A_CHATS = {*SamplingFields.model_fields, "max_tokens", "truncate"} - RunFields.model_fields.keys()
+"""Fields of a body that are a chat's too; the route has heeded those of `RunFields`."""
 _NAMES = (
     (r"stop\b", "stop_sequences"),
     (r"response_format(\.json_schema)?", "output_config.format"),
@@ -137,9 +141,7 @@ def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, An
         schema = {"name": "answer", "schema": body.format.json_schema, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     if isinstance(body, MessagesRequest):
-        names = ("interventions", *LIKE_CHATS)
-        fields |= {name: getattr(body, name) for name in names if name in body.model_fields_set}
-        fields |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
+        fields |= {name: getattr(body, name) for name in body.model_fields_set & _LIKE_A_CHATS}
     else:
         fields["add_generation_prompt"] = body.messages[-1].role != "assistant"
     return fields

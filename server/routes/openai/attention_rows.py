@@ -19,7 +19,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.selectors import HeadSelection, select_heads, value_bytes
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
-from server.schemas.generation import GenerationAttention
+from server.schemas.sampling import GenerationAttention
 
 _STREAMED_ROWS = 16
 """Most rows of a stream that may wait for a slow reader, for the budget of captured bytes."""

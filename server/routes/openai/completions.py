@@ -27,6 +27,7 @@ from server.routes.openai.generation import (
 )
 from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.openai.sampling import sampling_params
+from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
@@ -70,6 +71,7 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
     field = "prompt" if context.config.kind == "decoder" else "decoder_input"
     is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
     asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
+    grammar = await read_grammar(context, body)
     jobs = []
     for prompt in prompts:
         # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
@@ -79,7 +81,7 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
             context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
         )
         sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=max(asked, default=None))
-        jobs.append(Job(fitted, sampling))
+        jobs.append(Job(fitted, sampling, grammar))
     return jobs
 
 

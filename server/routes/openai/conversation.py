@@ -14,6 +14,7 @@ from server.routes.inputs import between_stacks
 from server.routes.openai.choices import Piece
 from server.routes.openai.generation import Arrived, Job, Started, begin, token_writer
 from server.routes.openai.sampling import sampling_params
+from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
 from server.schemas.generation import ChatCompletionRequest
 
@@ -146,7 +147,7 @@ async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max
     is_exact = limit is not None and not cuts_max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, body.truncate, "messages")
     sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling)
+    return Job(prompt, sampling, await read_grammar(context, body))
 
 
 async def begin_conversation(

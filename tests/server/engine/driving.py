@@ -1,5 +1,6 @@
 """Runs requests through an engine in process and gathers the outputs of each, in a form that compares bit for bit."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,9 +64,16 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, device: torch.device 
     return load_model(folder, read_config(folder), dtype, device, **options)
 
 
-def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
-    """Return an engine around a loaded network, with a cache of its own."""
-    settings = EngineConfig(model=Path("unused"), **config)
+def build(
+    model: Transformer,
+    *,
+    num_blocks: int = 200,
+    block_size: int = 8,
+    folder: Path = Path("unused"),
+    **config: Any,
+) -> Engine:
+    """Return an engine around a loaded network, with a cache of its own; only grammars need its folder."""
+    settings = EngineConfig(model=folder, **config)
     cache = KVCache(
         model.cache_config,
         num_blocks,
@@ -126,8 +134,9 @@ def array(values: Any) -> Array:
 def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **options: Any) -> GenerateTask:
     attention = options.pop("attention", None)
     prompt = options.pop("attention_prompt", False)
+    grammar = options.pop("grammar", None)
     params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature, **options)
-    return GenerateTask(sampling=params, attention=attention, attention_prompt=prompt)
+    return GenerateTask(sampling=params, attention=attention, attention_prompt=prompt, grammar=grammar)
 
 
 def run(
@@ -136,15 +145,19 @@ def run(
     """Run `engine` until all is answered; request i is added before step arrivals[i] (0 if not given)."""
     waiting = sorted(zip(arrivals or [0] * len(requests), requests, strict=True), key=lambda pair: pair[0])
     answers = {each.uid: Answer() for each in requests}
-    step = 0
-    while waiting or engine.has_work:
+    step, ready = 0, threading.Event()
+    engine.call_when_ready(ready.set)
+    while waiting or not all(answer.finish_reason for answer in answers.values()):
         while waiting and (waiting[0][0] <= step or not engine.has_work):
             engine.add_request(waiting.pop(0)[1])
+        if not engine.has_work:  # a grammar is being compiled
+            assert ready.wait(60)
+            ready.clear()
+            continue
         for output in engine.step().outputs:
             answers[output.uid].add(output)
         engine.check_integrity()
         step += 1
-    assert all(answer.finish_reason for answer in answers.values())
     return answers
 
 

@@ -14,7 +14,8 @@ from server.http.json_reader import MAX_CONTAINERS
 from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
-from server.schemas.generation import MAX_CHOICES, MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from server.schemas.generation import MAX_CHOICES
+from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from tests.server.serving import Site, error_of, site
 
 JSON = {"content-type": "application/json"}

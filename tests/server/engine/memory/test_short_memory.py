@@ -170,14 +170,14 @@ def test_a_question_about_the_weights_without_memory_is_asked_again_when_nobody_
     model: Transformer, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = build(model)
-    answer = engine._weight_queries._answer
+    answer = engine._intake._weight_queries._answer
 
     def short(task: WeightsTask, check: Callable[[], None]) -> Any:
         if engine.capture_bytes:
             raise MemoryError
         return answer(task, check)
 
-    monkeypatch.setattr(engine._weight_queries, "_answer", short)
+    monkeypatch.setattr(engine._intake._weight_queries, "_answer", short)
     answered = threading.Event()
     engine.call_when_ready(answered.set)
     question = WeightsTask(question="circuits", options={"part": "decoder", "pairs": ((0, 0),), "compose": 0})

@@ -1,0 +1,52 @@
+"""Finds which tokens several grammars allow next, in a thread of its own, while the network computes."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from llguidance import LLExecutor
+from numpy.typing import NDArray
+
+from model.sampling.grammar.matcher import GrammarMatcher
+
+Mask = NDArray[np.bool_]
+"""Whether each token is allowed, [V]."""
+
+
+Masks = dict[int, Mask]
+"""Masks by what their matchers were named."""
+
+
+class MaskFiller:
+    """Fills the masks of a vocabulary of `vocab_size` tokens."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._thread = ThreadPoolExecutor(1, "grammar-masks")
+        self._executor: LLExecutor | None = None
+
+    def start(self, matchers: Mapping[int, GrammarMatcher]) -> Callable[[], Masks]:
+        """Begin to fill the mask of each matcher, and return what waits for all of them. Until then, and until a later
+        call is waited for, the matchers may not be used.
+        """
+        return self._thread.submit(self._fill, matchers).result
+
+    def _fill(self, matchers: Mapping[int, GrammarMatcher]) -> Masks:
+        masks: Masks = {}
+        asked: list[int] = []
+        for key, matcher in matchers.items():
+            token_id = matcher.must_follow
+            if token_id is None:
+                asked.append(key)
+            else:
+                masks[key] = np.zeros(self._vocab_size, np.bool_)
+                masks[key][token_id] = True
+        if asked:
+            words = np.zeros((len(asked), (self._vocab_size + 31) // 32), np.uint32)
+            if self._executor is None:
+                self._executor = LLExecutor()
+            pairs = [(matchers[key].matcher, i) for i, key in enumerate(asked)]
+            self._executor.unsafe_compute_mask_ptr(pairs, words.ctypes.data, words.shape[1] * 4, len(asked))
+            bits = np.unpackbits(words.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
+            masks |= zip(asked, bits.view(np.bool_), strict=True)
+        return masks

@@ -1,0 +1,82 @@
+"""Follows one text through its grammar: which tokens may come next, which must, and whether the text is complete.
+
+The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`.
+"""
+
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits
+
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+"""The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
+1 to 2 kB each. Errors don't repeat the grammar.
+"""
+
+
+class GrammarMatcher:
+    """The place of one text in its grammar. Only one thread at a time may use it."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        """Follow a text from where `matcher` is."""
+        self.matcher = matcher
+        """llguidance's matcher; it is past the forced tokens."""
+        self._forced: list[int] = []
+        """Tokens that must come next, before any other is asked for."""
+        self._look_ahead()
+
+    @classmethod
+    def compile(cls, grammar: str, vocabulary: Any) -> "GrammarMatcher":
+        """Compile a grammar for a vocabulary (`model.sampling.grammar.vocabulary`). It takes milliseconds, in which
+        Python's lock is free. Raises ValueError, with one line, for a grammar that llguidance refuses.
+        """
+        matcher = LLMatcher(vocabulary, grammar, limits=LIMITS, log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
+        if matcher.is_error():
+            raise ValueError(_one_line(matcher.get_error()))
+        return cls(matcher)
+
+    def copy(self) -> "GrammarMatcher":
+        """Return another matcher at the same place."""
+        made = GrammarMatcher(self.matcher.deep_copy())
+        made._forced = [*self._forced]
+        return made
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing may follow."""
+        return not self._forced and self.matcher.is_stopped() and not self.matcher.is_error()
+
+    @property
+    def error(self) -> str | None:
+        """Return why the text cannot be followed any further, in one line, or None if it can."""
+        return _one_line(self.matcher.get_error()) if self.matcher.is_error() else None
+
+    @property
+    def must_follow(self) -> int | None:
+        """Return the one token that may come next, if that is known without a mask."""
+        return self._forced[0] if self._forced else None
+
+    def accept(self, token_id: int) -> None:
+        """Go past the next token. One that may not come is an `error`."""
+        if self._forced and self._forced[0] == token_id:
+            del self._forced[0]
+        else:
+            self.matcher.consume_token(token_id)
+        if not self._forced:
+            self._look_ahead()
+
+    def take_forced(self, most: int) -> list[int]:
+        """Go past at most so many of the tokens that must come next, and return them."""
+        taken, self._forced = self._forced[:most], self._forced[most:]
+        return taken
+
+    def _look_ahead(self) -> None:
+        """Find the tokens that must come next."""
+        if not self.matcher.is_stopped():
+            forced = self.matcher.compute_ff_tokens()
+            self._forced = forced[: self.matcher.try_consume_tokens(forced)] if forced else []
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

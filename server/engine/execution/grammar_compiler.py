@@ -1,0 +1,150 @@
+"""Compiles the grammars of requests in a thread of its own, next to the steps, and keeps those that were used last.
+
+A request waits here until its grammar is there; then the engine's thread takes it. It knows when a grammar is compiled,
+not what one is: that is in `model.sampling.grammar`.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from model.sampling.grammar.matcher import GrammarMatcher
+from server.engine.outputs import Failure, failure_of
+from server.engine.request import EngineRequest, GenerateTask
+
+logger = logging.getLogger(__name__)
+
+MAX_KEPT = 64
+"""Grammars that are kept: some 100 kB each, and of very large ones some MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request whose grammar was compiled, or was not."""
+
+    request: EngineRequest
+    matcher: GrammarMatcher | None
+    failure: Failure | None
+
+
+class GrammarCompiler:
+    """A queue of requests with grammars, and the thread that compiles them. Its methods are for the engine's thread."""
+
+    def __init__(self, read_vocabulary: Callable[[], Any]) -> None:
+        """Compile for the vocabulary that `read_vocabulary` returns; the thread calls it, until it does."""
+        self._read_vocabulary = read_vocabulary
+        self._vocabulary: Any = None
+        self._changed = threading.Condition()
+        self._waiting: deque[EngineRequest | None] = deque()
+        """Requests whose grammars are to be compiled; None only asks for the vocabulary."""
+        self._requests: dict[int, EngineRequest] = {}
+        """All requests that are here, by uid."""
+        self._results: list[Compiled] = []
+        self._kept: OrderedDict[str, GrammarMatcher] = OrderedDict()
+        """A matcher at the beginning of each grammar, the one used last at the end."""
+        self._wake: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+        self.num_compiled = 0
+        self.num_cached = 0
+        """Requests whose grammar was compiled already."""
+        self.compile_seconds = 0.0
+
+    @property
+    def has_results(self) -> bool:
+        """Return whether a request is ready to begin, or to end."""
+        return bool(self._results)
+
+    @property
+    def requests(self) -> Mapping[int, EngineRequest]:
+        """Return the requests that wait for their grammars, by uid."""
+        return self._requests
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from the compiler's thread, whenever there is a result."""
+        self._wake = wake
+
+    def warm_up(self) -> None:
+        """Begin to read the vocabulary, so that the first grammar need not wait for it."""
+        self._queue(None)
+
+    def matcher(self, grammar: str) -> GrammarMatcher | None:
+        """Return a matcher at the beginning of a grammar, or None if that is not compiled."""
+        with self._changed:
+            kept = self._kept.get(grammar)
+            if kept is not None:
+                self._kept.move_to_end(grammar)
+        if kept is None:
+            return None
+        self.num_cached += 1
+        return kept.copy()
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request whose task has a grammar. Admission bounds how many wait."""
+        self._requests[request.uid] = request
+        self._queue(request)
+
+    def remove(self, uid: int) -> EngineRequest | None:
+        """Forget a request and return it, or None if it is not here."""
+        return self._requests.pop(uid, None)
+
+    def take_results(self) -> list[Compiled]:
+        """Return the requests whose grammars were compiled, or could not be, since the last call."""
+        with self._changed:
+            results, self._results = self._results, []
+        return [result for result in results if self._requests.pop(result.request.uid, None) is not None]
+
+    def _queue(self, request: EngineRequest | None) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+            thread.start()
+            self._thread = thread
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                request = self._waiting.popleft()
+            if request is None:
+                with contextlib.suppress(Exception):  # the first request with a grammar will be told why
+                    self._find_vocabulary()
+            elif request.uid in self._requests:
+                result = self._compiled(request)
+                with self._changed:
+                    self._results.append(result)
+                self._wake()
+
+    def _compiled(self, request: EngineRequest) -> Compiled:
+        assert isinstance(request.task, GenerateTask)
+        assert request.task.grammar is not None
+        grammar = request.task.grammar
+        try:
+            matcher = self.matcher(grammar)  # since another request has asked for the same
+            if matcher is None:
+                began = time.monotonic()
+                matcher = GrammarMatcher.compile(grammar, self._find_vocabulary())
+                with self._changed:
+                    self._kept[grammar] = matcher
+                    while len(self._kept) > MAX_KEPT:
+                        self._kept.popitem(last=False)
+                self.compile_seconds += time.monotonic() - began
+                self.num_compiled += 1
+                matcher = matcher.copy()
+        except ValueError as error:
+            return Compiled(request, None, Failure("grammar", str(error)))
+        except Exception as error:  # of one request: it must not end the others
+            logger.exception("a grammar could not be compiled")
+            return Compiled(request, None, failure_of(error))
+        return Compiled(request, matcher, None)
+
+    def _find_vocabulary(self) -> Any:
+        if self._vocabulary is None:
+            self._vocabulary = self._read_vocabulary()
+        return self._vocabulary

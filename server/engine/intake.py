@@ -1,0 +1,166 @@
+"""Begins requests: at once, or once what they wait for is there, which is a grammar or memory. Answers those that need
+no step. It knows queues of requests; it chooses and runs no step.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from model.sampling.grammar.matcher import GrammarMatcher
+from server.engine.active_request import ActiveRequests, NoCaptureMemory
+from server.engine.execution.grammar_compiler import GrammarCompiler
+from server.engine.execution.weight_queries import Answer, WeightQueries
+from server.engine.memory.memory_retry import MemoryRetry
+from server.engine.outputs import FinishReason, RequestOutput, failure_of
+from server.engine.request import EngineRequest, GenerateTask, WeightsTask
+
+logger = logging.getLogger(__name__)
+
+
+class Intake:
+    """The requests that have come and are in no step: they wait, or are answered elsewhere."""
+
+    def __init__(self, active: ActiveRequests, answer: Answer, read_vocabulary: Callable[[], Any]) -> None:
+        """Begin requests by putting them into `active`; questions about the weights go to `answer`, and grammars are
+        compiled for the tokens that `read_vocabulary` returns.
+        """
+        self.memory_retry = MemoryRetry()
+        self.grammars = GrammarCompiler(read_vocabulary)
+        self.ends: list[RequestOutput] = []
+        """The outputs that requests have ended with, and that nobody has taken yet."""
+        self._active = active
+        self._weight_queries = WeightQueries(answer)
+        self._questions: dict[int, EngineRequest] = {}
+        """Questions about the weights that are not answered yet, by uid."""
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether `take_ready` has anything to do, or an end was not taken yet."""
+        if self.ends or self._weight_queries.has_results or self.grammars.has_results:
+            return True
+        return self.memory_retry.may_begin(self.is_anyone_gathering)
+
+    @property
+    def has_questions(self) -> bool:
+        """Return whether a question about the weights is not answered yet."""
+        return bool(self._questions)
+
+    @property
+    def uids(self) -> set[int]:
+        """Return the uids of requests that have not begun, but for those that wait for memory."""
+        return {*self._questions, *self.grammars.requests, *[output.uid for output in self.ends]}
+
+    def is_anyone_gathering(self) -> bool:
+        """Return whether a request holds memory for its answer, or may."""
+        return self.has_questions or any(active.is_gathering for active in self._active.values())
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from another thread, when there is work for `take_ready`."""
+        self._weight_queries.call_when_ready(wake)
+        self.grammars.call_when_ready(wake)
+
+    def add(self, request: EngineRequest) -> None:
+        """Begin a request, or let it wait. Raises ValueError, or another exception, if it cannot run: nothing has
+        changed then.
+        """
+        if request.uid in self.memory_retry or request.uid in self.grammars.requests:
+            raise ValueError(f"request uid {request.uid} is already in use")
+        if isinstance(request.task, WeightsTask) and self.memory_retry.wait_behind(request):
+            return
+        self._begin(request)
+        self._let_others_first(request)
+
+    def abort(self, uid: int) -> None:
+        """End a request that has not begun. Unknown uids are ignored."""
+        request = self.memory_retry.remove(uid) or self.grammars.remove(uid)
+        if request is not None:
+            self.ends.append(request.unbegun("abort"))
+        else:
+            self._weight_queries.abort(uid)
+
+    def take_ready(self) -> None:
+        """Begin the requests whose waiting is over, and end those that are answered, or cannot begin."""
+        self._take_answers()
+        self._take_grammars()
+        self._take_turns()
+
+    def wait_or_end(self, request: EngineRequest, error: str) -> None:
+        """Let a request that found no memory wait for it, or end it."""
+        if not self.memory_retry.wait_again(request):
+            self.ends.append(request.unbegun("memory", error))
+
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of `EngineStats` that are kept here."""
+        return {
+            "grammars_compiled_total": self.grammars.num_compiled,
+            "grammars_cached_total": self.grammars.num_cached,
+            "grammar_compile_seconds_total": self.grammars.compile_seconds,
+        }
+
+    def _begin(self, request: EngineRequest) -> None:
+        """Begin a request, even if others wait for memory."""
+        grammar: GrammarMatcher | None = None
+        if isinstance(request.task, WeightsTask):  # needs no step
+            self._weight_queries.add(request)
+            self._questions[request.uid] = request
+            return
+        if isinstance(request.task, GenerateTask) and request.task.grammar is not None:
+            grammar = self.grammars.matcher(request.task.grammar)
+            if grammar is None:
+                self.grammars.add(request)
+                return
+        self._begin_with(request, grammar)
+
+    def _begin_with(self, request: EngineRequest, grammar: GrammarMatcher | None) -> None:
+        try:
+            self._active.begin(request, grammar)
+        except NoCaptureMemory as error:
+            self.wait_or_end(request, str(error))
+
+    def _let_others_first(self, request: EngineRequest) -> None:
+        """Let a request that has begun wait, if it holds memory and others waited for some before it."""
+        uid = request.uid
+        if uid in self._active and self._active[uid].is_gathering and self.memory_retry.wait_behind(request):
+            self._active.withdraw(uid)
+
+    def _take_answers(self) -> None:
+        """Take the answers to questions about the weights that have come."""
+        for output in self._weight_queries.take_results():
+            request = self._questions.pop(output.uid)
+            if output.finish_reason == "memory":
+                self.wait_or_end(request, output.error or "")
+            else:
+                self.ends.append(output)
+
+    def _take_grammars(self) -> None:
+        """Begin the requests whose grammars were compiled, and end those whose could not be."""
+        for compiled in self.grammars.take_results():
+            request, failure = compiled.request, compiled.failure
+            if failure is not None:
+                self._end(request, failure.reason, failure.message)
+                continue
+            try:
+                self._begin_with(request, compiled.matcher)
+                self._let_others_first(request)
+            except Exception as error:
+                self._fail(request, error)
+
+    def _take_turns(self) -> None:
+        """Begin or end the requests that waited for memory and are next."""
+        for turn in self.memory_retry.turns(time.monotonic(), self.is_anyone_gathering):
+            if turn.ends is not None:
+                self._end(turn.request, turn.ends, turn.error)
+                continue
+            try:
+                self._begin(turn.request)
+            except Exception as error:
+                self._fail(turn.request, error)
+
+    def _fail(self, request: EngineRequest, error: Exception) -> None:
+        logger.error("request %d could not begin", request.uid, exc_info=error)
+        failure = failure_of(error)
+        self._end(request, failure.reason, failure.message)
+
+    def _end(self, request: EngineRequest, reason: FinishReason, error: str | None) -> None:
+        self.ends.append(request.unbegun(reason, error))

@@ -1,0 +1,65 @@
+"""Turns what a body says of its answer's form into a grammar, in a thread, or refuses it by its path."""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+
+from model.sampling.grammar.constraint import GrammarError, grammar_text
+from server.http.errors import BadRequest
+from server.routes.context import AppContext
+from server.schemas.structured_outputs import CanConstrain, Constraint
+
+_THREAD = ThreadPoolExecutor(1, "grammars")
+"""Reads schemas one after the other: a hostile one takes long, and the threads of all other work must stay free."""
+_MAX_KEPT = 256
+_MOST_KEPT_BYTES = 1 << 16
+"""Longer descriptions are read anew each time."""
+
+_kept: OrderedDict[bytes, str] = OrderedDict()
+"""Grammars by the JSON of what they were made from, the one used last at the end."""
+
+
+async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
+    """Return the grammar that the answer to a body keeps to, as llguidance reads it, or None for free text.
+
+    Raises BadRequest, with the path, for a schema or pattern that is wrong, or that this server cannot honour.
+    """
+    constraint = body.constraint
+    if constraint is None:
+        return None
+    value = constraint.value
+    if isinstance(value, str) and constraint.kind in ("json", "structural_tag"):
+        value = _parsed(constraint, value)
+    key = orjson.dumps([constraint.kind, value, constraint.whitespace_pattern])
+    grammar = _kept.get(key)
+    if grammar is not None:
+        _kept.move_to_end(key)
+        return grammar
+    work = asyncio.get_running_loop().run_in_executor(
+        _THREAD, grammar_text, constraint.kind, value, constraint.whitespace_pattern
+    )
+    try:
+        grammar = await work
+    except GrammarError as error:
+        context.metrics.grammars_refused.inc()
+        place = f"{constraint.field}{error.path}"
+        raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
+    if len(key) + len(grammar) <= _MOST_KEPT_BYTES:
+        _kept[key] = grammar
+        if len(_kept) > _MAX_KEPT:
+            _kept.popitem(last=False)
+    return grammar
+
+
+def _parsed(constraint: Constraint, text: str) -> Any:
+    """Return the JSON of a field that takes its text too. Raises BadRequest if it is none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(
+            f"{constraint.field}: the text is no JSON ({error}); an object, or the JSON text of one, is accepted.",
+            param=constraint.field,
+        ) from None
