@@ -15,7 +15,9 @@ from server.routes.anthropic.translation import chat_fields, told_in_terms_of, t
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import ChatPiece
 from server.schemas.anthropic import MessagesRequest
+from tests.server.inline_engine import InlineEngine
 from tests.server.routes.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
+from tests.server.serving import site
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 THOUGHT = {"type": "thinking", "thinking": "I look.", "signature": ""}
@@ -131,6 +133,24 @@ def test_which_tools_are_called_is_said_as_chats_say_it(choice: Any, expected: d
 def test_a_schema_becomes_a_response_format(asked: dict[str, Any]) -> None:
     schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
     assert chat_of(**asked)["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
+async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
+    engines: dict[str, InlineEngine],
+) -> None:
+    """Let a network of random weights write, which writes no JSON of its own accord."""
+    engine = engines["llama-gqa"]
+    choices = {"type": "object", "properties": {"fox": {"enum": ["red", "grey"]}}, "required": ["fox"]}
+    schema = {**choices, "additionalProperties": False}
+    async with site(engine.folder, engine, config=engine.model_config) as at:
+        asked = {**BODY, "max_tokens": 99, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        message = (await at.post("/v1/messages", asked)).json()
+        error = await at.error(
+            "/v1/messages", {**BODY, "output_format": {**JSON_FORMAT, "schema": {"type": "no"}}}, 400
+        )
+    assert json.loads(message["content"][0]["text"])["fox"] in ("red", "grey")
+    assert message["stop_reason"] == "end_turn"
+    assert error["param"].startswith("output_config.format.schema")
 
 
 @pytest.mark.parametrize(
