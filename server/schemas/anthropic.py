@@ -22,7 +22,7 @@ from server.schemas.base import (
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
 
-MAX_TOOLS = 1024
+MAX_TOOLS = 128
 
 _NO_BILLS = "nothing is billed"
 _NEVER_DECLINES = "this server declines nothing that another model would be asked"
