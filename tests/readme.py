@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
 MESSAGES = ROOT / "docs" / "messages.md"
+OLLAMA = ROOT / "docs" / "ollama.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -90,20 +91,16 @@ def fields_table() -> str:
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest
 
-    told = known_fields(
-        {
-            "completions": CompletionRequest,
-            "chat": ChatCompletionRequest,
-            "embeddings": EmbeddingRequest,
-            "tokenize": TokenizeRequest,
-            "a message": ChatMessage,
-            "stream_options": StreamOptions,
-        }
-    )
-    lines = ["| field | in | |", "|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
-    )
+    objects: dict[str, type[RequestModel]] = {
+        "completions": CompletionRequest,
+        "chat": ChatCompletionRequest,
+        "embeddings": EmbeddingRequest,
+        "tokenize": TokenizeRequest,
+        "a message": ChatMessage,
+        "stream_options": StreamOptions,
+    }
+    honoured = [(name, where, "honoured") for where, model in objects.items() for name in model.model_fields]
+    return _fields_table([*honoured, *_not_honoured(objects)])
 
 
 def messages_table() -> str:
@@ -119,7 +116,7 @@ def messages_table() -> str:
     )
     from server.schemas.anthropic_blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
 
-    told = known_fields(
+    fields = _not_honoured(
         {
             "messages": MessagesRequest,
             "count_tokens": CountTokensRequest,
@@ -132,25 +129,50 @@ def messages_table() -> str:
             "a format": JsonFormat,
         }
     )
-    fields = [(name, ", ".join(told[name, what]), what) for name, what in sorted(told) if what != "honoured"]
-    blocks = [(f'"type": "{kind}"', "a block", f"refused: {why}") for kind, why in sorted(UNREAD_BLOCKS.items())]
-    lines = ["| field | in | |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | {where} | {what} |" for name, where, what in [*fields, *blocks])])
+    blocks = [(f'"type": "{kind}"', "a block", f"refused: {why}") for kind, why in UNREAD_BLOCKS.items()]
+    return _fields_table([*fields, *blocks])
 
 
-def known_fields(objects: dict[str, type[RequestModel]]) -> dict[tuple[str, str], list[str]]:
-    """Return each field's name and whether it is honoured, ignored or refused, with the objects where that is so."""
-    told: dict[tuple[str, str], list[str]] = {}
+def ollama_table() -> str:
+    """Return every field of Ollama's requests that is not honoured, where, and why."""
+    from server.schemas import ollama
+
+    return _fields_table(
+        _not_honoured(
+            {
+                "/api/chat": ollama.OllamaChatRequest,
+                "/api/generate": ollama.OllamaGenerateRequest,
+                "/api/embed": ollama.OllamaEmbedRequest,
+                "/api/embeddings": ollama.OllamaEmbeddingsRequest,
+                "/api/show": ollama.OllamaShowRequest,
+                "options": ollama.OllamaOptions,
+                "a message": ollama.OllamaMessage,
+                "a tool call": ollama.OllamaToolCall,
+                "its function": ollama.OllamaFunction,
+            }
+        )
+    )
+
+
+def _not_honoured(objects: Mapping[str, type[RequestModel]]) -> Iterator[tuple[str, str, str]]:
+    """Yield each field that is ignored or refused, the object that it is in, and what happens to it."""
     for where, model in objects.items():
-        for name in model.model_fields:
-            told.setdefault((name, "honoured"), []).append(where)
         for name, why in model.IGNORED.items():
-            told.setdefault((name, f"ignored: {why}"), []).append(where)
+            yield name, where, f"ignored: {why}"
         for name, refused in model.REFUSED.items():
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
             but = f", but for {neutral}" if neutral else ""
-            told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
-    return told
+            yield name, where, f"refused{but}: {refused.why}"
+
+
+def _fields_table(found: Iterable[tuple[str, str, str]]) -> str:
+    told: dict[tuple[str, str], list[str]] = {}
+    for name, where, what in found:
+        told.setdefault((name, what), []).append(where)
+    lines = ["| field | in | |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
+    )
 
 
 def points_table() -> str:
@@ -244,6 +266,7 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
     tables: dict[Path, dict[str, Callable[[], str]]] = {
         CODE: {"folders": folders_table},
         MESSAGES: {"messages-fields": messages_table},
+        OLLAMA: {"ollama": ollama_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,

@@ -34,6 +34,7 @@ class ChatTemplate:
             raise ChatTemplateError(
                 f"chat template: it has {len(source)} characters; at most {MAX_SOURCE_CHARACTERS} are accepted"
             )
+        self.source = source
         self._tokenizer = tokenizer
         self._client = shared_client() if client is None else client
         self._source_line = _json_line(source)

@@ -107,7 +107,6 @@ class Sequence:
         "states",
         "status",
         "stopping_ids",
-        "takes_forced",
         "takes_largest_logit",
         "token_ids",
         "uid",
@@ -122,13 +121,11 @@ class Sequence:
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
         """
-        is_changed = bool(request.interventions)
+        self.is_changed = is_changed = bool(request.interventions)
+        """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         encoder, decoder = required_depths(request.task, stacks, is_changed=is_changed)
         is_encoder = not stacks.decoder
-        if decoder is not None and not request.prompt_token_ids:
-            raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
-        if request.encoder_token_ids and (is_encoder or not stacks.encoder):
-            raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
+        _check_inputs(request, stacks, reads_prompt=decoder is not None)
         generation = request.task if isinstance(request.task, GenerateTask) else None
         self.request = request
         self.uid = request.uid
@@ -144,13 +141,8 @@ class Sequence:
         """What the text keeps to. It survives preemption, as `token_ids` do."""
         self.forced: list[int] = []
         """The tokens that the grammar forced after the last one that was chosen, the last of `token_ids`."""
-        self.takes_forced = grammar is not None and self.row_capture is None and params.logprobs is None
-        """Whether forced tokens are taken at once; if not, since something is captured of each, they come by steps."""
         self.takes_largest_logit = params is not None and grammar is None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
-        if stacks.encoder and not self.encoder_token_ids:
-            name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
-            raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
         self.encoder_is_computed = not stacks.encoder
         """Whether the encoder's part is computed, or there is none. A preemption discards the encoder's K/V and
         resets this.
@@ -183,8 +175,6 @@ class Sequence:
         self.only_captures = request.task.is_inspection
         """Whether the sequence neither generates text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed, self.needs_encoder_output = encoder
-        self.is_changed = is_changed
-        """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
         """Whether other sequences may reuse the blocks: only if these hold every layer as the model computes it."""
         self._captured_positions = () if decoder is None else request.task.captured_positions(self.num_prompt_tokens)
@@ -251,17 +241,18 @@ class Sequence:
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
     def take_token(self, token_id: int, takes_forced: bool) -> None:
-        """Take the token that a step has chosen in the place of the unknown one, and those that the grammar then
-        forces, if `takes_forced` and the sequence allows it.
+        """Take the token that a step has chosen in the place of the unknown one. If `takes_forced`, also take those
+        that the grammar then forces, unless something is captured of each token.
         """
         self.token_ids[-1] = token_id
-        if self.grammar is None:
+        params = self.sampling_params
+        if self.grammar is None or params is None:
             return
-        assert self.sampling_params is not None
         self.grammar.accept(token_id)
         self.forced = []
-        if takes_forced and self.takes_forced and token_id not in self.stopping_ids:
-            room = self.sampling_params.max_tokens - (len(self.token_ids) - self.num_prompt_tokens)
+        is_captured = self.row_capture is not None or params.logprobs is not None
+        if takes_forced and not is_captured and token_id not in self.stopping_ids:
+            room = params.max_tokens - (len(self.token_ids) - self.num_prompt_tokens)
             for token in self.grammar.take_forced(min(room, MOST_FORCED)):
                 self.forced.append(token)
                 if token in self.stopping_ids:
@@ -302,6 +293,17 @@ class Sequence:
             f"Sequence(uid={self.uid}, {self.status.value}, {self.num_computed_tokens}/{len(self.token_ids)} computed, "
             f"prompt {self.num_prompt_tokens}, blocks {self.block_table.tolist()})"
         )
+
+
+def _check_inputs(request: EngineRequest, stacks: Stacks, *, reads_prompt: bool) -> None:
+    """Raise ValueError where a stack has nothing to read, or there is no stack that would."""
+    is_encoder = not stacks.decoder
+    if request.encoder_token_ids and (is_encoder or not stacks.encoder):
+        raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
+    needed = {"prompt_token_ids": reads_prompt or is_encoder, "encoder_token_ids": stacks.encoder and not is_encoder}
+    for name, is_needed in needed.items():
+        if is_needed and not getattr(request, name):
+            raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
 
 
 class Chunk(NamedTuple):

@@ -39,7 +39,12 @@ def anthropic_shape(error: ApiError, request_id: str | None = None) -> dict[str,
     return {"type": "error", "error": {**told, "param": error.param, "code": error.code}, "request_id": request_id}
 
 
-SHAPES: dict[str, Shape] = {"/v1/messages": anthropic_shape}
+def ollama_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape that Ollama's clients read."""
+    return {"error": error.message}
+
+
+SHAPES: dict[str, Shape] = {"/api/": ollama_shape, "/v1/messages": anthropic_shape}
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 

@@ -29,6 +29,10 @@ _OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
+    "/api/chat": "chat",
+    "/api/generate": "text_completion",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
 }
 _LAST_SPANS = 2.0
 """Seconds that the collector has at the end to take the waiting spans."""

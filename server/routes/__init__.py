@@ -5,6 +5,8 @@ The application adds the error handlers (`server.http.errors`) and the HTTP metr
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
 """
 
+from typing import Any
+
 from fastapi import APIRouter, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
@@ -12,7 +14,6 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
-from server.routes.error_answers import error_answers
 from server.routes.inspect import (
     attention,
     contributions,
@@ -27,12 +28,50 @@ from server.routes.inspect import (
     weight_slices,
     weights,
 )
+from server.routes.ollama import embed as ollama_embed
+from server.routes.ollama import models as ollama_models
+from server.routes.ollama import text as ollama_text
 from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
-from server.schemas.base import ErrorAnswer
+from server.schemas.anthropic import MessagesErrorAnswer
+from server.schemas.base import AnswerModel, ErrorAnswer
+from server.schemas.ollama import OllamaErrorAnswer
 
-_ERRORS = error_answers(ErrorAnswer)
+_STATUSES = {
+    400: "A value is wrong; the message names it and what is accepted.",
+    401: "No key, or a wrong one.",
+    403: "The key may not do this.",
+    404: "No such model.",
+    406: "No such answer format.",
+    413: "The body or the answer would be too large.",
+    415: "The body is not JSON.",
+    429: "As much work waits as is accepted, or the key's limit is reached; see Retry-After.",
+    500: "The engine failed on this request.",
+    503: "Loading, draining, or the worker was lost; see Retry-After.",
+    504: "The request took longer than allowed.",
+}
+
+
+def _errors(answer: type[AnswerModel]) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a route, which are all written as `answer`, for the OpenAPI page."""
+    schema = {"$ref": f"#/components/schemas/{answer.__name__}"}
+    return {
+        # "default" also keeps FastAPI from announcing a 422 that this server never sends.
+        "default": {"model": answer, "description": "Any other error, in the same shape."},
+        # The others refer to its schema: given the model, FastAPI would make a validator of each status of each route,
+        # which took most of the time of making an application.
+        **{
+            status: {"description": text, "content": {"application/json": {"schema": schema}}}
+            for status, text in _STATUSES.items()
+        },
+    }
+
+
+_ERRORS = _errors(ErrorAnswer)
+_OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
+_ANTHROPIC_ERRORS = _errors(MessagesErrorAnswer)
+
 
 _KEY = [
     Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),
@@ -60,6 +99,12 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     looking = APIRouter(
         route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=key
     )
+    ollama_running = APIRouter(route_class=running_route(guarded, context), responses=_OLLAMA_ERRORS, dependencies=key)
+    ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=key)
+    anthropic_running = APIRouter(
+        route_class=running_route(guarded, context), responses=_ANTHROPIC_ERRORS, dependencies=key
+    )
+    anthropic_api = APIRouter(route_class=guarded, responses=_ANTHROPIC_ERRORS, dependencies=key)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -68,16 +113,21 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, messages, embeddings):
+    for part in (completions, chat, embeddings):
         part.add_routes(running, context)
+    for part in (ollama_text, ollama_embed):
+        part.add_routes(ollama_running, context)
+    ollama_models.add_routes(ollama_api, context)
+    messages.add_routes(anthropic_running, context)
+    messages.add_counting(anthropic_api, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
-    messages.add_counting(api, context)
     open_to_all = APIRouter(route_class=OpenRoute)
     for part in (health, page):
         part.add_routes(open_to_all, context)
+    ollama_models.add_open_routes(open_to_all)
     admin.add_routes(operators, context)
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
@@ -90,8 +140,12 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     return [
         *running.routes,  # first: these have the most to do
         *looking.routes,
+        *ollama_running.routes,
+        *anthropic_running.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
+        *ollama_api.routes,
+        *anthropic_api.routes,
         *operators.routes,
         *loading.routes,
     ]

@@ -10,15 +10,14 @@ from server.engine.request import Part
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
-ROUTES_OF_A_DECODER = ("/v1/completions", "/v1/chat/completions", "/v1/messages")
+ROUTES_OF_A_DECODER = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/api/chat", "/api/generate")
 """The routes that write text."""
-ROUTES_OF_A_CHAT = ("/v1/chat/completions", "/v1/messages")
-"""Those of them that read a conversation."""
+_ROUTES_OF_A_TEMPLATE = ("/v1/chat/completions", "/v1/messages", "/api/chat")
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
-    "/v1/rollout", "/v1/geometry", "/v1/circuits",
+    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
 )  # fmt: skip
 
 ROUTE_OF_WEIGHTS = "/v1/models/{model_id}/weights"
@@ -52,7 +51,7 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, which "
             "points are of, does not say what a layer would predict; /v1/next and /v1/trajectory are accepted"
         )
-    if route in ROUTES_OF_A_CHAT and context.chat_template is None:
+    if route in _ROUTES_OF_A_TEMPLATE and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
             "server with --chat-template",

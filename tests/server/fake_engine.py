@@ -65,6 +65,9 @@ class FakeEngine:
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Do nothing: everything here is answered by steps."""
 
+    def prepare_grammars(self) -> None:
+        """Do nothing: nothing here keeps to a grammar."""
+
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
         """Do nothing: memory is never short here."""
 

@@ -1,5 +1,6 @@
 """An application around the fake engine and a byte-level tokenizer made in code: tests send it HTTP in process."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI
 
 from model.checkpoint.generation_defaults import SamplingDefaults
@@ -149,10 +151,13 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     """Return the error object, after checking its shape, which is that of the path's API."""
     assert answer.headers["content-type"] == "application/json"
     told = answer.json()
-    if answer.url.path.startswith("/v1/messages"):
+    if answer.request.url.path.startswith("/v1/messages"):
         assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
     assert set(told) == {"error"}
     error = told["error"]
+    if answer.request.url.path.startswith("/api/"):  # Ollama's are a text
+        assert isinstance(error, str)
+        return {"message": error}
     assert set(error) == {"message", "type", "param", "code"}
     assert error["message"]
     assert error["type"]
@@ -210,6 +215,22 @@ async def site(folder: Path, engine: FakeEngine | None = None, **options: Any) -
     built = build_site(folder, engine or FakeEngine(), **options)
     async with built.http:
         yield built
+
+
+@asynccontextmanager
+async def listening(at: Site) -> AsyncIterator[str]:
+    """Serve the application with uvicorn on an ephemeral port, and return its address."""
+    server = uvicorn.Server(uvicorn.Config(at.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:
+                await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        await at.http.aclose()
 
 
 def events_of(answer: httpx.Response) -> list[Any]:

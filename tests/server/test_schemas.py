@@ -13,6 +13,13 @@ from server.schemas.base import ChatMessage, RequestModel
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
 from server.schemas.interventions import EncodedArray, InterventionField, InterventionSource
+from server.schemas.ollama import (
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaMessage,
+    OllamaOptions,
+)
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from server.schemas.trace import TraceRequest
 
@@ -128,11 +135,16 @@ BODIES: list[tuple[type[RequestModel], Callable[[dict[str, Any]], dict[str, Any]
     (ChatCompletionRequest, lambda fields: {"messages": MESSAGES, **fields}),
     (EmbeddingRequest, lambda fields: {"input": "x", **fields}),
     (TokenizeRequest, lambda fields: {"prompt": "x", **fields}),
+    (OllamaChatRequest, lambda fields: {"messages": MESSAGES, **fields}),
+    (OllamaGenerateRequest, lambda fields: {"prompt": "x", **fields}),
+    (OllamaEmbedRequest, lambda fields: {"input": "x", **fields}),
 ]
 """Each request type, and a function that adds further fields to its body."""
 INNER: list[tuple[type[RequestModel], Callable[[dict[str, Any]], dict[str, Any]]]] = [
     (ChatMessage, lambda fields: {"role": "user", "content": "x", **fields}),
     (StreamOptions, lambda fields: fields),
+    (OllamaMessage, lambda fields: {"role": "user", "content": "x", **fields}),
+    (OllamaOptions, lambda fields: fields),
 ]
 
 

@@ -32,6 +32,7 @@ CHATS = {
     "litellm": "litellm_turns.py",
     "langchain-openai": "langchain_turns.py",
     "llama-index": "llama_index_turns.py",
+    "ollama": "ollama_turns.py",
 }
 VLLM_BENCH = {
     "openai": "/v1/completions",

@@ -19,6 +19,7 @@ declare -A programs=(
   [litellm]="litellm==1.110.2"
   [langchain-openai]="langchain-openai==1.7.4"
   [llama-index]="llama-index-llms-openai-like==0.8.1 llama-index-embeddings-openai-like==0.4.0"
+  [ollama]="ollama==0.6.3"
   [lm-eval]="lm-eval[api,hf]==0.4.13 torch==2.13.0"
   [guidellm]="guidellm==0.8.1"
   [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"

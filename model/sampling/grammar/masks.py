@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from llguidance import LLExecutor
 from numpy.typing import NDArray
 
 from model.sampling.grammar.matcher import GrammarMatcher
@@ -23,7 +22,6 @@ class MaskFiller:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(1, "grammar-masks")
-        self._executor: LLExecutor | None = None
 
     def start(self, matchers: Mapping[int, GrammarMatcher]) -> Callable[[], Masks]:
         """Begin to fill the mask of each matcher, and return what waits for all of them. Until then, and until a later
@@ -43,10 +41,8 @@ class MaskFiller:
                 masks[key][token_id] = True
         if asked:
             words = np.zeros((len(asked), (self._vocab_size + 31) // 32), np.uint32)
-            if self._executor is None:
-                self._executor = LLExecutor()
-            pairs = [(matchers[key].matcher, i) for i, key in enumerate(asked)]
-            self._executor.unsafe_compute_mask_ptr(pairs, words.ctypes.data, words.shape[1] * 4, len(asked))
+            for key, row in zip(asked, words, strict=True):
+                matchers[key].matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             bits = np.unpackbits(words.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
             masks |= zip(asked, bits.view(np.bool_), strict=True)
         return masks

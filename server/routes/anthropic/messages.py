@@ -14,7 +14,6 @@ from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.anthropic.blocks import ContentWriter, Event
 from server.routes.anthropic.translation import to_chat, told_in_terms_of, turns_of
 from server.routes.context import AppContext
-from server.routes.error_answers import error_answers
 from server.routes.openai.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.routes.prompts import find_adapter
 from server.routes.request_context import accept, current_request
@@ -24,13 +23,11 @@ from server.schemas.anthropic import (
     CountTokensAnswer,
     CountTokensRequest,
     MessagesAnswer,
-    MessagesErrorAnswer,
     MessagesRequest,
 )
 
 PATH = "/v1/messages"
 
-_ERRORS = error_answers(MessagesErrorAnswer)
 _NOT_OVER = {"stop_reason": None, "stop_sequence": None}
 _END_OF_TURN = {"stop_reason": "end_turn", "stop_sequence": None}
 
@@ -43,7 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         tags=["generation"],
         summary="Answer a conversation, as Anthropic's API does",
         response_model=MessagesAnswer,
-        responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+        responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def messages(request: Request, body: MessagesRequest) -> Response:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, from `message_start` to
@@ -66,7 +63,6 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
         tags=["tokens"],
         summary="Count the tokens of a conversation, as Anthropic's API does",
         response_model=CountTokensAnswer,
-        responses=_ERRORS,
     )
     async def count_tokens(body: CountTokensRequest) -> Response:
         """Return how many tokens the model would read of a conversation, its system text and its tools included."""

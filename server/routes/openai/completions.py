@@ -51,7 +51,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/completions")
-        jobs = await _jobs(context, body)
+        jobs = await completion_jobs(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
         started, arrivals = await unless_disconnected(request, begin(context, body, jobs, arrival))
@@ -60,7 +60,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return EventStream(_events(writer, arrivals), started.close, direct)
 
 
-async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
+async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
+    """Return the prompts as the engine gets them. Raises BadRequest where one does not fit."""
     keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
     prompts = await read_prompts(
         context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None

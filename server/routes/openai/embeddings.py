@@ -11,7 +11,7 @@ from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Entry, Format, as_numpy, body_pieces, check_npy, negotiate
+from server.http.tensor_formats import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -45,9 +45,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
-        _check_size(context, task, inputs, VALUE_BYTES[wire_of(wanted, encoding_format)])
-        works = [embedding_work(context, task, prompt) for prompt in inputs]
-        results = await unless_disconnected(request, run_all(context, works, arrival))
+        wire = wire_of(wanted, encoding_format)
+        results = await unless_disconnected(request, embed(context, task, inputs, wire, arrival))
         entries = [
             embedding_entry(context, task, index, *parts)
             for index, parts in enumerate(zip(inputs, results, strict=True))
@@ -55,6 +54,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
+
+
+async def embed(
+    context: AppContext, task: EmbedTask, inputs: list[Prompt], wire: Wire, arrival: float
+) -> list[TaskResult]:
+    """Return what the engine says of each input. Raises ApiError, also where the answer would be too large."""
+    _check_size(context, task, inputs, VALUE_BYTES[wire])
+    return await run_all(context, [embedding_work(context, task, prompt) for prompt in inputs], arrival)
 
 
 def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:

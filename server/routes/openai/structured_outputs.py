@@ -33,9 +33,9 @@ async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
     value = constraint.value
     if isinstance(value, str) and constraint.kind in ("json", "structural_tag"):
         value = _parsed(constraint, value)
-    key = orjson.dumps([constraint.kind, value, constraint.whitespace_pattern])
-    grammar = _kept.get(key)
-    if grammar is not None:
+    key = _key(constraint.kind, value, constraint.whitespace_pattern)
+    grammar = None if key is None else _kept.get(key)
+    if grammar is not None and key is not None:
         _kept.move_to_end(key)
         return grammar
     work = asyncio.get_running_loop().run_in_executor(
@@ -47,11 +47,21 @@ async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
         context.metrics.grammars_refused.inc()
         place = f"{constraint.field}{error.path}"
         raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
-    if len(key) + len(grammar) <= _MOST_KEPT_BYTES:
+    if key is not None and len(key) + len(grammar) <= _MOST_KEPT_BYTES:
         _kept[key] = grammar
         if len(_kept) > _MAX_KEPT:
             _kept.popitem(last=False)
     return grammar
+
+
+def _key(*values: Any) -> bytes | None:
+    """Return what a grammar is kept by, or None for what is nested so deeply, or holds such numbers or half characters,
+    that it is no JSON that orjson writes: it will be refused, or is rare.
+    """
+    try:
+        return orjson.dumps(values)
+    except TypeError:
+        return None
 
 
 def _parsed(constraint: Constraint, text: str) -> Any:

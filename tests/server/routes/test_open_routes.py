@@ -9,7 +9,17 @@ from server.engine.outputs import EngineStats
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import error_of, site
 
-OPEN = ("/health/live", "/health/ready", "/health", "/metrics", "/version", "/", "/docs", "/openapi.json")
+OPEN = (
+    "/health/live",
+    "/health/ready",
+    "/health",
+    "/metrics",
+    "/version",
+    "/api/version",
+    "/",
+    "/docs",
+    "/openapi.json",
+)
 KEYS = ("first-key", "zweiter-schlüssel")
 
 

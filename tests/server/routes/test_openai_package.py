@@ -1,6 +1,5 @@
 """The `openai` package, unmodified, against a real server on a real port."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-import uvicorn
 
 from server.http.errors import EngineError
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
-from tests.server.serving import build_site
+from tests.server.serving import build_site, listening
 
 MODEL = "org/tiny"
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -22,20 +20,11 @@ MESSAGES: Any = [{"role": "user", "content": "hello"}]
 @asynccontextmanager
 async def client(folder: Path, engine: FakeEngine | None = None, key: str = "key") -> AsyncIterator[openai.AsyncOpenAI]:
     """Open an openai client of a uvicorn server on an ephemeral port."""
-    at = build_site(folder, engine or FakeEngine(), api_key=("key",))
-    server = uvicorn.Server(uvicorn.Config(at.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    try:
-        async with asyncio.timeout(20):
-            while not server.started:
-                await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0) as connected:
-            yield connected
-    finally:
-        server.should_exit = True
-        await serving
-        await at.http.aclose()
+    async with (
+        listening(build_site(folder, engine or FakeEngine(), api_key=("key",))) as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as connected,
+    ):
+        yield connected
 
 
 async def test_models(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answers that keep to a schema, a pattern, a choice or a grammar, by every name that clients use, over a real network."""
+"""Answers that keep to a schema, a pattern, a choice or a grammar, by every name that clients use, from a network."""
 
 import json
 import re
@@ -77,13 +77,13 @@ async def answered(at: Site, path: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-@pytest.mark.parametrize("fields", JSON_FIELDS, ids=lambda fields: "+".join(fields))
+@pytest.mark.parametrize("fields", JSON_FIELDS, ids="+".join)
 async def test_json_keeps_to_its_schema_by_every_name(at: Site, path: str, fields: dict[str, Any]) -> None:
     for text in texts_of(await answered(at, path, n=2, **fields)):
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
-@pytest.mark.parametrize("fields", PATTERN_FIELDS, ids=lambda fields: "+".join(fields))
+@pytest.mark.parametrize("fields", PATTERN_FIELDS, ids="+".join)
 async def test_patterns_and_grammars_hold_by_every_name(at: Site, fields: dict[str, Any]) -> None:
     (text,) = texts_of(await answered(at, COMPLETIONS, **fields))
     assert re.fullmatch("yes|no[0-9]", text)

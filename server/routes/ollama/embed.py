@@ -1,0 +1,83 @@
+"""POST /api/embed and /api/embeddings: vectors of texts, over the path of /v1/embeddings."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.http.tensor_formats import Format, NumpyArray, as_numpy, json_pieces
+from server.routes.context import AppContext
+from server.routes.ollama.lines import nanoseconds
+from server.routes.ollama.translation import accept_named, retold
+from server.routes.openai.embeddings import embed, embed_inputs, embed_task
+from server.routes.prompts import Prompt
+from server.routes.responses import tensor_response
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.ollama import (
+    OllamaEmbedAnswer,
+    OllamaEmbeddingsAnswer,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+)
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router."""
+
+    @router.post(
+        "/api/embed",
+        tags=["Ollama"],
+        summary="Vectors of texts, as Ollama gives them",
+        response_model=OllamaEmbedAnswer,
+    )
+    async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
+        """Return a vector of length 1 for each text."""
+        arrival = time.monotonic()
+        with retold():
+            accept_named(context, body)
+            asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
+            inputs, vectors = await _embed(context, request, asked, arrival)
+        head = {
+            "model": context.model_id if body.model is None else body.model,
+            "total_duration": nanoseconds(arrival),
+            "load_duration": 0,
+            "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
+        }
+        return tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
+
+    @router.post(
+        "/api/embeddings",
+        tags=["Ollama"],
+        summary="The vector of one text, as Ollama gave it before /api/embed",
+        response_model=OllamaEmbeddingsAnswer,
+    )
+    async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
+        """Return the text's vector, of the length that the model gives it."""
+        arrival = time.monotonic()
+        with retold(input="prompt"):
+            accept_named(context, body)
+            asked = {"input": body.prompt, "truncate": True, "normalize": False}
+            _, (vector,) = await _embed(context, request, asked, arrival)
+        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + b"}", media_type="application/json")
+
+
+async def _embed(
+    context: AppContext, request: Request, asked: dict[str, Any], arrival: float
+) -> tuple[list[Prompt], list[NumpyArray]]:
+    body = EmbeddingRequest.model_validate(asked)
+    task = embed_task(context, body)
+    inputs = await embed_inputs(context, body)
+    results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))
+    return inputs, [as_numpy(result.tensors["embedding"]) for result in results]
+
+
+def _embeddings(head: dict[str, Any], vectors: Sequence[NumpyArray]) -> Iterator[bytes]:
+    yield orjson.dumps(head)[:-1] + b',"embeddings":['
+    for i, vector in enumerate(vectors):
+        yield b"," if i else b""
+        yield from json_pieces(vector, "float")
+    yield b"]}"

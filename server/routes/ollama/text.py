@@ -1,0 +1,139 @@
+"""POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.tokenization.chat_formats.message import MessageDelta
+from server.http.sse import EventStream, unless_disconnected
+from server.routes.context import AppContext
+from server.routes.ollama.lines import (
+    NDJSON,
+    Begun,
+    Fields,
+    LineWriter,
+    chat_fields,
+    error_line,
+    generate_fields,
+    loaded,
+)
+from server.routes.ollama.translation import accept_named, chat_of, chat_of_prompt, completion_of, retold
+from server.routes.openai.completions import completion_jobs
+from server.routes.openai.conversation import ChatPiece, begin_conversation
+from server.routes.openai.generation import Arrived, Started, begin
+from server.routes.supported_routes import check_route
+from server.schemas.generation import ChatCompletionRequest, CompletionRequest
+from server.schemas.ollama import (
+    OllamaChatAnswer,
+    OllamaChatRequest,
+    OllamaGenerateAnswer,
+    OllamaGenerateRequest,
+    OllamaTextFields,
+)
+
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}}}
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router."""
+
+    @router.post(
+        "/api/chat",
+        tags=["Ollama"],
+        summary="Answer a conversation, as Ollama does",
+        response_model=OllamaChatAnswer,
+        responses=_STREAM,
+    )
+    async def chat(request: Request, body: OllamaChatRequest) -> Response:
+        """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
+        arrival = time.monotonic()
+        with retold():
+            accept_named(context, body)
+            check_route(context, "/api/chat")
+            if not body.messages:
+                return _loaded(context, body, chat_fields)
+            beginning = _begin_chat(context, chat_of(context, body), arrival)
+            return await _answer(context, request, body, beginning, chat_fields, arrival)
+
+    @router.post(
+        "/api/generate",
+        tags=["Ollama"],
+        summary="Answer or continue a prompt, as Ollama does",
+        response_model=OllamaGenerateAnswer,
+        responses=_STREAM,
+    )
+    async def generate(request: Request, body: OllamaGenerateRequest) -> Response:
+        """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
+        that continues it: one line of JSON a token, or one object without `stream`.
+        """
+        arrival = time.monotonic()
+        with retold(messages="prompt"):
+            accept_named(context, body)
+            check_route(context, "/api/generate")
+            if not body.prompt:
+                return _loaded(context, body, generate_fields)
+            beginning: Awaitable[Begun]
+            if body.raw or context.chat_template is None:
+                beginning = _begin_text(context, completion_of(context, body), arrival)
+            else:
+                beginning = _begin_chat(context, chat_of_prompt(context, body), arrival)
+            return await _answer(context, request, body, beginning, generate_fields, arrival)
+
+
+def _model(context: AppContext, body: OllamaTextFields) -> str:
+    return context.model_id if body.model is None else body.model
+
+
+def _loaded(context: AppContext, body: OllamaTextFields, fields: Fields) -> Response:
+    return Response(loaded(_model(context, body), fields), media_type="application/json")
+
+
+async def _answer(
+    context: AppContext,
+    request: Request,
+    body: OllamaTextFields,
+    beginning: Awaitable[Begun],
+    fields: Fields,
+    arrival: float,
+) -> Response:
+    """Return the answer: until the first token has come, an error still has its own HTTP status."""
+
+    async def begun_writer() -> tuple[Begun, LineWriter]:
+        begun = await beginning
+        return begun, LineWriter(context, _model(context, body), fields, begun, arrival)
+
+    async def whole() -> Response:
+        begun, writer = await begun_writer()
+        try:
+            return Response(await writer.whole(), media_type="application/json")
+        finally:
+            begun.started.close()
+
+    if not body.stream:
+        return await unless_disconnected(request, whole())
+    begun, writer = await unless_disconnected(request, begun_writer())
+    return EventStream(writer.lines(), begun.started.close, media_type=NDJSON, write_error=error_line)
+
+
+async def _begin_chat(context: AppContext, asked: ChatCompletionRequest, arrival: float) -> Begun:
+    found = await begin_conversation(context, asked, arrival)
+    return Begun(found.job.prompt, found.started, found.pieces(), asked.num_logprobs)
+
+
+async def _begin_text(context: AppContext, asked: CompletionRequest, arrival: float) -> Begun:
+    (job,) = await completion_jobs(context, asked)
+    started, arrivals = await begin(context, asked, [job], arrival)
+    return Begun(job.prompt, started, _pieces(started, arrivals), asked.num_logprobs)
+
+
+async def _pieces(started: Started, arrivals: AsyncIterator[Arrived]) -> AsyncIterator[ChatPiece]:
+    """Yield the pieces of a text as those of a message that is all content."""
+    try:
+        async for arrived in arrivals:
+            piece = arrived.piece
+            yield ChatPiece(arrived.run.index, MessageDelta(content=piece.text), piece.finish_reason, piece)
+    finally:
+        started.close()

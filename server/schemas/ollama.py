@@ -1,0 +1,328 @@
+"""Defines the bodies of Ollama's routes under /api, and their answers.
+
+What they share with /v1 is defined there: the bounds of the sampling options are those of `GenerationFields`.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from server.schemas.base import (
+    MAX_MESSAGES,
+    MAX_PROMPTS,
+    TEMPLATE_ARGUMENTS,
+    AnswerModel,
+    ModelField,
+    RequestModel,
+    RunFields,
+    TemplateArguments,
+    Text,
+    Texts,
+    encodable,
+    wrong,
+)
+from server.schemas.generation import (
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+    MAX_TOKENS,
+    GenerationAttention,
+    GenerationFields,
+    StopString,
+)
+from server.schemas.interventions import CanIntervene
+from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
+
+MAX_TOOLS = 128
+MAX_CALL_VALUES = 5000
+"""Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
+
+_LOADED = "how the model is loaded is the server's to say"
+_OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
+_KEEP_ALIVE: Ignored = {"keep_alive": "the model stays loaded as long as the server runs"}
+_NO_IMAGES = Refused("this server reads no images")
+_NO_PICTURES = Refused("this server makes no images")
+
+_IGNORED_OPTIONS: Ignored = {
+    **dict.fromkeys(
+        ("num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"),
+        _LOADED,
+    ),
+    "vocab_only": _LOADED,
+    "embedding_only": _LOADED,
+    "logits_all": _LOADED,
+    "num_ctx": "the context is the model's, or --max-model-len's",
+    "num_keep": "an answer ends where the context does: nothing is shifted out of it",
+    "mirostat_tau": _OF_A_REFUSED_SAMPLER,
+    "mirostat_eta": _OF_A_REFUSED_SAMPLER,
+}
+
+_REFUSED_OPTIONS: RefusedFields = {
+    "mirostat": REFUSED_BY_GENERATION["mirostat"],
+    "tfs_z": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
+    "typical_p": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
+    "repeat_last_n": Refused("penalties count the whole text", (-1,)),
+    "penalize_newline": Refused("a newline is a token like any other", (True,)),
+}
+
+_REFUSED_BY_TEXT: RefusedFields = {"shift": Refused("an answer ends where the context does")}
+
+_REFUSED_BY_GENERATE: RefusedFields = {
+    **_REFUSED_BY_TEXT,
+    "suffix": Refused("this model cannot fill in the middle"),
+    "template": Refused("the chat template is the model's, or --chat-template's; raw true uses none"),
+    "context": Refused("no answer gives one: write what was said before into messages of POST /api/chat"),
+    "images": _NO_IMAGES,
+    "width": _NO_PICTURES,
+    "height": _NO_PICTURES,
+    "steps": _NO_PICTURES,
+}
+
+_IGNORED_BY_EMBED: Ignored = {**_KEEP_ALIVE, "options": "an embedding is computed, not sampled"}
+_IGNORED_BY_SHOW: Ignored = {"verbose": "nothing is left out"}
+_IGNORED_IN_CALLS: Ignored = {"type": "there are functions only"}
+_IGNORED_IN_FUNCTIONS: Ignored = {"index": "calls are in their order"}
+_REFUSED_IN_MESSAGES: RefusedFields = {"images": _NO_IMAGES}
+
+
+def _sampling(name: str) -> Any:
+    """Return the definition of a field that /v1 has too: its bounds and what it says of itself."""
+    return GenerationFields.model_fields[name]
+
+
+class OllamaOptions(RequestModel):
+    """How tokens are chosen, by Ollama's names."""
+
+    IGNORED = _IGNORED_OPTIONS
+    REFUSED = _REFUSED_OPTIONS
+
+    temperature: float | None = _sampling("temperature")
+    top_p: float | None = _sampling("top_p")
+    top_k: int | None = _sampling("top_k")
+    min_p: float | None = _sampling("min_p")
+    repeat_penalty: float | None = _sampling("repetition_penalty")
+    presence_penalty: float | None = _sampling("presence_penalty")
+    frequency_penalty: float | None = _sampling("frequency_penalty")
+    seed: int | None = _sampling("seed")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = _sampling("stop")
+    num_predict: int | None = Field(
+        None,
+        ge=-2,
+        le=MAX_TOKENS,
+        description="Most tokens to generate; null, -1 and -2 are the rest of the context.",
+    )
+
+    @field_validator("num_predict")
+    @classmethod
+    def _not_nothing(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("nothing would be generated; at least 1 is accepted, or -1 for the rest of the context")
+        return value
+
+
+class OllamaTextFields(CanIntervene, RunFields):
+    """Fields that both routes have that write text."""
+
+    IGNORED = _KEEP_ALIVE
+    REFUSED = _REFUSED_BY_TEXT
+
+    stream: bool = Field(True, description="Answer with one line of JSON a token; false for one object.")
+    format: Literal["", "json"] | dict[str, Any] | None = Field(
+        None, description='What the answer has to be: "json" for any JSON object, or a JSON schema.'
+    )
+    options: OllamaOptions | None = Field(None, description="How tokens are chosen.")
+    think: bool | None = Field(
+        None, description="Turn the model's thinking on or off: enable_thinking of its chat template."
+    )
+    logprobs: bool | None = Field(False, description="Give log-probabilities of the tokens.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
+    )
+    truncate: bool = _sampling("truncate")
+    attention: GenerationAttention | None = _sampling("attention")
+    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+
+    @field_validator("think", mode="before")
+    @classmethod
+    def _no_levels(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError("there are no levels of thinking; true and false are accepted")
+        return value
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "OllamaTextFields":
+        if self.top_logprobs and not self.logprobs:
+            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
+        if self.think is not None and "enable_thinking" in (self.chat_template_kwargs or {}):
+            raise wrong("think", "think and enable_thinking of chat_template_kwargs say the same; give one of them")
+        return self
+
+
+def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
+    encodable(json.dumps(arguments, ensure_ascii=False))
+    return arguments
+
+
+class OllamaFunction(RequestModel):
+    """The function of a tool call."""
+
+    IGNORED = _IGNORED_IN_FUNCTIONS
+
+    name: Text = Field(description="The tool's name.")
+    arguments: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(
+        default_factory=dict, description="What it is called with."
+    )
+
+
+class OllamaToolCall(RequestModel):
+    """One call of a tool by the assistant."""
+
+    IGNORED = _IGNORED_IN_CALLS
+
+    id: Text | None = Field(None, description="Its id; null gives it one.")
+    function: OllamaFunction = Field(description="What is called.")
+
+
+class OllamaMessage(RequestModel):
+    """One message of a conversation."""
+
+    REFUSED = _REFUSED_IN_MESSAGES
+
+    role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
+    content: Text = Field("", description="The text.")
+    thinking: Text | None = Field(None, description="What the assistant thought before it answered.")
+    tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] | None = Field(
+        None, description="The tools that the assistant called."
+    )
+    tool_name: Text | None = Field(None, description="Of a tool's message: the tool whose result it is.")
+    tool_call_id: Text | None = Field(
+        None, description="Of a tool's message: the call that it answers; null is the next one of that tool."
+    )
+
+
+class OllamaChatRequest(OllamaTextFields):
+    """Body of POST /api/chat."""
+
+    messages: Annotated[list[OllamaMessage], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(
+        default_factory=list, description="The conversation so far; none of it asks whether the model is loaded."
+    )
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = Field(
+        None, description="The tools that the assistant may call, as POST /v1/chat/completions takes them."
+    )
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _few_calls(cls, messages: Any) -> Any:
+        left = (
+            [each.get("tool_calls") for each in messages if isinstance(each, dict)]
+            if isinstance(messages, list)
+            else []
+        )
+        num_values = 0
+        while left:
+            value = left.pop()
+            inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            num_values += len(inner)
+            if num_values > MAX_CALL_VALUES:
+                raise ValueError(f"the tool calls hold more than {MAX_CALL_VALUES} values; so many are accepted")
+            left.extend(inner)
+        return messages
+
+
+class OllamaGenerateRequest(OllamaTextFields):
+    """Body of POST /api/generate."""
+
+    REFUSED = _REFUSED_BY_GENERATE
+
+    prompt: Text = Field("", description="The text; an empty one asks whether the model is loaded.")
+    system: Text | None = Field(None, description="A message to the model before the prompt.")
+    raw: bool = Field(
+        False, description="Continue the prompt as it is; false wraps it into the chat template, if the model has one."
+    )
+
+    @model_validator(mode="after")
+    def _raw_is_bare(self) -> "OllamaGenerateRequest":
+        taken = {"system": self.system, "think": self.think, "chat_template_kwargs": self.chat_template_kwargs}
+        for name, value in taken.items():
+            if self.raw and value:
+                raise wrong(name, f"{name} is for the chat template, which raw true does not use")
+        return self
+
+
+class OllamaEmbedRequest(RunFields):
+    """Body of POST /api/embed."""
+
+    IGNORED = _IGNORED_BY_EMBED
+
+    input: Text | Texts = Field(description=f"A text, or a list of at most {MAX_PROMPTS}.")
+    truncate: bool = Field(True, description="Cut the end of a text that is over the limit, instead of refusing it.")
+    dimensions: int | None = Field(None, ge=1, le=2**31 - 1, description="Keep the first n numbers of each vector.")
+
+
+class OllamaEmbeddingsRequest(RunFields):
+    """Body of POST /api/embeddings, the route before /api/embed."""
+
+    IGNORED = _IGNORED_BY_EMBED
+
+    prompt: Text = Field(description="The text.")
+
+
+class OllamaShowRequest(ModelField):
+    """Body of POST /api/show."""
+
+    IGNORED = _IGNORED_BY_SHOW
+
+    name: Text | None = Field(None, description="What older clients call model.")
+
+
+class OllamaTimes(AnswerModel):
+    """What every answer of a run tells: whose it is, and what it took, in nanoseconds."""
+
+    model: str = Field(description="Name of the model, as the client wrote it.")
+    total_duration: int | None = Field(None, description="Nanoseconds since the request came.")
+    load_duration: int | None = Field(None, description="0: the model is loaded.")
+    prompt_eval_count: int | None = Field(None, description="Tokens of the prompt.")
+
+
+class OllamaTextAnswer(OllamaTimes):
+    """What both routes answer that write text; in a stream, each line is such an object."""
+
+    created_at: str = Field(description="The time, as RFC 3339 writes it.")
+    done: bool = Field(description="Whether this is all, or a stream's last line.")
+    done_reason: Literal["stop", "length", "load"] | None = Field(None, description="Why it ended.")
+    prompt_eval_duration: int | None = Field(None, description="Nanoseconds until the first token.")
+    eval_count: int | None = Field(None, description="Tokens of the answer.")
+    eval_duration: int | None = Field(None, description="Nanoseconds from the first token to the last.")
+    logprobs: list[Any] | None = Field(None, description="One entry a token.")
+    attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
+
+
+class OllamaChatAnswer(OllamaTextAnswer):
+    """Answer of POST /api/chat."""
+
+    message: dict[str, Any] = Field(description="role, content, thinking and tool_calls, or what is new of them.")
+
+
+class OllamaGenerateAnswer(OllamaTextAnswer):
+    """Answer of POST /api/generate."""
+
+    response: str = Field(description="The text, or what is new of it.")
+    thinking: str | None = Field(None, description="What the model thought before it answered.")
+
+
+class OllamaEmbedAnswer(OllamaTimes):
+    """Answer of POST /api/embed."""
+
+    embeddings: list[list[float | None]] = Field(description="One vector of length 1 a text.")
+
+
+class OllamaEmbeddingsAnswer(AnswerModel):
+    """Answer of POST /api/embeddings."""
+
+    embedding: list[float | None] = Field(description="The text's vector.")
+
+
+class OllamaErrorAnswer(AnswerModel):
+    """The shape of every error under /api."""
+
+    error: str = Field(description="Names the offending value and what is accepted.")

@@ -1,0 +1,255 @@
+"""Ollama's routes that write text: POST /api/chat and /api/generate."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.dispatch.served_adapter import ServedAdapter
+from server.engine.request import GenerateTask
+from server.http.errors import EngineError
+from tests.server.fake_client import FakeEngine
+from tests.server.routes.test_disconnect import Visitor, is_everything_freed, until
+from tests.server.serving import Site, build_site, site, tiny_encoder
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "org/tiny", "messages": MESSAGES},
+    GENERATE: {"model": "org/tiny", "prompt": "U", "system": "S"},
+}
+THINKS = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}|quiet{% endif %}"
+
+
+def call_of(argument: Any) -> dict[str, Any]:
+    """Return a message that calls a tool with this argument."""
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"x": argument}}}]}
+
+
+def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    return str(answer["message"]["content"] if "message" in answer else answer["response"])
+
+
+async def prompts(at: Site, path: str, *bodies: dict[str, Any]) -> list[bytes]:
+    """Return what the model read for each body."""
+    begin = len(at.engine.submitted)
+    for body in bodies:
+        answer = await at.post(path, {"options": {"num_predict": 1}, "stream": False, **body})
+        assert answer.status_code == 200, answer.text
+    return [bytes(each.prompt_token_ids) for each in at.engine.submitted[begin:]]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_streams_lines_join_to_the_whole_answer(path: str, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple("aé世".encode()))) as at:
+        body = {**BODIES[path], "options": {"num_predict": 6}}
+        lines = lines_of(await at.post(path, body))
+        whole = (await at.post(path, {**body, "stream": False})).json()
+    assert "".join(map(text_of, lines)) == text_of(whole) == "aé世"
+    assert [each["done"] for each in lines] == [*[False] * 3, True]
+    assert lines[-1].keys() == whole.keys()
+    for end in (lines[-1], whole):
+        assert (end["model"], end["done"], end["done_reason"]) == ("org/tiny", True, "length")
+        assert (end["prompt_eval_count"], end["eval_count"]) == (len("<system>S<user>U<A>"), 6)
+        assert end["total_duration"] >= end["prompt_eval_duration"] > 0
+        assert end["created_at"].endswith("Z")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_the_end_of_the_text_is_told_as_stop(path: str, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
+        lines = lines_of(await at.post(path, BODIES[path]))
+    assert "".join(map(text_of, lines)) == "hi"
+    assert lines[-1]["done_reason"] == "stop"
+
+
+async def test_a_prompt_is_wrapped_into_the_template_unless_it_is_raw(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        asked = [{"prompt": "U", **more} for more in ({"system": "S"}, {}, {"raw": True})]
+        assert await prompts(at, GENERATE, *asked) == [b"<system>S<user>U<A>", b"<user>U<A>", b"U"]
+
+
+async def test_a_model_without_a_template_continues_the_prompt_and_has_no_chats(tmp_path: Path) -> None:
+    async with site(tmp_path, template=None) as at:
+        assert await prompts(at, GENERATE, {"prompt": "U"}) == [b"U"]
+        refused = await at.error(GENERATE, BODIES[GENERATE], 400)
+        assert refused["message"].startswith("system: the model 'org/tiny' has no chat template")
+        assert "no chat template" in (await at.error(CHAT, BODIES[CHAT], 400))["message"]
+
+
+async def test_what_asks_for_nothing_to_be_written_is_told_that_the_model_is_loaded(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for path, body in ((GENERATE, {"prompt": ""}), (GENERATE, {"keep_alive": "5m"}), (CHAT, {"messages": []})):
+            answer = (await at.post(path, body)).json()
+            assert (text_of(answer), answer["done"], answer["done_reason"]) == ("", True, "load")
+        assert not at.engine.submitted
+
+
+async def test_options_are_those_of_v1_by_other_names(tmp_path: Path) -> None:
+    alike = {
+        "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "seed": 7, "presence_penalty": 1,
+        "frequency_penalty": 0.5,
+    }  # fmt: skip
+    options = {**alike, "num_predict": 5, "repeat_penalty": 1.5, "stop": ["hihi"], "num_ctx": 8192, "num_thread": 4}
+    body = {**alike, "messages": MESSAGES, "max_tokens": 5, "repetition_penalty": 1.5, "stop": ["hihi"]}
+    async with site(tmp_path) as at:
+        ours = (await at.post("/v1/chat/completions", body)).json()["choices"][0]
+        for path, asked in BODIES.items():
+            answer = (await at.post(path, {**asked, "options": options, "stream": False})).json()
+            assert (text_of(answer), answer["done_reason"]) == (ours["message"]["content"], "stop")
+        expected, *tasks = [each.task for each in at.engine.submitted]
+    assert tasks == [expected] * 2
+
+
+@pytest.mark.parametrize("number", [-1, -2, None])
+async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int | None, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for body in ({"prompt": "U"}, {"prompt": "U", "raw": True}):
+            await at.post(GENERATE, {**body, "options": {"num_predict": number, "seed": -1}})
+        tasks = [each.task for each in at.engine.submitted]
+    assert [task.sampling.max_tokens for task in tasks if isinstance(task, GenerateTask)] == [54, 63]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        (CHAT, {"options": {"temperature": -1}}, "options.temperature: input should be greater than or equal to 0"),
+        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict: nothing would be generated; at least 1"),
+        (CHAT, {"options": {"num_predict": 500}}, "options.num_predict: 500 is over the room left"),
+        (GENERATE, {"options": {"num_predict": 500}, "raw": True, "system": ""}, "options.num_predict: 500 is over"),
+        (CHAT, {"options": {"stop": [""]}}, "options.stop[0]: "),
+        (CHAT, {"options": {"mirostat": 1}}, "options.mirostat: not supported"),
+        (CHAT, {"options": {"repeat_last_n": 64}}, "options.repeat_last_n: not supported"),
+        (CHAT, {"options": {"temprature": 1}}, "options.temprature: no such field"),
+        (CHAT, {"think": "high"}, "think: there are no levels of thinking; true and false are accepted"),
+        (CHAT, {"think": True}, "think: the chat template of this model knows no enable_thinking"),
+        (
+            CHAT,
+            {"think": False, "chat_template_kwargs": {"enable_thinking": False}},
+            "think: think and enable_thinking",
+        ),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
+        (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),
+        (CHAT, {"messages": [call_of([0] * 5000)]}, "messages: the tool calls hold more than 5000 values"),
+        (CHAT, {"format": "yaml"}, "format: "),
+        (CHAT, {"priority": -1}, "priority: -1 would go before everybody"),
+        (CHAT, {"attention": {"layers": 9}}, "attention.layers: "),
+        (GENERATE, {"prompt": "x" * 100}, "prompt: the prompt has 118 tokens"),
+        (GENERATE, {"raw": True}, "system: system is for the chat template, which raw true does not use"),
+        (GENERATE, {"suffix": "x"}, "suffix: not supported"),
+        (GENERATE, {"template": "x"}, "template: not supported"),
+        (GENERATE, {"context": [1]}, "context: not supported: no answer gives one"),
+        (GENERATE, {"images": ["aGk="]}, "images: not supported"),
+        (GENERATE, {"prompt": [1]}, "prompt: input should be a valid string"),
+        (GENERATE, {"promt": "x"}, "promt: no such field"),
+    ],
+)
+async def test_what_is_refused_is_named_as_the_client_wrote_it(
+    path: str, fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(path, {**BODIES[path], **fields}, 400)
+        assert error["message"].startswith(said)
+        assert not at.engine.submitted
+
+
+async def test_every_error_is_a_text(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key=("key",)) as at:
+        bearer = {"authorization": "Bearer key"}
+        form = {**bearer, "content-type": "application/x-www-form-urlencoded"}
+        for answer, status in (
+            (await at.post(CHAT, BODIES[CHAT]), 401),
+            (await at.http.get("/api/tags"), 401),
+            (await at.post(CHAT, {**BODIES[CHAT], "model": "llama3"}, headers=bearer), 404),
+            (await at.post("/api/nothing", {}, headers=bearer), 404),
+            (await at.http.get(CHAT, headers=bearer), 405),
+            (await at.http.post(CHAT, content=json.dumps(BODIES[CHAT]), headers=form), 415),
+            (await at.http.post(CHAT, content="{", headers={**bearer, "content-type": "application/json"}), 400),
+        ):
+            assert answer.status_code == status, answer.text
+            assert answer.json().keys() == {"error"}
+            assert isinstance(answer.json()["error"], str)
+        assert (await at.post(CHAT, BODIES[CHAT], headers=bearer)).status_code == 200
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_that_fails_ends_with_the_error(path: str, tmp_path: Path) -> None:
+    engine = FakeEngine(fail_after=2, failure=EngineError("it broke"))
+    async with site(tmp_path, engine) as at:
+        lines = lines_of(await at.post(path, BODIES[path]))
+        whole = await at.post(path, {**BODIES[path], "stream": False})
+    assert [*map(text_of, lines[:-1]), lines[-1]] == ["h", "i", {"error": "it broke"}]
+    assert (whole.status_code, whole.json()) == (500, {"error": "it broke"})
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("fields", [BODIES[CHAT], BODIES[GENERATE], {"prompt": "U", "raw": True}])
+async def test_a_client_that_leaves_frees_its_place(fields: dict[str, Any], streams: bool, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    engine = FakeEngine(gate=gate)
+    visitor = Visitor(
+        build_site(tmp_path, engine), CHAT if "messages" in fields else GENERATE, {**fields, "stream": streams}
+    )
+    visit = asyncio.create_task(visitor.visit())
+    await until(lambda: len(engine.submitted) == 1)
+    visitor.has_left.set()
+    await visit
+    assert is_everything_freed(engine)
+    assert engine.submitted[0].handle.was_aborted
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_log_probabilities_and_attention_are_those_of_v1(path: str, tmp_path: Path) -> None:
+    looks = {"attention": {"layers": 0, "heads": 1}, "logprobs": True, "top_logprobs": 2}
+    async with site(tmp_path) as at:
+        asked = {"messages": MESSAGES, "max_tokens": 3, **looks}
+        (ours,) = (await at.post("/v1/chat/completions", asked)).json()["choices"]
+        body = {**BODIES[path], "options": {"num_predict": 3}, **looks}
+        whole = (await at.post(path, {**body, "stream": False})).json()
+        lines = lines_of(await at.post(path, body))
+    assert whole["attention"] == ours["attention"]
+    assert whole["logprobs"] == ours["logprobs"]["content"]
+    assert [entry for line in lines for entry in line.get("logprobs", ())] == whole["logprobs"]
+    rows = [line["attention"] for line in lines if "attention" in line]
+    positions = [position for row in rows for position in row["query_positions"]]
+    assert positions == ours["attention"]["query_positions"]
+
+
+async def test_interventions_reach_the_engine(tmp_path: Path) -> None:
+    change = {"point": "blocks.0.hook_resid_post", "op": "zero"}
+    async with site(tmp_path) as at:
+        await at.post(CHAT, {**BODIES[CHAT], "interventions": [change]})
+        assert [len(each.interventions) for each in at.engine.submitted] == [1]
+
+
+async def test_thinking_is_turned_off_by_the_templates_own_variable(tmp_path: Path) -> None:
+    async with site(tmp_path, template=THINKS) as at:
+        asked = [{"messages": MESSAGES[1:], **more} for more in ({}, {"think": True}, {"think": False})]
+        assert await prompts(at, CHAT, *asked) == [b"U", b"U", b"U|quiet"]
+        assert (await at.post("/api/show", {})).json()["capabilities"] == ["completion", "thinking", "embedding"]
+
+
+async def test_the_name_may_have_ollamas_tag(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        at.context.adapters._served["tales"] = ServedAdapter("tales", 1, tmp_path, 0)
+        for name in ("org/tiny", "org/tiny:latest", "tales", "tales:latest", None):
+            answer = (await at.post(CHAT, {**BODIES[CHAT], "model": name, "stream": False})).json()
+            assert answer["model"] == (name or "org/tiny")
+        assert "'org/tiny:8b' does not exist" in (await at.error(CHAT, {"model": "org/tiny:8b"}, 404))["message"]
+
+
+async def test_an_encoder_writes_nothing(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder()) as at:
+        for path, body in BODIES.items():
+            assert f"{path}: this model is an encoder" in (await at.error(path, body, 400))["message"]
+        assert (await at.post("/api/show", {})).json()["capabilities"] == ["embedding"]

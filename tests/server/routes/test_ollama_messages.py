@@ -1,0 +1,112 @@
+"""Messages of Ollama's requests and answers: what they become on the way in, and how their parts are written."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.routes.ollama.lines import Begun, LineWriter, chat_fields
+from server.routes.ollama.translation import shared_fields, translated_messages
+from server.routes.openai.choices import Piece
+from server.routes.openai.conversation import ChatPiece
+from server.routes.openai.generation import Started
+from server.routes.prompts import Prompt
+from server.schemas.ollama import OllamaChatRequest
+from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
+from tests.server.serving import Site, site
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("json", {"type": "json_object"}),
+        ({"type": "object"}, {"type": "json_schema", "json_schema": {"name": "format", "schema": {"type": "object"}}}),
+        ("", None),
+    ],
+)
+def test_a_format_is_openais_response_format(format: Any, expected: Any) -> None:
+    body = OllamaChatRequest.model_validate({"messages": MESSAGES, "format": format})
+    assert shared_fields(body).get("response_format") == expected
+
+
+async def test_half_a_character_in_a_call_is_refused(tmp_path: Path) -> None:
+    """Check against the old failure: it ended in an internal server error."""
+    async with site(tmp_path) as at:
+        body = json.dumps({"messages": [call_of("\ud800")]})
+        answer = await at.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("messages[0].tool_calls[0].function.arguments: the text holds a lone surr")
+
+
+def test_a_call_may_hold_any_number() -> None:
+    """Check against the old failure: a whole number of more than 64 bits ended in an internal server error."""
+    messages = OllamaChatRequest.model_validate({"messages": [call_of(2**70)]}).messages
+    (call,) = translated_messages(messages)[0]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"x": 2**70}
+
+
+def test_calls_and_results_of_tools_find_each_other_without_ids() -> None:
+    calls = [{"function": {"name": name, "arguments": {"x": 1}}} for name in ("f", "g", "f")]
+    messages = [
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": calls},
+        {"role": "tool", "content": "of g", "tool_name": "g"},
+        {"role": "tool", "content": "of f", "tool_name": "f"},
+        {"role": "tool", "content": "of f again"},
+    ]
+    told = translated_messages(OllamaChatRequest.model_validate({"messages": messages}).messages)
+    ids = [call["id"] for call in told[1]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert told[1]["reasoning_content"] == "hm"
+    assert [json.loads(call["function"]["arguments"]) for call in told[1]["tool_calls"]] == [{"x": 1}] * 3
+    assert [message["tool_call_id"] for message in told[2:]] == [ids[1], ids[0], ids[2]]
+    assert told[2]["name"] == "g"
+
+
+def written(at: Site, *deltas: MessageDelta) -> LineWriter:
+    """Return what writes these parts of a message."""
+
+    async def pieces() -> AsyncIterator[ChatPiece]:
+        for delta in deltas:
+            yield ChatPiece(0, delta, None, Piece())
+        yield ChatPiece(0, MessageDelta(), "tool_calls", Piece(token_ids=(1,), finish_reason="stop"))
+
+    begun = Begun(Prompt((1, 2)), Started([], None), pieces(), None)
+    return LineWriter(at.context, "org/tiny", chat_fields, begun, 0.0)
+
+
+def call(index: int, arguments: str, name: str | None = None) -> MessageDelta:
+    return MessageDelta(tool_calls=(ToolCallDelta(index=index, id=name, name=name, arguments=arguments),))
+
+
+async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path: Path) -> None:
+    deltas = [
+        MessageDelta(reasoning="h"), MessageDelta(reasoning="m"), MessageDelta(content="So: "),
+        call(0, "", "f"), call(0, '{"x":\r\n'), call(0, "[1]}"), call(1, "{}", "g"),
+    ]  # fmt: skip
+    async with site(tmp_path) as at:
+        lines = [json.loads(line) async for line in written(at, *deltas).lines()]
+        whole = json.loads(await written(at, *deltas).whole())
+    told = whole["message"]
+    assert (told["thinking"], told["content"]) == ("hm", "So: ")
+    assert [each["function"] for each in told["tool_calls"]] == [
+        {"index": 0, "name": "f", "arguments": {"x": [1]}},
+        {"index": 1, "name": "g", "arguments": {}},
+    ]
+    assert [line["message"].get("thinking") for line in lines] == ["h", "m", None, None, None]
+    assert [line["message"]["content"] for line in lines] == ["", "", "So: ", "", ""]
+    assert lines[3]["message"]["tool_calls"] == told["tool_calls"]
+    assert (lines[3]["done"], lines[4]["done"], lines[4]["done_reason"]) == (False, True, "stop")
+    assert whole["done_reason"] == "stop"
+
+
+async def test_a_call_that_the_answers_end_cuts_off_is_text(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        whole = json.loads(await written(at, call(0, '{"x": ', "f")).whole())
+        lines = [json.loads(line) async for line in written(at, call(0, '{"x": ', "f")).lines()]
+    assert json.loads(whole["message"]["content"]) == {"name": "f", "arguments": '{"x": '}
+    assert "tool_calls" not in whole["message"]
+    assert lines[0]["message"] == whole["message"]
