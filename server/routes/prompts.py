@@ -340,8 +340,7 @@ def fit_generation(
 
 def _too_long(length: int, limit: int, field: str, rest: str) -> BadRequest:
     return BadRequest(
-        f"{field}: the prompt is too long: it has {length} tokens; at most {limit} are accepted{rest}. Set truncate to "
-        "cut it.",
+        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. Set truncate to cut it.",
         param=field,
         code="context_length_exceeded",
     )

@@ -22,16 +22,10 @@ from server.schemas.base import (
     encodable,
     wrong,
 )
-from server.schemas.generation import (
-    MAX_LOGPROBS,
-    MAX_STOP_STRINGS,
-    MAX_TOKENS,
-    GenerationAttention,
-    GenerationFields,
-    StopString,
-)
+from server.schemas.generation import GenerationFields
 from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
+from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, GenerationAttention, StopString
 
 MAX_TOOLS = 128
 MAX_CALL_VALUES = 5000

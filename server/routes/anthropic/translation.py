@@ -62,6 +62,8 @@ def _retold(error: BadRequest, turns: Sequence[Turn]) -> BadRequest:
     message = error.message
     if message.startswith(error.param):
         message = field + message.removeprefix(error.param)
+    if error.code == "context_length_exceeded":  # in the words that Claude Code looks for
+        message = message.replace("the prompt has", "the prompt is too long: it has", 1)
     return BadRequest(message, param=field, code=error.code)
 
 
