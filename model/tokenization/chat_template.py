@@ -8,10 +8,14 @@ variables. A template that would hang or fill memory is stopped by the bounds of
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from model.checkpoint.folder import one_line
+from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
+from model.tokenization.chat_formats.thoughts import find_tags
+from model.tokenization.chat_formats.written_out import with_arguments_as_text, write_out
 from model.tokenization.template_client import ChatTemplateError, TemplateClient, shared_client
 from model.tokenization.tokenizer import Encoding, Tokenizer
 
@@ -38,42 +42,75 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._client = shared_client() if client is None else client
         self._source_line = _json_line(source)
+        self.thought_tags = find_tags(source, tokenizer.ids_of_special)
+        """What stands around reasoning in the model's answers, or None if it does not reason."""
         self._client.ask(self._source_line, _json_line(None))
+
+    @cached_property
+    def tool_use(self) -> ToolUse:
+        """Return how the template writes tools, found out by rendering some small conversations."""
+
+        def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+            return self._client.ask(self._source_line, self._variables(messages, False, None, tools))
+
+        return find_tool_use(render, self._tokenizer.ids_of_special)
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Write the prompt text of a conversation.
 
         `messages` hold plain JSON values; entries that are None are left out, as if the key were missing. With
         `add_generation_prompt` the text ends where the assistant's answer begins. `arguments` are further variables of
-        the template, plain JSON values too; they may not be named like those that are there.
+        the template, plain JSON values too; they may not be named like those that are there. `tools` are in OpenAI's
+        form.
 
         Raises `ChatTemplateError` when there is no message, when the template raises (`raise_exception`), fails on
         these messages, or exceeds a bound.
         """
-        variables = self._variables(messages, add_generation_prompt, arguments)
+        variables = self._variables(messages, add_generation_prompt, arguments, tools)
         return self._client.ask(self._source_line, variables)
+
+    async def with_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+        """Return messages and tools as the template reads them: what it does not know is written into the messages.
+
+        Both are in OpenAI's form, but for the arguments of calls, which are objects.
+        """
+        if not tools and not any(row.get("role") == "tool" or row.get("tool_calls") for row in messages):
+            return messages, tools
+        use = await asyncio.to_thread(lambda: self.tool_use)
+        if not use.by_template:
+            return write_out(messages, tools, use.syntax, takes_system=use.takes_system), ()
+        return with_arguments_as_text(messages) if use.arguments_as_text else messages, tools
 
     async def render_async(
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Render as `render` does, for an event loop, which is held up for a few milliseconds at most."""
         texts = [*(text for row in messages for text in row.values()), *(arguments or {}).values()]
         num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
-        if num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts):
-            return await asyncio.to_thread(self.render, messages, add_generation_prompt, arguments)
+        is_large = num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts)
+        if is_large or tools:
+            return await asyncio.to_thread(self.render, messages, add_generation_prompt, arguments, tools)
         variables = self._variables(messages, add_generation_prompt, arguments)
         return await self._client.ask_async(self._source_line, variables)
 
     def _variables(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, arguments: Mapping[str, Any] | None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        arguments: Mapping[str, Any] | None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> bytes:
         if not messages:
             raise ChatTemplateError("messages is empty; a chat needs at least one message")
@@ -81,7 +118,7 @@ class ChatTemplate:
             **(arguments or {}),
             **self._tokenizer.special_tokens,
             "messages": [{key: value for key, value in row.items() if value is not None} for row in messages],
-            "tools": None,
+            "tools": tools or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }

@@ -22,9 +22,16 @@ class Detokenizer:
     is returned only for bytes that no later token can complete. The work for each token is constant.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        kept_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """Begin a text. `kept_ids` are special tokens that are not skipped with the others."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids - kept_ids if skip_special_tokens else frozenset()
         self._text = (
             _ByteStream(tokenizer) if tokenizer.byte_level else _WindowStream(tokenizer, self._tail(prompt_ids))
         )

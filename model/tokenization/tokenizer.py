@@ -62,6 +62,8 @@ class Tokenizer:
         added = files.raw.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids left out of decoded text unless `skip_special_tokens` is false."""
+        self.ids_of_special: Mapping[str, int] = {added[token_id].content: token_id for token_id in self.special_ids}
+        """The same by their texts."""
         self.bos_token_id: int | None = self._id_of("bos_token")
         self.mask_token_id: int | None = self._id_of("mask_token")
         """The token that stands for a word to be filled in, or None if the tokenizer has none."""

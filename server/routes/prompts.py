@@ -12,8 +12,10 @@ from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
+from server.routes.chat_rows import chat_rows, tool_rows
 from server.routes.context import AppContext
 from server.schemas.base import ChatMessage, PromptInput, encodable
+from server.schemas.tools import ToolDefinition
 
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""
@@ -223,10 +225,9 @@ async def render_chat(
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool,
     arguments: Mapping[str, Any] | None = None,
+    tools: Sequence[ToolDefinition] = (),
 ) -> str:
-    """Return the conversation as the model's template writes it. Raises BadRequest when there is no template, or it
-    refuses.
-    """
+    """Return the conversation as the model's template writes it. Raises BadRequest if there is none, or it refuses."""
     if context.chat_template is None:
         raise BadRequest(
             f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
@@ -235,8 +236,8 @@ async def render_chat(
             code="no_chat_template",
         )
     try:
-        rows = [message.as_template_input() for message in messages]
-        text = await context.chat_template.render_async(rows, add_generation_prompt, arguments)
+        rows, given = await context.chat_template.with_tools(await chat_rows(messages), tool_rows(tools))
+        text = await context.chat_template.render_async(rows, add_generation_prompt, arguments, given)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
     try:
@@ -250,9 +251,10 @@ async def read_chat(
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool = True,
     arguments: Mapping[str, Any] | None = None,
+    tools: Sequence[ToolDefinition] = (),
 ) -> Prompt:
     """Return a conversation as one prompt. The template writes the special tokens itself: none are added."""
-    text = await render_chat(context, messages, add_generation_prompt, arguments)
+    text = await render_chat(context, messages, add_generation_prompt, arguments, tools)
     return _check_text(context, await encode(context, text, False, "messages"), "messages")
 
 

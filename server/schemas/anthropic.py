@@ -10,15 +10,14 @@ from server.http.errors import shown
 from server.schemas.anthropic_blocks import AnthropicMessage, OnlyText
 from server.schemas.base import (
     MAX_MESSAGES,
-    TEMPLATE_ARGUMENTS,
     AnswerModel,
     ErrorDetail,
     ModelField,
     RequestModel,
-    TemplateArguments,
     Text,
     wrong,
 )
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
 

@@ -79,7 +79,6 @@ MAX_FIELDS = 256
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
 """Most parts of one message's content."""
-MAX_TEMPLATE_ARGUMENTS = 32
 
 
 class RequestModel(BaseModel):
@@ -186,6 +185,29 @@ class TextPart(TypedDict):
     file: Annotated[NotRequired[None], Field(description="null: there is none.")]
 
 
+MAX_CALLS = 128
+"""Most tool calls of one message."""
+
+
+class CalledFunction(TypedDict):
+    """The function that a call is of, and its arguments."""
+
+    __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
+    name: Annotated[Text, Field(min_length=1, description="Name of the function.")]
+    arguments: Annotated[Text, Field(description="The arguments, an object as JSON.")]
+
+
+class ToolCallPart(TypedDict):
+    """A tool call that the assistant made."""
+
+    __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
+    id: Annotated[Text, Field(description="The call's id, as the answer gave it.")]
+    type: Annotated[NotRequired[Literal["function"]], Field(description='"function".')]
+    function: Annotated[CalledFunction, Field(description="What was called.")]
+    index: Annotated[NotRequired[Any], Field(description="Accepted and ignored: of a stream's chunks.")]
+    provider_specific_fields: Annotated[NotRequired[Any], Field(description="Accepted and ignored: litellm's.")]
+
+
 class ChatMessage(RequestModel):
     """One message of a conversation."""
 
@@ -201,14 +223,29 @@ class ChatMessage(RequestModel):
         None, description="What the assistant thought before it answered, for templates that use it."
     )
     reasoning: Text | None = Field(None, description="The same under vLLM's newer name.")
+    tool_calls: Annotated[list[ToolCallPart], Field(max_length=MAX_CALLS, fail_fast=True)] | None = Field(
+        None, description="Tool calls that the assistant made."
+    )
+    tool_call_id: Text | None = Field(None, description="With role tool: id of the call whose result this is.")
 
-    def as_template_input(self) -> dict[str, str]:
-        """Return the message as chat templates expect it: content is one string."""
+    @model_validator(mode="after")
+    def _calls_are_the_assistants(self) -> "ChatMessage":
+        if self.tool_calls and self.role != "assistant":
+            raise wrong("tool_calls", f"a message of the role {self.role!r} calls no tools; assistant does")
+        return self
+
+    def as_template_input(self) -> dict[str, Any]:
+        """Return the message as chat templates expect it: content is one string. Arguments of calls are still text."""
         parts = [self.content] if isinstance(self.content, str) else [part["text"] for part in self.content or []]
         message = {"role": self.role, "content": "".join(parts)}
         thought = self.reasoning_content if self.reasoning is None else self.reasoning
-        others = {"name": self.name, "reasoning_content": thought}
-        return message | {key: text for key, text in others.items() if text is not None}
+        others = {
+            "name": self.name,
+            "reasoning_content": thought,
+            "tool_calls": self.tool_calls or None,
+            "tool_call_id": self.tool_call_id,
+        }
+        return message | {key: value for key, value in others.items() if value is not None}
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -225,21 +262,6 @@ PromptTokens = Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID), AfterValidator(_not
 TRUNCATE_PROMPT_TOKENS = (
     "Keep the last so many tokens of a prompt, those that the tokenizer adds among them; -1 is the most that the model "
     "reads."
-)
-
-
-def _check_template_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    taken = sorted(arguments.keys() & {"messages", "tools", "documents", "add_generation_prompt"})
-    if taken:
-        raise ValueError(f"{taken[0]} is no argument of the client's; names of the model's own chat template are")
-    return arguments
-
-
-TemplateArguments = Annotated[
-    dict[Text, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS), AfterValidator(_check_template_arguments)
-]
-TEMPLATE_ARGUMENTS = (
-    "Further variables of the model's chat template, such as enable_thinking; the model's card says which there are."
 )
 
 

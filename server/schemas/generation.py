@@ -5,25 +5,26 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from server.schemas.base import (
-    TEMPLATE_ARGUMENTS,
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
     Messages,
     PromptInput,
     PromptTokens,
     RequestModel,
-    TemplateArguments,
     Usage,
     wrong,
 )
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import (
-    IGNORED_BY_GENERATION,
+    IGNORED_BY_CHAT,
+    IGNORED_BY_COMPLETIONS,
     IGNORED_IN_STREAM_OPTIONS,
     REFUSED_BY_CHAT,
     REFUSED_BY_COMPLETIONS,
 )
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 from server.schemas.structured_outputs import CanConstrain
+from server.schemas.tools import ToolFields
 
 MAX_CHOICES = 128
 
@@ -41,8 +42,6 @@ class StreamOptions(RequestModel):
 
 class GenerationFields(CanConstrain, SamplingFields):
     """Fields that both generation routes have."""
-
-    IGNORED = IGNORED_BY_GENERATION
 
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt.")
@@ -80,6 +79,7 @@ class GenerationFields(CanConstrain, SamplingFields):
 class CompletionRequest(GenerationFields):
     """Body of POST /v1/completions."""
 
+    IGNORED = IGNORED_BY_COMPLETIONS
     REFUSED = REFUSED_BY_COMPLETIONS
 
     prompt: PromptInput = Field(
@@ -115,9 +115,10 @@ class CompletionRequest(GenerationFields):
         return self.logprobs
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(ToolFields, GenerationFields):
     """Body of POST /v1/chat/completions."""
 
+    IGNORED = IGNORED_BY_CHAT
     REFUSED = REFUSED_BY_CHAT
 
     messages: Messages = Field(description="The conversation so far.")
@@ -182,9 +183,15 @@ class ChatChoice(AnswerModel):
     """One answer of the assistant; in a stream it has `delta` in place of `message`."""
 
     index: int = Field(description="Number of the choice.")
-    message: dict[str, Any] | None = Field(None, description="role and content.")
+    message: dict[str, Any] | None = Field(
+        None,
+        description="role and content; tool_calls, where there are some, and content is then null if there is no text; "
+        "reasoning_content and reasoning, the same twice, where the model thought.",
+    )
     delta: dict[str, Any] | None = Field(None, description="What is new of it, in a stream.")
-    finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
+        description="Why it ended; null while it goes on."
+    )
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")

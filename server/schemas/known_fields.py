@@ -65,7 +65,6 @@ IGNORED_EVERYWHERE: Ignored = {
     "stream_interval": "each token is sent at once",
 }
 
-_NO_TOOLS = Refused("this server calls no tools")
 _NO_BEAMS = "this server searches no beams"
 _NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
 _ADAPTER = Refused("a LoRA adapter is named as the model")
@@ -115,14 +114,20 @@ IGNORED_BY_GENERATION: Ignored = {
     "sse_ping_interval": "a stream is not pinged",
     "guided_decoding_backend": "there is one",
     "prediction": "it would change the speed alone",
-    "parallel_tool_calls": "there are no tools",
-    "separate_reasoning": "reasoning is not told apart from text",
-    "stream_reasoning": "reasoning is not told apart from text",
-    "include_reasoning": "reasoning is not told apart from text",
-    "reasoning_format": "reasoning is not told apart from text",
-    "parse_tool_calls": "there are no tools",
     "chat_format": "the chat template is the model's",
 }
+
+_OF_CHATS = (
+    "parallel_tool_calls", "separate_reasoning", "stream_reasoning", "include_reasoning", "reasoning_format",
+    "parse_tool_calls",
+)  # fmt: skip
+
+IGNORED_BY_COMPLETIONS: Ignored = {
+    **IGNORED_BY_GENERATION,
+    **dict.fromkeys(_OF_CHATS, "a completion is text, in which no calls and no reasoning are told apart"),
+}
+
+IGNORED_BY_CHAT: Ignored = {**IGNORED_BY_GENERATION, "stream_reasoning": "reasoning is sent as it comes"}
 
 REFUSED_BY_GENERATION: RefusedFields = {
     **REFUSED_EVERYWHERE,
@@ -169,7 +174,7 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "return_hidden_states": Refused("POST /v1/trace gives hidden states"),
     "return_routed_experts": Refused("this model has no experts"),
     "repetition_detection": Refused("nothing but stop strings, tokens and limits ends an answer"),
-    "thinking_token_budget": Refused("reasoning is not told apart from text"),
+    "thinking_token_budget": Refused("max_tokens bounds reasoning and answer together"),
 }
 
 REFUSED_BY_COMPLETIONS: RefusedFields = {
@@ -181,10 +186,13 @@ REFUSED_BY_COMPLETIONS: RefusedFields = {
 
 REFUSED_BY_CHAT: RefusedFields = {
     **REFUSED_BY_GENERATION,
-    "tools": _NO_TOOLS,
-    "tool_choice": Refused("this server calls no tools", ("none", "auto")),
-    "functions": Refused("this server calls no functions"),
-    "function_call": Refused("this server calls no functions", ("none", "auto")),
+    "functions": Refused("send tools"),
+    "function_call": Refused("send tools and tool_choice", ("none", "auto")),
+    "separate_reasoning": Refused("reasoning is told apart from content; include_reasoning false drops it", (True,)),
+    "reasoning_format": Refused(
+        "reasoning is told apart from content; include_reasoning false drops it", ("auto", "deepseek")
+    ),
+    "parse_tool_calls": Refused("calls are told apart from content where tools are sent", (True,)),
     "audio": Refused("this server makes no audio"),
     "modalities": Refused('this server makes text alone; ["text"] is accepted', (["text"],)),
     "web_search_options": Refused("this server does not search"),
@@ -232,7 +240,6 @@ REFUSED_BY_TOKENIZE: RefusedFields = {
     "add_special": Refused("add_special_tokens is its name"),
     "with_pieces": Refused("return_token_strs is its name"),
     "parse_special": Refused("special tokens in a text are always read as such", (True,)),
-    "tools": _NO_TOOLS,
     "continue_final_message": REFUSED_BY_CHAT["continue_final_message"],
     "chat_template": REFUSED_BY_CHAT["chat_template"],
 }
@@ -248,15 +255,13 @@ IGNORED_IN_MESSAGES: Ignored = {
     "token_ids": "of answers; the template writes text",
 }
 
-_NO_TOOL_MESSAGES = Refused("this server calls no tools, so that no message speaks of them")
+IGNORED_IN_TOOLS: Ignored = {"cache_control": "the prefix cache keeps what it can"}
 
 REFUSED_IN_MESSAGES: RefusedFields = {
     "refusal": Refused("write it as content"),
     "audio": Refused("this server reads no audio"),
-    "function_call": _NO_TOOL_MESSAGES,
-    "tool_calls": _NO_TOOL_MESSAGES,
-    "tool_call_id": _NO_TOOL_MESSAGES,
-    "tools": _NO_TOOL_MESSAGES,
+    "function_call": Refused("write it as tool_calls"),
+    "tools": Refused("send tools with the request"),
     "prefix": Refused("an answer begins a message; POST /v1/completions continues a text"),
     "partial": Refused("an answer begins a message; POST /v1/completions continues a text"),
 }

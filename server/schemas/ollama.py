@@ -11,17 +11,16 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from server.schemas.base import (
     MAX_MESSAGES,
     MAX_PROMPTS,
-    TEMPLATE_ARGUMENTS,
     AnswerModel,
     ModelField,
     RequestModel,
     RunFields,
-    TemplateArguments,
     Text,
     Texts,
     encodable,
     wrong,
 )
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.generation import GenerationFields
 from server.schemas.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields

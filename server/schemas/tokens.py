@@ -3,16 +3,16 @@
 from pydantic import Field, model_validator
 
 from server.schemas.base import (
-    TEMPLATE_ARGUMENTS,
     AnswerModel,
     Messages,
     ModelField,
-    TemplateArguments,
     Text,
     TokenIds,
     wrong,
 )
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
+from server.schemas.tools import TOOLS, Tools, check_names
 
 
 class TokenizeRequest(ModelField):
@@ -30,6 +30,7 @@ class TokenizeRequest(ModelField):
     )
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+    tools: Tools | None = Field(None, description=f"{TOOLS} With messages.")
     return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
     return_offsets: bool = Field(False, description="Also give each token's span in the text.")
 
@@ -37,6 +38,9 @@ class TokenizeRequest(ModelField):
     def _prompt_or_messages(self) -> "TokenizeRequest":
         if (self.prompt is None) == (self.messages is None):
             raise wrong("prompt", "give either prompt or messages")
+        if self.tools and self.messages is None:
+            raise wrong("tools", "a prompt has no tools; messages have")
+        check_names(self.tools or ())
         return self
 
 

@@ -43,25 +43,25 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(hidden)) for byte in range(256)]
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Write a byte-level tokenizer: token id = byte, and 256 ends the text."""
+def write_tokenizer(folder: Path, special: Sequence[str] = ("<|end|>",)) -> None:
+    """Write a byte-level tokenizer: token id = byte, and 256 ends the text; it is the first of the special tokens."""
     vocab = {char: byte for byte, char in enumerate(byte_alphabet())}
-    added = {"id": END_OF_TEXT, "content": "<|end|>", "special": True}
+    ids = {token: END_OF_TEXT + number for number, token in enumerate(special)}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{**added, **flags}],
+        "added_tokens": [{"id": ids[token], "content": token, "special": True, **flags} for token in special],
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": {**vocab, "<|end|>": END_OF_TEXT}, "merges": []},
+        "model": {"type": "BPE", "vocab": vocab | ids, "merges": []},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": special[0]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
@@ -174,6 +174,7 @@ def build_site(
     api_key_file: Path | None = None,
     sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
     on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
+    max_model_len: int = INFO.max_model_len,
     **settings: Any,
 ) -> Site:
     """Build an application around `engine`. The folder receives a tokenizer, unless it has one; `config` is the tiny
@@ -181,7 +182,7 @@ def build_site(
     """
     if not (folder / "tokenizer.json").exists():
         write_tokenizer(folder)
-    engine.config = config = config or tiny_config()
+    engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
     metrics.watch(engine)
@@ -199,7 +200,7 @@ def build_site(
         metrics=metrics,
         model_id="org/tiny",
         model_root="/models/tiny",
-        max_model_len=INFO.max_model_len,
+        max_model_len=max_model_len,
     )
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)

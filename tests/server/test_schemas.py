@@ -199,7 +199,7 @@ def test_an_embedding_takes_no_notice_of_how_text_would_be_sampled() -> None:
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text"}]}, "messages[1].content[1].text"),
         ({"content": "x"}, "messages[1].role"),
         ({"role": "user", "content": "x", "mood": 1}, "messages[1].mood"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[1].tool_calls"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[1].tool_calls[0].id"),
     ],
 )
 def test_an_error_inside_messages_names_the_message(message: dict[str, Any], param: str) -> None:

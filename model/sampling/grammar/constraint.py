@@ -1,32 +1,36 @@
-"""Makes the grammar of any constraint that a client may ask for."""
+"""Makes the grammar of whatever an answer may have to keep to, in llguidance's dialect of Lark, and checks it."""
 
-import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
-from llguidance import LLMatcher
+from model.sampling.grammar.checking import check
+from model.sampling.grammar.gbnf import gbnf_grammar
+from model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
+from model.sampling.grammar.structural_tags import structural_tag_grammar
+from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+
+Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "structural_tag"]
+
+_WRITERS: dict[Kind, Callable[[Any], str]] = {
+    "regex": regex_grammar,
+    "choice": choice_grammar,
+    "grammar": lark_or_ebnf_grammar,
+    "gbnf": gbnf_grammar,
+    "structural_tag": structural_tag_grammar,
+}
 
 
-class GrammarError(ValueError):
-    path = ""
+def grammar_text(kind: Kind, value: Any, whitespace_pattern: str | None = None) -> str:
+    """Return the grammar of texts that keep to a value of this kind: a JSON schema, a pattern, texts ...
 
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(message)
-        self.path, self.message = path, message
-
-
-def grammar_text(kind: str, value: Any, whitespace_pattern: str | None = None) -> str:
-    over: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    if kind in ("json", "json_object"):
-        text = LLMatcher.grammar_from_json_schema(
-            json.dumps(value if kind == "json" else {"type": "object"}), overrides=over
-        )
-    elif kind == "regex":
-        text = LLMatcher.grammar_from_regex(value)
-    elif kind == "choice":
-        text = LLMatcher.grammar_from_json_schema(json.dumps({"enum": value}))
+    Raises GrammarError, with the place in the value, where it is wrong or cannot be kept to. It takes up to a second or two
+    for a value that was made to take long.
+    """
+    if kind == "json":
+        grammar = json_schema_grammar(value, whitespace_pattern=whitespace_pattern)
+    elif kind == "json_object":
+        grammar = json_object_grammar()
     else:
-        text = LLMatcher.grammar_from_lark(value)
-    bad, told = LLMatcher.validate_grammar_with_warnings(text)
-    if bad:
-        raise GrammarError("", told[0])
-    return text
+        grammar = _WRITERS[kind](value)
+    check(grammar)
+    return grammar

@@ -1,1 +1,1 @@
-"""Reads and writes what chat templates do beyond text: reasoning and tool calls. It never knows requests."""
+"""Reads and writes what families of chat templates do beyond text: reasoning and calls. It never knows requests."""

@@ -1,29 +1,22 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
+from model.tokenization.chat_formats.parser import PlainText
 from server.engine.outputs import TokenLogprobs
+from server.http.connection import BodyWriter
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import chat_job
-from server.routes.openai.generation import (
-    AnswerWriter,
-    Arrived,
-    Collected,
-    Job,
-    Started,
-    begin,
-    collect,
-    start,
-    token_writer,
-)
+from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
+from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
@@ -47,34 +40,47 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/chat/completions")
-        job = await chat_job(context, body)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, job, arrival))
-        started, arrivals = await unless_disconnected(request, begin(context, body, [job], arrival))
-        writer = _ChatWriter(context, body, job, started)
-        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
-        return EventStream(_events(writer, arrivals), started.close, direct)
+            return await unless_disconnected(request, _whole(context, body, arrival))
+        conversation = await unless_disconnected(request, begin_conversation(context, body, arrival))
+        writer = _ChatWriter(conversation)
+        return EventStream(_events(writer), conversation.close, _direct(writer))
 
 
-async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float) -> Response:
-    started = await start(context, body, [job], arrival)
-    choices = await collect(started)
-    writer = _ChatWriter(context, body, job, started)
+async def _whole(context: AppContext, body: ChatCompletionRequest, arrival: float) -> Response:
+    conversation = await begin_conversation(context, body, arrival)
+    choices = await conversation.answers()
+    writer = _ChatWriter(conversation)
     answer = writer.head("chat.completion")
-    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["choices"] = [await writer.whole_choice(index, choice) for index, choice in enumerate(choices)]
     answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = await writer.prompt_logprobs(choices[0].prompt_logprobs)
+        logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
+        answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-async def _events(writer: "_ChatWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:
+    """Return what writes each token as it comes, or None unless all text is content."""
+    if writer.job.new_parser is not PlainText:
+        return None
+    return token_writer(
+        writer.started,
+        writer.body,
+        lambda text: writer.stream_chunk([writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]),
+    )
+
+
+async def _events(writer: "_ChatWriter") -> AsyncIterator[bytes]:
     for run in writer.started.runs:
         yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
-    async for arrived in arrivals:
-        chunk = writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])
-        if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
-            chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
+    async for piece in writer.conversation.pieces():
+        choice = await writer.chunk(piece)
+        if choice is None:
+            continue
+        chunk = writer.stream_chunk([choice])
+        if writer.body.prompt_logprobs is not None and piece.piece.prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = await writer.prompt_logprobs(piece.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
     yield writer.end_of_stream()
 
@@ -85,52 +91,79 @@ class _ChatWriter(AnswerWriter):
     CHUNK = "chat.completion.chunk"
     body: ChatCompletionRequest
 
-    def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:
-        super().__init__(context, body, [job], started, "chatcmpl")
-        self.job = job
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.job = conversation.job
+        super().__init__(conversation.context, conversation.body, [self.job], conversation.started, "chatcmpl")
 
-    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+    def choice(self, piece: ChatPiece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
         return {
-            "index": index,
-            "delta": {"content": piece.text},
+            "index": piece.index,
+            "delta": self._delta(piece.delta),
             "logprobs": None,
             "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
+            "stop_reason": piece.piece.stop_reason,
         }
+
+    def _delta(self, delta: MessageDelta) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        if delta.content or self.job.new_parser is PlainText:
+            written["content"] = delta.content
+        if delta.reasoning and self.body.include_reasoning:
+            written |= _reasoning(delta.reasoning)
+        if delta.tool_calls:
+            written["tool_calls"] = [_call_delta(call) for call in delta.tool_calls]
+        return written
 
     def opening(self, index: int) -> dict[str, Any]:
         """Return the first chunk of a choice, which names the role."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    async def whole_choice(self, index: int, choice: Answered) -> dict[str, Any]:
         """Return a choice in one piece."""
-        self.num_tokens[index] += len(choice.token_ids)
+        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        self.num_tokens[index] += len(token_ids)
         written: dict[str, Any] = {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text},
-            "logprobs": await self._logprobs(choice.logprobs),
+            "message": self._message(choice.message),
+            "logprobs": await self._logprobs([each for piece in choice.pieces for each in piece.logprobs]),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
         if self.body.return_token_ids:
-            written["token_ids"] = choice.token_ids
-        if self.started.rows is not None and choice.tensors:
-            written["attention"] = self.started.rows.whole(choice.tensors, len(self.job.prompt.ids) - 1)
+            written["token_ids"] = token_ids
+        tensors = [piece.tensors for piece in choice.pieces if piece.tensors]
+        if self.started.rows is not None and tensors:
+            written["attention"] = self.started.rows.whole(tensors, len(self.job.prompt.ids) - 1)
         return written
 
-    async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return what a piece adds to a choice."""
+    def _message(self, message: Message) -> dict[str, Any]:
+        content = None if message.tool_calls and not message.content else message.content
+        written: dict[str, Any] = {"role": "assistant", "content": content}
+        if message.reasoning and self.body.include_reasoning:
+            written |= _reasoning(message.reasoning)
+        if message.tool_calls:
+            written["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.tool_calls
+            ]
+        return written
+
+    async def chunk(self, new: ChatPiece) -> dict[str, Any] | None:
+        """Return what a piece adds to a choice, or None if a client would see nothing of it."""
+        index, piece = new.index, new.piece
         query = len(self.job.prompt.ids) - 1 + self.num_tokens[index]
         self.num_tokens[index] += len(piece.token_ids)
-        choice = self.choice(index, piece)
+        choice = self.choice(new)
         choice["logprobs"] = await self._logprobs(piece.logprobs)
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
         if self.started.rows is not None and piece.tensors:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)
-        return choice
+        is_seen = choice["delta"] or new.finish_reason is not None or choice["logprobs"] is not None
+        return choice if is_seen or self.body.return_token_ids or piece.tensors or piece.prompt_logprobs else None
 
     async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if self.body.num_logprobs is None:
@@ -142,3 +175,16 @@ class _ChatWriter(AnswerWriter):
         if logprobs is None:
             return None
         return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return reasoning under the name that most clients read, and under vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    """Return what is new of a call; its first part names it."""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

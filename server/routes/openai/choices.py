@@ -47,9 +47,10 @@ class ChoiceText:
         include_stop: bool,
         min_tokens: int,
         skip_special_tokens: bool,
+        kept_ids: frozenset[int],
         end_of_text_ids: frozenset[int],
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens)
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids)
         self._stops = StopMatcher(stop_strings, include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import MessageParser, PlainText
+from model.tokenization.chat_formats.parser import PlainText
 from server.http.connection import BodyWriter
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
+from server.routes.openai.answer_form import answer_form
 from server.routes.openai.choices import Piece
 from server.routes.openai.generation import Arrived, Job, Started, begin, token_writer
 from server.routes.openai.sampling import sampling_params
@@ -74,7 +75,7 @@ class Conversation:
     @property
     def is_plain(self) -> bool:
         """Return whether all text is content: nothing is read out of it."""
-        return isinstance(message_parser(), PlainText)
+        return self.job.new_parser is PlainText
 
     def token_writer(
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
@@ -84,7 +85,7 @@ class Conversation:
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
         """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
-        parsers = {run.index: message_parser() for run in self.started.runs}
+        parsers = {run.index: self.job.new_parser() for run in self.started.runs}
         try:
             async for arrived in self.arrivals:
                 index, piece = arrived.run.index, arrived.piece
@@ -125,14 +126,10 @@ class Conversation:
         self.started.close()
 
 
-def message_parser() -> MessageParser:
-    """Return a parser for one choice."""
-    return PlainText()
-
-
 async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
     """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
-    return await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    asked = (body.messages, body.add_generation_prompt, body.chat_template_kwargs, body.shown_tools)
+    return await read_chat(context, *asked)
 
 
 async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:
@@ -141,13 +138,14 @@ async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max
     `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
     """
     conversation = await read_conversation(context, body)
+    form = await answer_form(context, body, conversation.text or "", await read_grammar(context, body))
     conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     is_exact = limit is not None and not cuts_max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, body.truncate, "messages")
     sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling, await read_grammar(context, body))
+    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids)
 
 
 async def begin_conversation(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import orjson
 
+from model.tokenization.chat_formats.parser import MessageParser, PlainText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
@@ -42,6 +43,10 @@ class Job:
     sampling: SamplingParams
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
+    new_parser: Callable[[], MessageParser] = PlainText
+    """Makes what reads the message out of a choice's text."""
+    kept_ids: frozenset[int] = frozenset()
+    """Special tokens that the parser reads, so that they must be in the text."""
 
 
 @dataclass
@@ -148,6 +153,7 @@ def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> Choic
         include_stop=body.include_stop_str_in_output,
         min_tokens=job.sampling.min_tokens,
         skip_special_tokens=body.skip_special_tokens,
+        kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
     )
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from model.sampling.grammar.constraint import GrammarError, grammar_text
+from model.sampling.grammar.constraint import grammar_text
+from model.sampling.grammar.errors import GrammarError
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.schemas.structured_outputs import CanConstrain, Constraint

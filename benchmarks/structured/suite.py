@@ -1,0 +1,160 @@
+"""Runs the official JSON Schema Test Suite over structured outputs, and over plain llguidance beside it.
+
+    pip download --no-deps --no-binary :all: jsonschema==4.26.0 && tar xzf jsonschema-4.26.0.tar.gz
+    python -m benchmarks.structured.suite jsonschema-4.26.0/json/tests
+
+Prints for each draft how many schemas are refused, and of the others how many valid instances may be written and how
+many invalid ones may be: the latter must be 0.
+"""
+
+import itertools
+import json
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import llguidance
+
+from benchmarks.structured.walking import admits
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.json_schema import json_schema_grammar
+
+DRAFTS = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+TIMEOUT = 10
+"""How long one schema and its instances may take, in seconds."""
+LEFT_OUT = {"zeroTerminatedFloats.json": "is about 1.0 as a text", "content.json": "contents are annotations"}
+"""Files of optional behaviour that are not tried, each with the reason."""
+MAX_WRITINGS = 200
+"""In how many orders of its properties an instance is tried."""
+
+
+def writings(value: Any) -> Iterator[str]:
+    """Write a value with its properties in every order, and whole numbers with and without a fraction."""
+    if isinstance(value, dict):
+        for names in itertools.islice(itertools.permutations(value), MAX_WRITINGS):
+            for inner in itertools.product(*(list(itertools.islice(writings(value[name]), 24)) for name in names)):
+                pairs = zip(names, inner, strict=True)
+                yield "{" + ", ".join(f"{json.dumps(n, ensure_ascii=False)}: {text}" for n, text in pairs) + "}"
+    elif isinstance(value, list):
+        for inner in itertools.product(*(list(itertools.islice(writings(item), 24)) for item in value)):
+            yield "[" + ", ".join(inner) + "]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str) and value:
+            yield '"' + "".join(f"\\u{ord(c):04x}" if ord(c) < 65536 else c for c in value) + '"'
+        if isinstance(value, float) and value == int(value):
+            yield str(int(value))
+
+
+def plain(schema: Any) -> str:
+    """Write the grammar as llguidance does by itself, with our separators; ValueError for what it refuses."""
+    settings: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    held = schema if isinstance(schema, dict) else ({} if schema else {"enum": []})
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(held), settings)
+    wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
+    if wrong:
+        raise ValueError(messages[0].splitlines()[0])
+    return str(grammar)
+
+
+def ours(schema: Any) -> str:
+    """Write the grammar as a request's would be."""
+    return json_schema_grammar(schema)
+
+
+def judge(write: Callable[[Any], str], group: dict[str, Any], uri: str, found: Counter[str], told: list[str]) -> None:
+    """Try one schema of the suite, and count what came of it."""
+    schema = group["schema"]
+    if isinstance(schema, dict):
+        schema = {"$schema": uri, **schema}
+    try:
+        grammar = write(schema)
+    except (GrammarError, ValueError) as error:
+        found["refused"] += 1
+        if not any(test["valid"] for test in group["tests"]):
+            found["refused, rightly"] += 1
+        told.append(f"refused: {group['description']}: {error}")
+        return
+    found["accepted"] += 1
+    for test in group["tests"]:
+        try:
+            may = any(admits(grammar, text) for text in itertools.islice(writings(test["data"]), MAX_WRITINGS))
+        except ValueError as error:
+            told.append(f"ERROR: {group['description']}: {error}")
+            found["error"] += 1
+            continue
+        found[f"{'valid' if test['valid'] else 'invalid'} {'admitted' if may else 'not admitted'}"] += 1
+        if may != test["valid"]:
+            kind = "WRONG" if may else "narrower"
+            told.append(f"{kind}: {group['description']} / {test['description']}: {json.dumps(test['data'])[:80]}")
+
+
+def judged(write: Callable[[Any], str], group: dict[str, Any], uri: str) -> tuple[Counter[str], list[str]]:
+    """Judge in a process of its own: a grammar may take for ever."""
+    forking = multiprocessing.get_context("fork")
+    ours_, theirs = forking.Pipe(False)
+
+    def work() -> None:
+        found: Counter[str] = Counter()
+        told: list[str] = []
+        judge(write, group, uri, found, told)
+        theirs.send((found, told))
+
+    process = forking.Process(target=work)
+    process.start()
+    answer = ours_.recv() if ours_.poll(TIMEOUT) else (Counter({"error": 1}), [f"TIMEOUT: {group['description']}"])
+    process.kill()
+    process.join()
+    return answer
+
+
+def main() -> int:
+    """Print the table, and what differs with -v; 1 where an invalid instance may be written."""
+    drafts = sys.argv[2].split(",") if len(sys.argv) > 2 and sys.argv[2] != "-v" else list(DRAFTS)
+    folder, verbose = Path(sys.argv[1]), "-v" in sys.argv
+    columns = [
+        "accepted",
+        "refused",
+        "valid admitted",
+        "valid not admitted",
+        "invalid not admitted",
+        "invalid admitted",
+    ]
+    totals: dict[str, Counter[str]] = {"ours": Counter(), "llguidance": Counter()}
+    by_draft: dict[tuple[str, str], Counter[str]] = {}
+    for draft in drafts:
+        uri = DRAFTS[draft]
+        for file in sorted((folder / draft).rglob("*.json")):
+            if file.name in LEFT_OUT:
+                continue
+            keyword = str(file.relative_to(folder))
+            for who, write in [("ours", ours), ("llguidance", plain)]:
+                found: Counter[str] = Counter()
+                told: list[str] = []
+                for group in json.loads(file.read_text()):
+                    counted, lines = judged(write, group, uri)
+                    found += counted
+                    told += lines
+                totals[who] += found
+                by_draft.setdefault((draft, who), Counter()).update(found)
+                if verbose or (who == "ours" and (found["invalid admitted"] or found["error"])):
+                    print(f"{who:10} {keyword:50}", *(f"{found[c]:5}" for c in columns), f"errors {found['error']}")
+                    if who == "ours":
+                        print(*(f"      {line}" for line in told), sep="\n")
+    print(f"{'':30}", *columns, sep="  ")
+    for (draft, who), found in [*by_draft.items(), *((("all", who), found) for who, found in totals.items())]:
+        print(f"{draft:18}{who:12}", *(f"{found[column]:{len(column)}}" for column in columns), sep="  ")
+    return int(totals["ours"]["invalid admitted"] > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

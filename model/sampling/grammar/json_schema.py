@@ -1,0 +1,312 @@
+"""Writes a JSON schema as a grammar: every text that the grammar admits is JSON that the schema admits.
+
+It may admit less, where that loses no answer a person would miss: properties come in the schema's order, those that the
+schema does not name only where it says additionalProperties, numbers have 15 digits, and texts no needless escapes.
+docs/structured-outputs.md lists it.
+"""
+
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from model.sampling.grammar.alternatives import (
+    Alternatives,
+    Conjunction,
+    first_items,
+    item_of,
+    names_of,
+    property_of,
+    rest_of,
+    spoken_of,
+    types_of,
+    unique,
+)
+from model.sampling.grammar.errors import GrammarError, step
+from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
+from model.sampling.grammar.objects import array, members
+from model.sampling.grammar.rules import Rules, Sequence_, Symbol, quoted
+from model.sampling.grammar.strings import (
+    KEY,
+    STRING,
+    inner_schema,
+    key_pattern,
+    other_key,
+    refusal,
+    slashed,
+    string_terminal,
+)
+
+ANY_DEPTH = 16
+"""How many objects and arrays may hold each other where the schema says nothing."""
+MAX_MULTIPLE = 10_000
+"""The largest multipleOf: to count remainders takes an automaton of as many states, a second's work for 100,000."""
+
+SPACE_CHARACTERS = r"/[ \t\r\n]*/"
+"""What a whitespace pattern may match."""
+
+
+def json_schema_grammar(schema: object, *, whitespace_pattern: str | None = None) -> str:
+    """Write the grammar of the JSON texts that satisfy a schema, or refuse it by the place that is not supported.
+
+    Without a `whitespace_pattern` texts are written with ", " and ": " and no other space.
+    """
+    writer = _Writer(Alternatives(schema), whitespace_pattern)
+    grammar = writer.rules.written(writer.start())
+    if grammar is None:
+        raise GrammarError("", "no value satisfies the schema, or none that ends")
+    return grammar
+
+
+def json_object_grammar() -> str:
+    """Write the grammar of any JSON object."""
+    return json_schema_grammar({"type": "object"})
+
+
+class _Writer:
+    """Makes one rule for each conjunction of subschemas that a value may have to satisfy."""
+
+    def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None) -> None:
+        self.alternatives = alternatives
+        self.rules = Rules()
+        self._values: dict[Conjunction, str] = {}
+        self._pending: list[Conjunction] = []
+        self._any: list[str] = []
+        self._multiples = 0
+        self.comma: Sequence_ = (self.literal(", "),)
+        self.colon: Sequence_ = (self.literal(": "),)
+        self.space: Sequence_ = ()
+        if whitespace_pattern is not None:
+            expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
+            wrong = refusal(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+            if wrong or len(whitespace_pattern) > 1000:
+                raise GrammarError("", f"whitespace_pattern: {wrong or 'it has at most 1000 characters'}")
+            self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
+            self.comma = (*self.space, self.literal(","), *self.space)
+            self.colon = (*self.space, self.literal(":"), *self.space)
+
+    def start(self) -> str:
+        """Write all rules, and return the name of the first."""
+        first = self.value((self.alternatives.root,) if self.alternatives.root.schema is not True else ())
+        while self._pending:
+            conjunction = self._pending.pop()
+            name = self._values[conjunction]
+            for parts in self.alternatives.of(conjunction):
+                self.rules.add(name, self._written(parts))
+        return first.text
+
+    def literal(self, text: str) -> Symbol:
+        """Write a text that must stand as it is."""
+        return Symbol(quoted(text))
+
+    def value(self, conjunction: Conjunction) -> Symbol:
+        """Name the rule of values that satisfy all parts."""
+        if not conjunction:
+            return Symbol(self._any_value(ANY_DEPTH), True)
+        if conjunction not in self._values:
+            self._values[conjunction] = self.rules.new(conjunction[0].path)
+            self._pending.append(conjunction)
+        return Symbol(self._values[conjunction], True)
+
+    def _any_value(self, depth: int) -> str:
+        while len(self._any) <= depth:
+            name = self.rules.new("")
+            scalars = [self._literal_value(v) for v in (None, True, False)]
+            scalars += [(self.rules.terminal(f"/{UNBOUNDED}/"),), (self.rules.terminal(STRING),)]
+            self.rules.add(name, scalars)
+            if self._any:
+                inner = Symbol(self._any[-1], True)
+                self.rules.add(name, [self._array([], (inner,), 0, None)])
+                entry = (self.rules.terminal(KEY), *self.colon, inner)
+                self.rules.add(name, [self._braces([], [entry])])
+            self._any.append(name)
+        return self._any[depth]
+
+    def _written(self, parts: Conjunction) -> list[Sequence_]:
+        """Write one alternative, type by type."""
+        literals = self.alternatives.literals(parts)
+        if literals is not None:
+            scalars = [
+                json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)
+            ]
+            others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
+            return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
+        types = types_of(parts)
+        if types == types_of(()) and not spoken_of(parts):
+            return [(self.value(()),)]
+        written: list[Sequence_] = []
+        if "null" in types:
+            written.append(self._literal_value(None))
+        if "boolean" in types:
+            written += [self._literal_value(False), self._literal_value(True)]
+        if "integer" in types:
+            written += self._number(parts, "fraction" not in types)
+        if "string" in types:
+            written += [(symbol,) for symbol in string_terminal(self.rules, parts)]
+        if "array" in types:
+            written += self._items(parts)
+        if "object" in types:
+            written += self._properties(parts)
+        return written
+
+    def _literal_value(self, value: Any) -> Sequence_:
+        if isinstance(value, list) and value:
+            return self._array([self._literal_value(item) for item in value], None, len(value), len(value))
+        if isinstance(value, dict) and value:
+            named = [
+                ((self._name(name), *self.colon, *self._literal_value(inner)), True) for name, inner in value.items()
+            ]
+            return self._braces(named, [])
+        if isinstance(value, list | dict):
+            brackets = json.dumps(value)
+            return (self.literal(brackets[0]), *self.space, self.literal(brackets[1]))
+        return (self.literal(json.dumps(value, ensure_ascii=False)),)
+
+    def _name(self, name: str) -> Symbol:
+        return self.literal(json.dumps(name, ensure_ascii=False))
+
+    def _number(self, parts: Conjunction, whole: bool) -> list[Sequence_]:
+        bounds = Bounds.of(part.schema for part in parts)
+        path = next((p.path for p in parts if p.schema.keys() & {"minimum", "maximum", "multipleOf"}), parts[0].path)
+        grain = bounds.step(whole)
+        far = any(bound is not None and abs(bound) >= 10**DIGITS for bound in (bounds.low, bounds.high))
+        if grain is None and far:
+            grain = bounds.step(True)  # a double as large as that is whole
+        if grain is None and bounds.low is None and bounds.high is None:
+            return [(self.rules.terminal(f"/{UNBOUNDED}/"),)]
+        if grain is not None and grain.denominator == 1:
+            counted = bounds.on_grid(grain)
+            if counted is None:
+                return []
+            first, last = (count * int(grain) for count in counted)
+            if grain == 1:
+                return [(self.rules.terminal(f"/{whole_numbers(first, last)}/"),)]
+            if grain > MAX_MULTIPLE or max(abs(first), abs(last)) >= 2**63:
+                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, and bounds beside it less than 2**63")
+            self._multiples += int(grain)
+            if self._multiples > MAX_MULTIPLE:
+                raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")
+            return [(inner_schema({"type": "integer", "minimum": first, "maximum": last, "multipleOf": int(grain)}),)]
+        if far:
+            raise GrammarError(path, f"a multipleOf that is no whole number takes bounds of at most {DIGITS} digits")
+        places = None if grain is None else len(str(grain.denominator)) - 1
+        if grain is not None and (grain.numerator != 1 or grain.denominator != 10 ** (places or 0)):
+            raise GrammarError(path, f"multipleOf takes whole numbers, and 0.1, 0.01 and so on, not {float(grain)}")
+        largest = max((len(str(int(abs(b)))) for b in (bounds.low, bounds.high) if b is not None), default=1)
+        if largest + (places or 0) > DIGITS:
+            raise GrammarError(path, f"bounds and multipleOf ask for numbers of more than {DIGITS} digits")
+        grid = bounds.on_grid(grain or Fraction(1, 10 ** (DIGITS - largest)))
+        if grid is None:
+            if bounds.on_grid(Fraction(1, 10**30)) is None:
+                return []
+            raise GrammarError(path, f"the bounds leave no number of {DIGITS} digits")
+        return [(self.rules.terminal(fractions(bounds, places)),)]
+
+    def _braces(
+        self,
+        named: Sequence[tuple[Sequence_, bool]],
+        others: Sequence[Sequence_],
+        least: int = 0,
+        most: int | None = None,
+        path: str = "",
+    ) -> Sequence_:
+        inside = members(self.rules, path, self.comma, named, others, least, most)
+        return (self.literal("{"), *self.space, *inside, *self.space, self.literal("}"))
+
+    def _items(self, parts: Conjunction) -> list[Sequence_]:
+        schemas = [part.schema for part in parts]
+        own = max((len(first_items(part)) for part in parts), default=0)
+        least = max([0, *(int(schema.get("minItems", 0)) for schema in schemas)])
+        longest = [int(schema["maxItems"]) for schema in schemas if "maxItems" in schema]
+        most = min(longest) if longest else None
+        path = next((part.path for part in parts if part.schema.keys() & {"minItems", "items"}), parts[0].path)
+        rest = item_of(parts, -1)
+        more = None if any(place.schema is False for place in rest) else (self.value(rest),)
+        for part in parts:
+            longest_possible = own if more is None else most
+            if part.schema.get("uniqueItems") is True and (longest_possible is None or longest_possible > 1):
+                raise GrammarError(
+                    part.at("uniqueItems"),
+                    "it is not supported for arrays of more than one item; drop it, or set maxItems to 1",
+                )
+        first = [(self.value(item_of(parts, number)),) for number in range(own)]
+        written = array(self.rules, path, self.comma, self.space, first, more, least, most)
+        return [] if written is None else [written]
+
+    def _properties(self, parts: Conjunction) -> list[Sequence_]:
+        schemas = [part.schema for part in parts]
+        least = max([0, *(int(schema.get("minProperties", 0)) for schema in schemas)])
+        longest = [int(schema["maxProperties"]) for schema in schemas if "maxProperties" in schema]
+        path = next(
+            (part.path for part in parts if part.schema.keys() & {"minProperties", "properties"}), parts[0].path
+        )
+        required = {name for schema in schemas for name in schema.get("required", [])}
+        names = names_of(parts)
+        allowed = self._allowed_names(parts)
+        if allowed is not None:
+            names = list(dict.fromkeys([name for name in names if name in allowed] + allowed))
+            if required - set(allowed):
+                return []
+        named = []
+        for name in names:
+            value = property_of(parts, name)
+            if any(place.schema is False for place in value) and name not in required:
+                continue
+            named.append(((self._name(name), *self.colon, self.value(value)), name in required))
+        others = [] if allowed is not None else self._others(parts, names)
+        return [self._braces(named, others, least, min(longest) if longest else None, path)]
+
+    def _allowed_names(self, parts: Conjunction) -> list[str] | None:
+        """Read propertyNames: the only names there may be; None for any."""
+        rules = [part.child("propertyNames") for part in parts if "propertyNames" in part.schema]
+        rules = [rule for rule in rules if rule.schema is not True and rule.schema not in ({}, {"type": "string"})]
+        if not rules:
+            return None
+        for rule in rules:
+            alternatives = self.alternatives.of((rule,))
+            listed = [self.alternatives.literals(parts) for parts in alternatives]
+            if all(values is not None for values in listed):
+                names = [value for values in listed for value in values or [] if isinstance(value, str)]
+                return [
+                    name for name in dict.fromkeys(names) if all(self.alternatives.admits((r,), name) for r in rules)
+                ]
+        raise GrammarError(rules[0].path, "names are listed with enum, or described with patternProperties")
+
+    def _others(self, parts: Conjunction, names: list[str]) -> list[Sequence_]:
+        """Write the members that the schema does not name.
+
+        A schema that names properties and says nothing of others means these: an answer that could always go on with
+        properties of its own would be allowed, and be of no use. One that says additionalProperties gets them.
+        """
+        patterns: dict[str, str] = {}
+        for part in parts:
+            for pattern in part.named("patternProperties"):
+                patterns.setdefault(pattern, key_pattern(part.at("patternProperties") + step(pattern), pattern))
+        written: list[Sequence_] = []
+        for pattern, expression in patterns.items():
+            others = [other for name, other in patterns.items() if name != pattern]
+            value = unique(
+                place
+                for part in parts
+                for place in (
+                    [part.named("patternProperties")[pattern]]
+                    if pattern in part.named("patternProperties")
+                    else rest_of(part)
+                )
+            )
+            if not any(place.schema is False for place in value):
+                excluded = other_key(names, others)
+                key = self.rules.terminal(f"{expression} & {excluded}")
+                written.append((key, *self.colon, self.value(value)))
+        rests = [rest_of(part) for part in parts]
+        said = any(rests)
+        value = unique(place for rest in rests for place in rest)
+        if any(place.schema is False for place in value) or (not said and (names or patterns)):
+            return written
+        key = self.rules.terminal(other_key(names, list(patterns.values())))
+        return [*written, (key, *self.colon, self.value(value))]
+
+    def _array(self, first: list[Sequence_], more: Sequence_ | None, least: int, most: int | None) -> Sequence_:
+        written = array(self.rules, "", self.comma, self.space, first, more, least, most)
+        assert written is not None  # lengths of our own
+        return written

@@ -1,0 +1,198 @@
+"""Writes numbers between bounds as regular expressions with a bounded number of digits."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+DIGITS = 15
+"""How many digits a number has at most: what a double holds exactly, so that no reader rounds over a bound."""
+UNBOUNDED = rf"-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DIGITS}}})?([eE][+-]?[0-9]{{1,2}})?"
+"""Any number."""
+_FRACTION = r"(\.[0-9]+)?"
+
+
+@dataclass
+class Bounds:
+    """What number keywords admit."""
+
+    low: Fraction | None = None
+    high: Fraction | None = None
+    above: bool = False
+    """Whether `low` itself is excluded."""
+    below: bool = False
+    """Whether `high` itself is excluded."""
+    steps: list[Fraction] = field(default_factory=list)
+    """What the number is a multiple of."""
+
+    @classmethod
+    def of(cls, schemas: Iterable[Mapping[str, Any]]) -> "Bounds":
+        """Read the keywords of schemas that must all hold; draft 4's true makes a bound exclusive."""
+        bounds = cls()
+        for schema in schemas:
+            for name, exclusive in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")]:
+                flag = schema.get(exclusive)
+                if name in schema:
+                    bounds.limit(name, exact(schema[name]), flag is True)
+                if flag is not None and not isinstance(flag, bool):
+                    bounds.limit(name, exact(flag), True)
+            if "multipleOf" in schema:
+                bounds.steps.append(exact(schema["multipleOf"]))
+        return bounds
+
+    def limit(self, name: str, value: Fraction, excluded: bool) -> None:
+        """Narrow one side."""
+        if name == "minimum" and (self.low is None or value > self.low or (value == self.low and excluded)):
+            self.low, self.above = value, excluded
+        if name == "maximum" and (self.high is None or value < self.high or (value == self.high and excluded)):
+            self.high, self.below = value, excluded
+
+    def admit(self, number: float) -> bool:
+        """Say whether a number is within the bounds."""
+        value = exact(number)
+        low = self.low is None or value > self.low or (value == self.low and not self.above)
+        high = self.high is None or value < self.high or (value == self.high and not self.below)
+        return low and high and all((value / step).denominator == 1 for step in self.steps)
+
+    def step(self, whole: bool) -> Fraction | None:
+        """Find the number whose multiples are the multiples of all."""
+        step = None
+        for other in [*self.steps, *([Fraction(1)] if whole else [])]:
+            step = other if step is None else _common_multiple(step, other)
+        return step
+
+    def on_grid(self, step: Fraction) -> tuple[int, int] | None:
+        """Find the least and greatest multiple of `step` that are admitted, in steps; None where there is none."""
+        reach = Fraction(10**DIGITS - 1)
+        for bound in (self.low, self.high):
+            if bound is not None and abs(bound) > reach:
+                reach = Fraction(10 ** (len(str(int(abs(bound)))) + 1) - 1)
+        low, high = -reach if self.low is None else self.low, reach if self.high is None else self.high
+        first, last = math.ceil(low / step), math.floor(high / step)
+        first += self.low is not None and self.above and first * step == low
+        last -= self.high is not None and self.below and last * step == high
+        return (first, last) if first <= last else None
+
+
+def exact(number: float) -> Fraction:
+    """Read a number as its shortest text says it: 0.1 is a tenth."""
+    return Fraction(number) if isinstance(number, int) else Fraction(Decimal(repr(number)))
+
+
+def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
+    return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
+
+
+def whole_numbers(low: int, high: int) -> str:
+    """Write the whole numbers from low to high as a regular expression."""
+    parts = []
+    if low < 0:
+        parts.append(f"-({_from_to(max(1, -high), -low)})")
+    if high >= 0:
+        parts.append(_from_to(max(0, low), high))
+    return "|".join(parts)
+
+
+def _from_to(low: int, high: int) -> str:
+    shortest, longest = len(str(low)), len(str(high))
+    if low == 10 ** (shortest - 1) and high == 10**longest - 1 and shortest < longest:
+        return f"[1-9][0-9]{{{shortest - 1},{longest - 1}}}"
+    if low == 0 and high > 9:
+        return f"0|{_from_to(1, high)}"
+    parts = []
+    while len(str(low)) < len(str(high)):
+        end = 10 ** len(str(low)) - 1
+        parts.append(_same_length(str(low), str(end)))
+        low = end + 1
+    parts.append(_same_length(str(low), str(high)))
+    return "|".join(parts)
+
+
+def _same_length(low: str, high: str) -> str:
+    if low == high:
+        return low
+    rest = len(low) - 1
+    if low[0] == high[0]:
+        return f"{low[0]}({_same_length(low[1:], high[1:])})"
+    first, last = int(low[0]), int(high[0])
+    parts = []
+    if low[1:] != "0" * rest:
+        parts.append(f"{first}({_same_length(low[1:], '9' * rest)})")
+        first += 1
+    if high[1:] != "9" * rest:
+        parts.append(f"{last}({_same_length('0' * rest, high[1:])})")
+        last -= 1
+    if first <= last:
+        parts.append(f"[{first}-{last}]" + (f"[0-9]{{{rest}}}" if rest else ""))
+    return "|".join(parts)
+
+
+def fractions(bounds: Bounds, places: int | None) -> str:
+    """Write numbers within bounds below 10**15, of at most `places` decimals, as a terminal of Lark."""
+    digits = rf"/-?[0-9]+(\.[0-9]{{1,{places}}})?/" if places else "/-?[0-9.]+/"
+    short = f"/-?[0-9.]{{1,{DIGITS + 1}}}/ & {digits}"
+    low, high = bounds.low, bounds.high
+    parts = []
+    if high is None or high >= 0:
+        least, above = (Fraction(0), False) if low is None or low < 0 else (low, bounds.above)
+        parts.append(_between("", least, above, high, bounds.below, short))
+    if low is None or low < 0:
+        least, above = (Fraction(0), True) if high is None or high >= 0 else (-high, bounds.below)
+        parts.append(_between("-", least, above, None if low is None else -low, bounds.above, short))
+    return " | ".join(parts)
+
+
+def _between(sign: str, low: Fraction, above: bool, high: Fraction | None, below: bool, short: str) -> str:
+    texts = [f"/{sign}({_at_least(_decimal(low), above)})/"]
+    if high is not None:
+        texts.append(f"/{sign}({_at_most(_decimal(high), below)})/")
+    return " & ".join([*texts, short])
+
+
+def _decimal(value: Fraction) -> tuple[int, str]:
+    whole, rest = divmod(value, 1)
+    digits = ""
+    while rest:
+        digit, rest = divmod(rest * 10, 1)
+        digits += str(digit)
+    return int(whole), digits
+
+
+def _at_least(bound: tuple[int, str], excluded: bool) -> str:
+    whole, digits = bound
+    more = f"({_from_to(whole + 1, 10**DIGITS - 1)}){_FRACTION}"
+    if digits:
+        same = rf"{whole}\.({_digits_from(digits, excluded)})"
+    else:
+        same = rf"{whole}\.[0-9]*[1-9][0-9]*" if excluded else f"{whole}{_FRACTION}"
+    return f"{more}|{same}"
+
+
+def _digits_from(digits: str, excluded: bool) -> str:
+    if not digits:
+        return "[0-9]*[1-9][0-9]*" if excluded else "[0-9]*"
+    first = int(digits[0])
+    same = f"{first}({_digits_from(digits[1:], excluded)})"
+    return same if first == 9 else f"{same}|[{first + 1}-9][0-9]*"
+
+
+def _at_most(bound: tuple[int, str], excluded: bool) -> str:
+    whole, digits = bound
+    parts = [f"({_from_to(0, whole - 1)}){_FRACTION}"] if whole else []
+    if digits:
+        parts.append(rf"{whole}(\.({_digits_to(digits, excluded)}))?")
+    elif not excluded:
+        parts.append(rf"{whole}(\.0+)?")
+    return "|".join(parts) or r"[^\s\S]"
+
+
+def _digits_to(digits: str, excluded: bool) -> str:
+    first, rest = int(digits[0]), digits[1:]
+    parts = [f"[0-{first - 1}][0-9]*"] if first else []
+    if rest:
+        parts.append(f"{first}({_digits_to(rest, excluded)})?")
+    elif not excluded:
+        parts.append(f"{first}0*")
+    return "|".join(parts)

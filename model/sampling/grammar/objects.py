@@ -1,0 +1,106 @@
+"""Writes objects and arrays as rules: which properties and items come, in which order and how many."""
+
+from collections.abc import Sequence
+
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.rules import Rules, Sequence_, Symbol
+
+MAX_ITEMS = 1000
+"""How many items or properties are counted; where a schema lets there be more, this many may come."""
+
+MAX_OPTIONAL = 500
+"""How many properties may be left out: llguidance keeps three items for each, and 2000 in all."""
+
+
+def array(
+    rules: Rules,
+    path: str,
+    comma: Sequence_,
+    space: Sequence_,
+    first: Sequence[Sequence_],
+    more: Sequence_ | None,
+    least: int,
+    most: int | None,
+) -> Sequence_ | None:
+    """Write an array: `first` items, each of its own kind, then `more` of one; None where no length would do."""
+    open_, close = (Symbol('"["'), *space), (*space, Symbol('"]"'))
+    if least > MAX_ITEMS:
+        raise GrammarError(path, f"an array that must have more than {MAX_ITEMS} items is not supported")
+    most = MAX_ITEMS if most is not None and most > MAX_ITEMS else most
+    if more is None:
+        most = len(first) if most is None else min(most, len(first))
+    if most is not None and least > most:
+        return None
+    own = list(first if most is None else first[:most])
+    tail: Sequence_ = ()
+    if more is not None and (most is None or most > len(own)):
+        item = rules.one_of(path, [(*comma, *more) if own else more])
+        if own:
+            tail = _repeated(item, max(0, least - len(own)), None if most is None else most - len(own))
+        else:
+            rest = _repeated(
+                rules.one_of(path, [(*comma, *more)]), max(0, least - 1), None if most is None else most - 1
+            )
+            tail = (item, *rest)
+            if least == 0:
+                tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
+    for number in reversed(range(len(own))):
+        entry = (*comma, *own[number]) if number else own[number]
+        tail = (*entry, *tail)
+        if number >= least:  # what is not needed is left out together with all behind it
+            tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
+    return (*open_, *tail, *close)
+
+
+def _repeated(symbol: Symbol, least: int, most: int | None) -> Sequence_:
+    if most == 0:
+        return ()
+    return (Symbol(symbol.text, symbol.is_rule, f"{{{least},{'' if most is None else most}}}"),)
+
+
+def members(
+    rules: Rules,
+    path: str,
+    comma: Sequence_,
+    named: Sequence[tuple[Sequence_, bool]],
+    others: Sequence[Sequence_],
+    least: int,
+    most: int | None,
+) -> Sequence_:
+    """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`.
+
+    JSON lets a name come twice, and only the last counts: so at most one of the others is counted upon for `least`.
+    """
+    if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
+        raise GrammarError(path, f"an object has at most {MAX_OPTIONAL} properties that are not required")
+    required = sum(needed for _, needed in named)
+    if most is not None and (most >= len(named) + MAX_ITEMS or (not others and most >= len(named))):
+        most = None
+    least = 0 if least <= required else least
+    if least > MAX_ITEMS:
+        raise GrammarError(path, f"an object that must have more than {MAX_ITEMS} properties is not supported")
+    cap = max(1, least, most or 0)
+    after: list[Symbol] = []
+    entry = rules.one_of(path, list(others)) if others else None
+    following = rules.one_of(path, [(*comma, entry)]) if entry else None
+    for count in range(cap + 1):
+        missing = max(0, least - count)
+        room = None if most is None else most - count
+        endings: list[Sequence_] = [()] if missing == 0 else []
+        if entry and following and missing <= 1 and (room is None or room > 0):
+            if count:
+                endings = [_repeated(following, missing, room)]
+            else:
+                endings.append((entry, *_repeated(following, 0, None if room is None else room - 1)))
+        after.append(rules.one_of(path, endings))
+    for member, needed in reversed(named):
+        before: list[Symbol] = []
+        for count in range(cap + 1):
+            choices: list[Sequence_] = []
+            if most is None or count < most:
+                choices.append((*(comma if count else ()), *member, after[min(count + 1, cap)]))
+            if not needed:
+                choices.append((after[count],))
+            before.append(rules.one_of(path, choices))
+        after = before
+    return (after[0],)

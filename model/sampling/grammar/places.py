@@ -1,0 +1,245 @@
+"""Finds the parts of a JSON schema: a subschema and its path, what a `$ref` points at, which keywords it may hold."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from model.sampling.grammar.errors import GrammarError, step
+
+MAX_BYTES = 1_000_000
+"""A schema's longest JSON text, in bytes."""
+MAX_DEPTH = 64
+"""How many objects and arrays of a schema's JSON may hold each other."""
+MAX_VALUES = 50_000
+"""How many values a schema's JSON may hold."""
+
+DRAFTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+
+HONOURED = {
+    "any": ["type", "const", "enum", "anyOf", "allOf", "oneOf", "$ref"],
+    "number": ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"],
+    "string": ["minLength", "maxLength", "pattern", "format"],
+    "array": ["items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"],
+    "object": [
+        *["properties", "required", "additionalProperties", "patternProperties", "propertyNames"],
+        *["minProperties", "maxProperties", "unevaluatedProperties"],
+    ],
+}
+"""The keywords that restrict an answer, by the type that each is about; some in part (see `refusal`)."""
+
+REFUSED = {
+    "not": "what a value must not be is not supported; say what it may be, with type, enum or anyOf",
+    "if": "conditions are not supported; write each case as a branch of anyOf",
+    "contains": "it is not supported; say what every item is with items",
+    "dependentRequired": "it is not supported; write each case as a branch of anyOf with its own required",
+    "dependentSchemas": "it is not supported; write each case as a branch of anyOf",
+    "dependencies": "it is not supported; write each case as a branch of anyOf with its own required",
+    "$dynamicRef": "it is not supported; use $ref with a JSON pointer such as #/$defs/name",
+    "$recursiveRef": "it is not supported; use $ref with a JSON pointer such as #/$defs/name",
+    "disallow": "it belongs to draft 3, which is not supported; say what a value may be with type",
+    "extends": "it belongs to draft 3, which is not supported; use allOf",
+    "divisibleBy": "it belongs to draft 3, which is not supported; use multipleOf",
+}
+"""Keywords that restrict an answer and are refused, each with the reason and what would do instead."""
+
+TYPES = {
+    "null": {"null"},
+    "boolean": {"boolean"},
+    "integer": {"integer"},
+    "number": {"integer", "fraction"},
+    "string": {"string"},
+    "array": {"array"},
+    "object": {"object"},
+}
+"""JSON schema's types, with numbers parted into those that are whole and the others."""
+
+COUNTS = ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One subschema and its path from the root; two with one path are equal."""
+
+    path: str
+    schema: Any = field(compare=False)
+    kind: str = ""
+    """What was made of the subschema at the path, where it is not itself."""
+    _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
+
+    def child(self, *steps: str | int) -> "Place":
+        """Find the subschema that `steps` lead to."""
+        path, schema = self.path, self.schema
+        for name in steps:
+            path, schema = path + step(name), schema[name]
+        if not isinstance(schema, dict | bool):
+            raise GrammarError(path, f"a schema is an object, true or false, not {shown(schema)}")
+        return Place(path, schema)
+
+    def children(self, keyword: str) -> list["Place"]:
+        """List the subschemas in the array under `keyword`."""
+        listed = self.schema[keyword]
+        if not isinstance(listed, list) or not listed:
+            raise GrammarError(self.path + step(keyword), f"it is an array of schemas, not {shown(listed)}")
+        return [self.child(keyword, number) for number in range(len(listed))]
+
+    def named(self, keyword: str) -> dict[str, "Place"]:
+        """Map the names under `keyword` to their subschemas; {} without it."""
+        if keyword not in self._named:
+            inner = self.schema.get(keyword, {})
+            if not isinstance(inner, dict):
+                raise GrammarError(self.path + step(keyword), f"it is an object of schemas, not {shown(inner)}")
+            self._named[keyword] = {name: self.child(keyword, name) for name in inner}
+        return self._named[keyword]
+
+    def at(self, keyword: str) -> str:
+        """Write the path of one of its keywords."""
+        return self.path + step(keyword)
+
+
+def shown(value: object) -> str:
+    """Write a value for a message, shortened."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def measure(schema: object) -> None:
+    """Refuse what is no JSON or larger than the limits."""
+    values = 0
+    stack: list[tuple[str, object, int]] = [("", schema, 0)]
+    while stack:
+        path, value, depth = stack.pop()
+        values += 1
+        if values > MAX_VALUES:
+            raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
+        if depth > MAX_DEPTH:
+            raise GrammarError(path, f"at most {MAX_DEPTH} objects and arrays may hold each other")
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                if not isinstance(name, str) or not is_text(name):
+                    raise GrammarError(path, f"{shown(name)} is no name of JSON")
+                stack.append((path + step(name), inner, depth + 1))
+        elif isinstance(value, list):
+            stack.extend((path + step(number), inner, depth + 1) for number, inner in enumerate(value))
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise GrammarError(path, f"{value} is no number of JSON")
+        elif isinstance(value, int) and abs(value) >= 10**100:
+            raise GrammarError(path, "a number has at most 100 digits")
+        elif isinstance(value, str) and not is_text(value):
+            raise GrammarError(path, "the text holds half of a surrogate pair")
+        elif not isinstance(value, str | int | float | bool | None):
+            raise GrammarError(path, f"{type(value).__name__} is no value of JSON")
+    if len(json.dumps(schema)) > MAX_BYTES:
+        raise GrammarError("", f"a schema has at most {MAX_BYTES} bytes")
+
+
+def is_text(text: str) -> bool:
+    """Say whether UTF-8 can write it: no half of a surrogate pair."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def draft_of(schema: Mapping[str, Any] | bool) -> int:
+    """Read the draft from `$schema`; 2020-12 without it."""
+    uri = "https://json-schema.org/draft/2020-12/schema" if isinstance(schema, bool) else schema.get("$schema", None)
+    if uri is None:
+        return 2020
+    draft = DRAFTS.get(uri.rstrip("#")) if isinstance(uri, str) else None
+    if draft is None:
+        raise GrammarError(".$schema", f"{shown(uri)} is not known; drafts 4, 6, 7, 2019-09 and 2020-12 are")
+    return draft
+
+
+def resolve(root: Place, place: Place) -> Place:
+    """Find what the `$ref` of `place` points at, in the same schema."""
+    reference, path = place.schema["$ref"], place.at("$ref")
+    if not isinstance(reference, str):
+        raise GrammarError(path, f"it is a text such as #/$defs/name, not {shown(reference)}")
+    if reference in {"#", "#/"}:
+        return root
+    if not reference.startswith("#/"):
+        raise GrammarError(
+            path,
+            f"{shown(reference)} is not supported: other documents are never fetched, and inside one"
+            " a JSON pointer such as #/$defs/name is understood",
+        )
+    found: Any = root.schema
+    steps: list[str | int] = []
+    for part in unquote(reference[2:]).split("/"):
+        name: str | int = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and str(name).isascii() and str(name).isdigit():
+            name = int(name)
+        missing = not isinstance(found, dict | list) or (
+            name not in found if isinstance(found, dict) else not (isinstance(name, int) and name < len(found))
+        )
+        if missing:
+            raise GrammarError(path, f"{shown(reference)} points at nothing in this schema")
+        found = found[name]
+        steps.append(name)
+        if isinstance(found, dict) and isinstance(found.get("$id"), str):
+            raise GrammarError(path, f"{shown(reference)} leads through an $id of its own, which is not supported")
+    return root.child(*steps)
+
+
+def check_keywords(place: Place, draft: int, is_root: bool) -> None:
+    """Refuse keywords that would be read otherwise than the draft says, or not at all."""
+    schema = place.schema
+    if not isinstance(schema, dict):
+        return
+    for keyword in schema:
+        reason = REFUSED.get(keyword) or _wrong_value(keyword, schema[keyword], draft)
+        if keyword == "not" and schema["not"] is False:
+            continue
+        if keyword == "if" and not schema.keys() & {"then", "else"}:
+            continue  # without them it restricts nothing
+        if reason:
+            raise GrammarError(place.at(keyword), reason)
+    inner_id = isinstance(schema.get("id" if draft == 4 else "$id"), str)
+    if inner_id and not is_root:
+        raise GrammarError(
+            place.at("id" if draft == 4 else "$id"), "only the whole schema may have one; refer with #/..."
+        )
+    if not is_root and "$schema" in schema and draft_of(schema) != draft:
+        raise GrammarError(place.at("$schema"), "one schema has one draft; it is the one that the whole schema names")
+
+
+def _wrong_value(keyword: str, value: Any, draft: int) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if keyword in COUNTS and (not is_number or value < 0 or value != int(value)):
+        return f"it is a whole number from 0, not {shown(value)}"
+    if keyword in {"minimum", "maximum"} and not is_number:
+        return f"it is a number, not {shown(value)}"
+    bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    if keyword in bounds and is_number and abs(value) >= 10**100:
+        return f"a bound has at most 100 digits, not {shown(value)}"
+    if keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
+        if draft == 4 and not isinstance(value, bool):
+            return f"in draft 4 it is true or false, not {shown(value)}"
+        if draft != 4 and not is_number:
+            return f"it is a number (true and false belong to draft 4, which $schema must name), not {shown(value)}"
+    if keyword == "multipleOf" and (not is_number or value <= 0):
+        return f"it is a number above 0, not {shown(value)}"
+    if keyword == "required" and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        return f"it is an array of names, not {shown(value)}"
+    if keyword == "enum" and not (isinstance(value, list) and value):
+        return f"it is an array of the values that may be, not {shown(value)}"
+    if keyword in {"pattern", "format"} and not isinstance(value, str):
+        return f"it is a text, not {shown(value)}"
+    if keyword == "type" and not (isinstance(value, str) or (isinstance(value, list) and value)):
+        return f"it is a type's name or an array of them, not {shown(value)}"
+    if keyword == "type":
+        for name in value if isinstance(value, list) else [value]:
+            if not isinstance(name, str) or name not in TYPES:
+                return f"{shown(name)} is no type; the types are {', '.join(TYPES)}"
+    if keyword == "prefixItems" and draft < 2020:
+        return "it belongs to draft 2020-12; in the draft that $schema names items takes an array"
+    if keyword == "items" and isinstance(value, list) and draft == 2020:
+        return "it is one schema; the first items, each with its own, are prefixItems"
+    return None

@@ -1,0 +1,185 @@
+"""Writes JSON texts as terminals: of some length, of a pattern or format, and as the names of properties."""
+
+import json
+import re
+from collections.abc import Sequence
+
+import llguidance
+
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.places import Place, shown
+from model.sampling.grammar.rules import Rules, Symbol, quoted
+
+CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
+"""A character of a JSON text. The escape \\u is left out: it would let a name be written in two ways, and half of a
+surrogate pair be written at all; what it alone can write are control characters."""
+STRING = f'/"{CHARACTER}*"/'
+KEY = STRING
+PLAIN = r'/"[^"\\\x00-\x1F\x7F]*"/'
+"""A JSON text without escapes, which stands as it is read."""
+MAX_SHAPES = 4
+"""How many patterns and formats may hold for one text: their automata are multiplied."""
+MAX_LENGTH = 10_000
+"""The longest text that is counted; a longer maxLength admits texts of this length, a longer minLength is refused."""
+
+FORMATS = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
+"""The formats that are held to."""
+REFUSED_FORMATS = [
+    *["idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex"],
+    *["relative-json-pointer", "uri-reference", "uri-template"],
+]
+"""The formats that the standard defines and that are not held to; all others are annotations, as it says."""
+
+_LEAP_YEARS = "([0-9][0-9](0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DAYS = f"([0-9]{{4}}-(0[13-9]|1[0-2])-[0-9]{{2}}|[0-9]{{4}}-02-[01][0-9]|[0-9]{{4}}-02-2[0-8]|{_LEAP_YEARS}-02-29)"
+_CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
+CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}"}
+"""What llguidance's formats admit too much: 29 February in every year, and a leap second in every minute."""
+
+X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
+
+
+def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
+    """Write the texts that satisfy all parts; none where lengths exclude each other."""
+    least = max([0, *(int(part.schema.get("minLength", 0)) for part in parts)])
+    longest = [int(part.schema["maxLength"]) for part in parts if "maxLength" in part.schema]
+    most = min(longest) if longest else None
+    if most is not None and least > most:
+        return []
+    if least > MAX_LENGTH:
+        path = next(part.at("minLength") for part in parts if part.schema.get("minLength", 0) > MAX_LENGTH)
+        raise GrammarError(path, f"a text that must have more than {MAX_LENGTH} characters is not supported")
+    most = None if most is None else min(most, MAX_LENGTH)
+    shapes: list[tuple[str, dict[str, object]]] = []
+    for part in parts:
+        if "pattern" in part.schema:
+            check_pattern(part.at("pattern"), part.schema["pattern"])
+            shapes.append((part.at("pattern"), {"pattern": _read_alike(part.schema["pattern"])}))
+        if part.schema.get("format") in REFUSED_FORMATS:
+            raise GrammarError(
+                part.at("format"), f"{shown(part.schema['format'])} is not supported; {', '.join(FORMATS)} are"
+            )
+        if part.schema.get("format") in FORMATS:
+            name = part.schema["format"]
+            shapes.append(
+                (part.at("format"), {"format": name, **({"pattern": CLOSER[name]} if name in CLOSER else {})})
+            )
+    if len(shapes) > MAX_SHAPES:
+        raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may hold for one text")
+    if not shapes:
+        count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
+        return [rules.terminal(f'/"{CHARACTER}{count}"/')]
+    schema: dict[str, object] = {"type": "string", "allOf": [shape for _, shape in shapes], "minLength": least}
+    if most is not None:
+        schema["maxLength"] = most
+    inner = inner_schema(schema)
+    error = refusal(f"%llguidance {{}}\nstart: {inner.text}\n")
+    if error and "nsatisfiable" in error:
+        return []
+    if error:
+        raise GrammarError(shapes[0][0], error)
+    return [inner]
+
+
+def inner_schema(schema: dict[str, object]) -> Symbol:
+    """Write a schema of one text or number for llguidance's own reading."""
+    return Symbol("%json " + json.dumps({**schema, "x-guidance": X_GUIDANCE}, ensure_ascii=False))
+
+
+def refusal(grammar: str) -> str | None:
+    """Ask llguidance what is wrong with a grammar, in one line; None for nothing."""
+    is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
+    if not is_error:
+        return None
+    lines = [line.strip() for line in messages[0].splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("error:")]
+    return (told or lines or ["llguidance refuses it"])[0][:300]
+
+
+def check_pattern(path: str, pattern: str) -> None:
+    """Refuse what llguidance would read otherwise than JSON schema's ECMA-262 and Python's `re` do."""
+    if len(pattern) > MAX_LENGTH:
+        raise GrammarError(path, f"a pattern has at most {MAX_LENGTH} characters")
+    for kind, piece in _pieces(pattern):
+        if kind == "class" and re.search(r"(?<!\\)\[|&&|--|~~", piece[1:-1]):
+            raise GrammarError(path, f"in {shown(piece)} write \\[, \\&, \\- and \\~ for these characters")
+        if kind == "class" and re.match(r"\[\^?\]", piece):
+            raise GrammarError(path, f"in {shown(piece)} write \\] for this character")
+        if kind == "possessive":
+            raise GrammarError(path, "possessive repetition is not supported")
+        if kind == "escape" and piece[1] in "AZzG<>":
+            raise GrammarError(path, f"{piece} is not supported; write ^ or $ for an end of the text")
+
+
+def _read_alike(pattern: str) -> str:
+    """Write \\S as ECMA-262 means it: there, U+FEFF is a space."""
+    return "".join(r"[^\s\x{FEFF}]" if piece == r"\S" else piece for _, piece in _pieces(pattern))
+
+
+def _pieces(pattern: str) -> list[tuple[str, str]]:
+    """Part a pattern into classes, escapes, repetitions and single characters."""
+    token = re.compile(
+        r"(?P<escape>\\.)|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<possessive>(?:[*+?]|\{\d*,?\d*\})\+)"
+        r"|(?P<repeat>[*+?]|\{\d*,?\d*\})|(?P<group>\(\?:?|[()|])|(?P<anchor>[\^$])|(?P<one>.)",
+        re.DOTALL,
+    )
+    return [(str(match.lastgroup), match.group()) for match in token.finditer(pattern)]
+
+
+def key_pattern(path: str, pattern: str) -> str:
+    """Write the names that a pattern of patternProperties is found in, as an expression of Lark.
+
+    Only names without escapes, whose JSON text is what the pattern is searched in.
+    """
+    check_pattern(path, pattern)
+    pieces = _pieces(pattern)
+    starts = bool(pieces) and pieces[0] == ("anchor", "^")
+    ends = len(pieces) > starts and pieces[-1] == ("anchor", "$")
+    inner = pieces[int(starts) : len(pieces) - int(ends)]
+    if any(kind == "anchor" for kind, _ in inner) or ((starts or ends) and ("group", "|") in _top_level(inner)):
+        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ may stand at its ends only, around ( | )")
+    written = []
+    for kind, piece in inner:
+        if piece == "(?":
+            raise GrammarError(path, f"{shown(pattern)} is not supported: groups are ( ) and (?: )")
+        if kind == "class" and piece.startswith("[^") and re.search(r"\\[a-zA-Z]", piece):
+            raise GrammarError(path, f"{shown(piece)} is not supported; name its characters")
+        if kind == "class":
+            piece = piece.replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_")
+        if kind == "escape" and piece in {r"\d", r"\w"}:
+            piece = "[0-9]" if piece == r"\d" else "[A-Za-z0-9_]"
+        elif re.search(r"\\[a-zA-Z0-9]", piece):
+            raise GrammarError(path, f"{piece} is not supported in a name's pattern; name its characters")
+        written.append(piece)
+    any_text = r'[^"\\]*'
+    text = f'"{"" if starts else any_text}({"".join(written)}){"" if ends else any_text}"'
+    expression = f"/{slashed(text)}/ & {PLAIN}"
+    error = refusal(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    if error:
+        raise GrammarError(path, error)
+    return expression
+
+
+def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    depth, top = 0, []
+    for kind, piece in pieces:
+        depth += (kind == "group" and piece.startswith("(")) - (piece == ")" and kind == "group")
+        if depth == 0:
+            top.append((kind, piece))
+    return top
+
+
+def slashed(pattern: str) -> str:
+    """Write a pattern so that it may stand between two slashes of Lark."""
+    return "".join(
+        {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece) for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
+    )
+
+
+def other_key(taken: Sequence[str], patterns: Sequence[str]) -> str:
+    """Write the names that are none of those taken and match no pattern, as an expression of Lark."""
+    excluded = [quoted(json.dumps(name, ensure_ascii=False)) for name in taken]
+    excluded += [f"( {pattern} )" for pattern in patterns]
+    if not excluded:
+        return KEY
+    return f"{PLAIN if patterns else KEY} & ~( {' | '.join(excluded)} )"

@@ -1,0 +1,81 @@
+"""Writes patterns, choices, grammars and tagged texts as grammars of llguidance, and checks what was written."""
+
+import re
+from collections.abc import Sequence
+
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
+from model.sampling.grammar.places import is_text, shown
+from model.sampling.grammar.rules import quoted
+from model.sampling.grammar.strings import refusal, slashed
+
+MAX_CHOICES = 10_000
+"""How many choices there may be."""
+MAX_PATTERN = 10_000
+"""A pattern's longest text, in characters."""
+MAX_COUNTED = 100_000
+"""How often the counted repetitions of a pattern may repeat a part, those in one another multiplied."""
+
+
+def regex_grammar(pattern: str) -> str:
+    """Write the grammar of the texts that match a pattern from end to end."""
+    if len(pattern) > MAX_PATTERN or not is_text(pattern):
+        raise GrammarError("", f"a pattern has at most {MAX_PATTERN} characters, each of them Unicode")
+    check_counts(pattern)
+    if not pattern:
+        return '%llguidance {}\nstart: ""\n'
+    grammar = f"%llguidance {{}}\nstart: T\nT: /(?:{slashed(pattern)})/\n"
+    error = refusal(grammar)
+    if error:
+        raise GrammarError("", f"the pattern is not supported: {error}")
+    return grammar
+
+
+def check_counts(pattern: str, path: str = "") -> None:
+    """Refuse counted repetitions that in one another would make an automaton of too many states."""
+    product, stack, largest = 1, [], 1
+    for piece in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|.", pattern, re.DOTALL):
+        if piece == "(":
+            stack.append(largest)
+            largest = 1
+        elif piece == ")":
+            inner, largest = largest, stack.pop() if stack else 1
+            product = inner
+        elif re.fullmatch(r"\{\d*,?\d*\}", piece):
+            product *= max([1, *(int(number) for number in re.findall(r"\d+", piece))])
+            largest = max(largest, product)
+            if product > MAX_COUNTED:
+                raise GrammarError(
+                    path, f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other"
+                )
+            continue
+        else:
+            product = 1
+        largest = max(largest, product)
+
+
+def choice_grammar(choices: Sequence[str]) -> str:
+    """Write the grammar of exactly these texts."""
+    if not choices or len(choices) > MAX_CHOICES:
+        raise GrammarError("", f"there are 1 to {MAX_CHOICES} choices, not {len(choices)}")
+    for number, choice in enumerate(choices):
+        if not choice or not is_text(choice):
+            raise GrammarError(f"[{number}]", f"a choice is a text of at least one character, not {shown(choice)}")
+    if sum(len(choice.encode()) for choice in choices) > MAX_BYTES:
+        raise GrammarError("", f"the choices have at most {MAX_BYTES} bytes together")
+    return "%llguidance {}\nstart: T\nT: " + " | ".join(quoted(choice) for choice in choices) + "\n"
+
+
+def lark_or_ebnf_grammar(text: str) -> str:
+    """Write a grammar given as EBNF (`root ::= ...`) or as Lark (`start: ...`)."""
+    if re.search(r"^\s*[A-Za-z0-9_-]+\s*::=", text, re.MULTILINE):
+        return gbnf_grammar(text)
+    if len(text.encode(errors="replace")) > MAX_BYTES or not is_text(text):
+        raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes, all of them Unicode")
+    setting = re.search(r"\[[^\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)
+    if setting:
+        line = text.count("\n", 0, setting.start()) + 1
+        raise GrammarError(f"line {line}", f"{setting[1]} is not supported in a grammar; it is a field of the request")
+    if not re.search(r"^\s*start\b", text, re.MULTILINE):
+        raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
+    return "%llguidance {}\n" + text + "\n"

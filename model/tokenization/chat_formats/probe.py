@@ -1,0 +1,147 @@
+"""Finds how a chat template writes tools and calls, by rendering conversations that hold words of no language. It knows
+no template's source.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
+from model.tokenization.template_client import ChatTemplateError
+
+Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
+"""Writes messages and tools as the template does, without a generation prompt. Raises ChatTemplateError."""
+
+_NAMES = ("Zqfirst", "Zqsecond")
+_IDS = ("Zq0first1", "Zq0secnd2")
+"""Nine letters and digits, as Mistral's templates demand."""
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "Zqtool",
+        "description": "Zq",
+        "parameters": {"type": "object", "properties": {"zqone": {"type": "integer", "description": "Zq"}}},
+    },
+}
+_USER = {"role": "user", "content": "Zquser"}
+_PLAIN = {"role": "assistant", "content": "Zqplain"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """How conversations with tools are written."""
+
+    syntax: CallSyntax
+    by_template: bool
+    """Whether the template writes tools, calls and results itself. If not, they are written into the messages."""
+    takes_system: bool = True
+    """Whether the template writes a system message."""
+    arguments_as_text: bool = False
+    """Whether the template wants the arguments of past calls as JSON, not as objects."""
+
+
+def find_tool_use(render: Render, special: Collection[str] = ()) -> ToolUse:
+    """Return how a template's conversations with tools are written; `special` are the tokenizer's special tokens."""
+    if _writes_tools(render):
+        for arguments, pattern in ((_OBJECT, _AS_JSON), (json.dumps(_OBJECT), _AS_JSON), (_PAIRS, _AS_PAIRS)):
+            syntax = _syntax(render, special, arguments, pattern)
+            if syntax is not None:
+                return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
+    return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
+
+
+def _writes_tools(render: Render) -> bool:
+    try:
+        return "Zqtool" in render([_USER], [_TOOL])
+    except ChatTemplateError:
+        return False
+
+
+def _takes_system(render: Render) -> bool:
+    try:
+        return "Zqsystem" in render([{"role": "system", "content": "Zqsystem"}, _USER], None)
+    except ChatTemplateError:
+        return False
+
+
+_OBJECT = {"zqone": 1}
+_AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
+_PAIRS = {"zqone": "Zqtext", "zqtwo": "Zqmore"}
+_AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)Zqmore", re.DOTALL)
+
+
+def _with_calls(number: int, arguments: Any) -> list[dict[str, Any]]:
+    """Return a conversation whose last message has so many calls."""
+    functions = [{"name": name, "arguments": arguments} for name in _NAMES[:number]]
+    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(_IDS, functions, strict=False)]
+    return [_USER, {"role": "assistant", "content": "", "tool_calls": calls}]
+
+
+def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: re.Pattern[str]) -> CallSyntax | None:
+    """Return the texts around calls, or None where arguments are not written as the pattern says."""
+    try:
+        text, plain = render(_with_calls(1, arguments), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
+    except ChatTemplateError:
+        return None
+    name = text.find(_NAMES[0])
+    written = pattern.search(text, max(name, 0))
+    opening = text[_num_shared(text, plain) : max(name, 0)].lstrip()
+    if written is None or not opening:
+        return None
+    # What ends every message is no part of the call.
+    end, after = plain.partition("Zqplain")[2], text[written.end() :]
+    closing = after[: len(after) - _num_shared(after[::-1], end[::-1])].rstrip()
+    closing = re.sub("<[^<>]*$", "", closing)  # nor is the beginning of a tag that ends a message in its own way
+    syntax = CallSyntax(
+        opening=opening,
+        between=_without_id(text[name + len(_NAMES[0]) : written.start()]),
+        closing=_without_id(closing),
+        next_call=_next_call(render, arguments, pattern),
+        prefix=_PYTHON_TAG if opening.startswith("{") and _PYTHON_TAG in special else "",
+    )
+    return syntax if pattern is _AS_JSON else _in_pairs(syntax, *written.groups())
+
+
+def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_second: str) -> CallSyntax | None:
+    """Return the syntax of calls whose arguments stand one by one: `inner` is what stands between two of them, and
+    `around` has with its own texts what stands before the first name and after the last value.
+    """
+    before_name = inner[len(inner) - _num_shared(inner[::-1], around.between[::-1]) :]
+    after_value = inner.removesuffix(before_name)
+    ends = [around.closing, *(() if around.next_call is None else (around.next_call,))]
+    is_clear = after_name == after_second and after_name[-1:] not in ("'", '"')
+    if not (is_clear and before_name and after_value and all(each.startswith(after_value) for each in ends)):
+        return None
+    return replace(
+        around,
+        between=around.between.removesuffix(before_name),
+        closing=around.closing.removeprefix(after_value),
+        next_call=None if around.next_call is None else around.next_call.removeprefix(after_value),
+        pairs=PairSyntax(before_name, after_name, after_value),
+    )
+
+
+def _num_shared(one: str, other: str) -> int:
+    """Return with how many characters both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+_PYTHON_TAG = "<|python_tag|>"
+"""What Llama's models write before some calls, and never before text."""
+
+
+def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> str | None:
+    try:
+        text = render(_with_calls(2, arguments), [_TOOL])
+    except ChatTemplateError:
+        return None
+    first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
+    return None if first is None or second < first.end() else _without_id(text[first.end() : second])
+
+
+def _without_id(text: str) -> str:
+    """Leave out the id that some templates write into a call: the server makes it, not the model."""
+    return re.sub(rf',\s*"id":\s*"{_IDS[0]}"|\[CALL_ID\]{_IDS[0]}', "", text)

@@ -1,0 +1,75 @@
+"""Writes tools, calls and their results into ordinary messages, for models whose templates know none."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from model.tokenization.chat_formats.call_syntax import CallSyntax
+
+Row = Mapping[str, Any]
+"""One message as templates get it."""
+
+_ABOUT_TOOLS = """\
+You can call these tools, each described by a line of JSON:
+{tools}
+
+To call a tool, write its name and its arguments in this form, once for each call:
+{form}
+
+What a tool returns is then told to you between <tool_response> and </tool_response>."""
+
+
+def write_out(rows: Sequence[Row], tools: Sequence[Row], syntax: CallSyntax, *, takes_system: bool) -> list[Row]:
+    """Return messages of system, users and assistants alone, the first of which describes the tools, if there are any.
+
+    What a user says right after a tool's result joins it: many templates demand that users and assistants alternate.
+    """
+    written: list[dict[str, Any]] = []
+    told_before = False
+    for row in rows:
+        told = _written(row, syntax)
+        is_result = row["role"] == "tool"
+        if told_before and told["role"] == "user":
+            written[-1]["content"] += f"\n{told['content']}"
+        else:
+            written.append(told)
+        told_before = is_result or (told_before and told["role"] == "user")
+    return _with_tools(written, tools, syntax, takes_system) if tools else list[Row](written)
+
+
+def _written(row: Row, syntax: CallSyntax) -> dict[str, Any]:
+    content = row.get("content") or ""
+    if row["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    calls = [call["function"] for call in row.get("tool_calls") or ()]
+    written = {key: value for key, value in row.items() if key not in ("tool_calls", "tool_call_id")}
+    if calls:
+        text = syntax.written((call["name"], json.dumps(call["arguments"], ensure_ascii=False)) for call in calls)
+        written["content"] = f"{content}\n{text}" if content else text
+    return written
+
+
+def _with_tools(rows: list[dict[str, Any]], tools: Sequence[Row], syntax: CallSyntax, takes_system: bool) -> list[Row]:
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    form = syntax.written([("name of the tool", '{"name of an argument": "its value"}')])
+    about = _ABOUT_TOOLS.format(tools=lines, form=form)
+    role = "system" if takes_system else "user"
+    place = next((index for index, row in enumerate(rows) if row["role"] == role), None)
+    if place is None or (role == "system" and place > 0):
+        return [{"role": role, "content": about}, *rows]
+    own = rows[place]["content"]
+    joined = f"{own}\n\n{about}" if takes_system else f"{about}\n\n{own}"
+    return [*rows[:place], {**rows[place], "content": joined}, *rows[place + 1 :]]
+
+
+def with_arguments_as_text(rows: Sequence[Row]) -> list[Row]:
+    """Return messages in which the arguments of calls are JSON, for templates that expect it."""
+    return [
+        {**row, "tool_calls": [_as_text(call) for call in row["tool_calls"]]} if row.get("tool_calls") else row
+        for row in rows
+    ]
+
+
+def _as_text(call: Row) -> Row:
+    arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -1,0 +1,85 @@
+"""Writes the tables of docs/structured-outputs.md from the code.
+
+python -m tests.model.sampling.grammar.documented
+"""
+
+import re
+from pathlib import Path
+
+from model.sampling.grammar import (
+    alternatives,
+    gbnf,
+    json_schema,
+    numbers,
+    objects,
+    places,
+    strings,
+    structural_tags,
+    texts,
+)
+
+PAGE = Path(__file__).parents[4] / "docs" / "structured-outputs.md"
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"| {first} | {second} |" for first, second in rows)
+
+
+def honoured() -> str:
+    """List the keywords that restrict an answer."""
+    kinds = {"any": "any value"}
+    rows = [
+        (kinds.get(kind, kind), ", ".join(f"`{k}`" for k in keywords)) for kind, keywords in places.HONOURED.items()
+    ]
+    return _table([("of", "keywords"), ("---", "---"), *rows]).replace("| --- | --- |", "|---|---|")
+
+
+def refused() -> str:
+    """List the keywords that are refused."""
+    rows = [(f"`{keyword}`", reason) for keyword, reason in places.REFUSED.items()]
+    return _table([("refused", "why"), ("---", "---"), *rows]).replace("| --- | --- |", "|---|---|")
+
+
+def limits() -> str:
+    """List the limits."""
+    rows = [
+        ("bytes of a schema", places.MAX_BYTES),
+        ("values in a schema", places.MAX_VALUES),
+        ("arrays and objects of a schema's JSON that hold each other", places.MAX_DEPTH),
+        ("alternatives that anyOf and oneOf make at one place", alternatives.MAX_ALTERNATIVES),
+        ("branches of oneOf", alternatives.MAX_BRANCHES),
+        ("properties of one object that are not required", objects.MAX_OPTIONAL),
+        ("minItems and minProperties; a larger maxItems is lowered to it", objects.MAX_ITEMS),
+        ("minLength; a larger maxLength is lowered to it", strings.MAX_LENGTH),
+        ("patterns and formats of one text", strings.MAX_SHAPES),
+        ("all multipleOf of a schema together", json_schema.MAX_MULTIPLE),
+        ("digits of a number", numbers.DIGITS),
+        ("characters of a pattern", texts.MAX_PATTERN),
+        ("repetitions that a pattern counts, multiplied where they hold each other", texts.MAX_COUNTED),
+        ("choices", texts.MAX_CHOICES),
+        ("bytes of a grammar, and of all choices", gbnf.MAX_BYTES),
+        ("repetitions of one part of a grammar", gbnf.MAX_REPEATED),
+        ("tags", structural_tags.MAX_TAGS),
+    ]
+    rows_ = [(name, str(number)) for name, number in rows]
+    return (
+        _table([("", "at most"), ("---", "---"), *rows_]).replace("|  |", "| |").replace("| --- | --- |", "|---|---|")
+    )
+
+
+def written(page: str) -> str:
+    """Put the tables into the page's text."""
+    for name, table in [("honoured", honoured()), ("refused", refused()), ("limits", limits())]:
+        page = re.sub(
+            rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", table.replace("\\", r"\\"), page, flags=re.DOTALL
+        )
+    held = " and ".join([", ".join(f"`{name}`" for name in strings.FORMATS[:-1]), f"`{strings.FORMATS[-1]}`"])
+    left = " and ".join(
+        [", ".join(f"`{name}`" for name in strings.REFUSED_FORMATS[:-1]), f"`{strings.REFUSED_FORMATS[-1]}`"]
+    )
+    formats = f"- `format` holds for {held}; {left} are refused, and other names are annotations, as the standard says."
+    return re.sub(r"^- `format` holds for .*?says\.$", formats, page, flags=re.MULTILINE | re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

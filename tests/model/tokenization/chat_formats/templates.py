@@ -1,0 +1,132 @@
+"""Small chat templates of our own, each writing tools and calls as a family of models does. It knows no test."""
+
+HERMES = """{% if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}
+{%- for m in messages %}<|im_start|>{{ 'user' if m.role == 'tool' else m.role }}
+{% if m.role == 'tool' %}<tool_response>{{ m.content }}</tool_response>{% else %}{{ m.content }}{% endif %}
+{%- for call in m.tool_calls or [] %}
+    {%- if m.content or not loop.first %}{{ '\\n' }}{% endif %}
+    {{- '<tool_call>\\n{"name": "' ~ call.function.name ~ '", "arguments": ' ~ call.function.arguments | tojson }}
+    {{- '}\\n</tool_call>' }}
+{%- endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Hermes, Qwen 2.5, Qwen 3."""
+
+QWEN_3 = """{%- for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' and m.reasoning_content %}<think>
+{{ m.reasoning_content }}
+</think>
+
+{% endif %}{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and enable_thinking is false %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
+"""How Qwen 3 thinks: it opens a thought itself, unless it is told not to."""
+
+OPEN_THOUGHT = """{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}{% endfor %}
+{%- if add_generation_prompt %}<A><think>
+{% endif %}"""
+"""DeepSeek R1, QwQ: the prompt opens the thought."""
+
+MISTRAL = """<s>{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}
+{%- for m in messages %}
+    {%- if m.role == 'user' %}[INST] {{ m.content }}[/INST]
+    {%- elif m.role == 'tool' %}[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]
+    {%- elif m.tool_calls %}[TOOL_CALLS] [
+        {%- for call in m.tool_calls %}
+            {%- if call.id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}
+            {%- set written = call.function | tojson %}
+            {{- written[:-1] ~ ', "id": "' ~ call.id ~ '"}' ~ (']</s>' if loop.last else ', ') }}
+        {%- endfor %}
+    {%- else %} {{ m.content }}</s>{% endif %}
+{%- endfor %}"""
+"""Mistral 7B v0.3, Nemo."""
+
+MISTRAL_ARGS = """<s>{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}
+{%- for m in messages %}
+    {%- if m.role == 'user' %}[INST]{{ m.content }}[/INST]
+    {%- elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]
+    {%- else %}{{ m.content }}
+        {%- for call in m.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[CALL_ID]{{ call.id }}[ARGS]
+            {{- call.function.arguments | tojson }}
+        {%- endfor %}</s>
+    {%- endif %}
+{%- endfor %}"""
+"""Mistral Small 3.1 and on."""
+
+LLAMA = """{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
+
+{% if loop.first and tools %}{{ tools | tojson }}
+{% endif %}
+{%- if m.tool_calls %}
+    {%- if m.tool_calls | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}
+    {%- set call = m.tool_calls[0].function %}
+    {{- '{"name": "' ~ call.name ~ '", "parameters": ' ~ call.arguments | tojson ~ '}' }}
+{%- else %}{{ m.content }}{% endif %}<|eot_id|>
+{%- endfor %}"""
+"""Llama 3.1 to 3.3."""
+
+ARGUMENTS_AS_TEXT = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+    {{- '<|calls|>' if loop.first else '\\n' }}<|call|>function<|sep|>{{ call.function.name }}
+    {{- '\\n```json\\n' + call.function.arguments + '\\n```<|call_end|>' }}
+    {{- '<|calls_end|>' if loop.last }}
+{%- endfor %}<|eos|>
+{%- endfor %}"""
+"""DeepSeek V3: special tokens all around, and arguments that must be text."""
+
+XML = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+    {{- '\\n<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+    {%- for name, value in call.function.arguments | items %}
+        {{- '<parameter=' + name + '>\\n' ~ (value if value is string else value | tojson) ~ '\\n</parameter>\\n' }}
+    {%- endfor %}
+    {{- '</function>\\n</tool_call>' }}
+{%- endfor %}<|im_end|>
+{% endfor %}"""
+"""Qwen 3 Coder, Qwen 3.5, Seed."""
+
+KEYS_AND_VALUES = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+    {{- '\\n<tool_call>' + call.function.name + '\\n' }}
+    {%- for name, value in call.function.arguments | items %}
+        {{- '<arg_key>' ~ name ~ '</arg_key>\\n<arg_value>' ~ (value if value is string else value | tojson) }}
+        {{- '</arg_value>\\n' }}
+    {%- endfor %}
+    {{- '</tool_call>' }}
+{%- endfor %}
+{%- endfor %}"""
+"""GLM 4.5."""
+
+PLAIN = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
+{%- if add_generation_prompt %}<|A|>{% endif %}"""
+"""Templates that know no tools."""
+
+NO_SYSTEM = """{% for m in messages %}
+    {%- if m.role == 'system' %}{{ raise_exception('no system message') }}{% endif %}
+    {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('they must alternate') }}{% endif %}
+    {{- '<' ~ m.role ~ '>' ~ m.content }}
+{%- endfor %}{% if add_generation_prompt %}<A>{% endif %}"""
+"""Gemma 1 to 3 and others: no system message, no tools, strict alternation."""
+
+GPT_OSS = """{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}
+    {%- if m.tool_calls %}
+        {%- if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}
+        {%- set call = m.tool_calls[0].function %}
+        {{- '<|start|>assistant to=functions.' ~ call.name ~ '<|channel|>commentary json<|message|>' }}
+        {{- call.arguments | tojson }}<|call|>
+    {%- elif m.role == 'assistant' %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>
+    {%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"""
+"""gpt-oss: channels."""

@@ -1,0 +1,239 @@
+"""llguidance holds answers to the grammars: it takes what the parser calls a call, and no call of another kind."""
+
+import json
+import random
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
+from model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from model.tokenization.chat_formats.message import joined
+from model.tokenization.chat_formats.parser import TaggedText
+from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.test_parser import (
+    ARGS,
+    CHANNELS,
+    GPT_OSS,
+    LLAMA,
+    MISTRAL,
+    SYNTAXES,
+    XML,
+    every_syntax,
+)
+
+THINK = ThoughtTags("<think>", "</think>")
+THINK_TOKENS = ThoughtTags("[THINK]", "[/THINK]")
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/name"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"name": {"type": "string", "minLength": 1}},
+}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = (Tool("get", CITY), Tool("get_all", NOTHING))
+INTEGER = 'start: %json {"type": "integer"}'
+
+
+class Reader:
+    """A tokenizer as llguidance has it, and what it says of texts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = Tokenizer.from_folder(folder)
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        self._end = self.tokenizer.ids_of_special["<|eos|>"]
+        self._theirs = LLTokenizer(text, eos_token=self._end)
+
+    def _matcher(self, **answers: Any) -> LLMatcher:
+        grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
+        problem = LLMatcher.validate_grammar(grammar, self._theirs)
+        assert not problem, f"{problem}\n{grammar}"
+        return LLMatcher(self._theirs, grammar, log_level=0)
+
+    def written(self, chosen: random.Random, **answers: Any) -> str:
+        """Return what a model writes to which all tokens that are allowed are equally likely."""
+        matcher, ids = self._matcher(**answers), []
+        while not matcher.is_stopped():
+            mask = matcher.compute_bitmask()
+            allowed = [token for token in range(self.tokenizer.vocab_size) if mask[token // 8] >> token % 8 & 1]
+            ids.append(chosen.choice(allowed))
+            assert matcher.consume_token(ids[-1])
+        return self.tokenizer.decode([each for each in ids if each != self._end], skip_special_tokens=False)
+
+    def takes(self, text: str, **answers: Any) -> bool:
+        matcher = self._matcher(**answers)
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path) -> Reader:
+    return Reader(folder)
+
+
+THOUGHTS = {
+    "none": ({}, ""),
+    "maybe": ({"tags": THINK, "start": Start.MAYBE}, "<think>\nhm <tool_call> x\n</think>\n\n"),
+    "open": ({"tags": THINK, "start": Start.THOUGHT}, "I call <tool_call>{ </think>\n"),
+    "maybe, tokens": ({"tags": THINK_TOKENS, "start": Start.MAYBE}, "[THINK]hm[/THINK]\n"),
+    "open, tokens": ({"tags": THINK_TOKENS, "start": Start.THOUGHT}, "hm[/THINK]"),
+}
+MODES: dict[str, dict[str, Any]] = {"auto": {}, "required": {"calls": "required"}, "body": {"body": INTEGER}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@every_syntax
+def test_calls_are_held_to_the_tools(reader: Reader, syntax: CallSyntax, thoughts: str, mode: str) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    for text in (call, f"\n{call}", syntax.written([("get_all", "{}")])):
+        assert reader.takes(thought + text, **asked), text
+    for wrong in (
+        call.replace("get", "got"),
+        call.replace("3", '"3"'),
+        call.replace("city", "town"),
+        syntax.written([("get_all", '{"x": 1}')]),
+        call[:-1] if syntax.closing else call[:-2],
+        *(() if syntax.pairs else (call.replace("Bern", ""),)),  # of texts without quotes, only choices are enforced
+    ):
+        assert not reader.takes(thought + wrong, **asked), wrong
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@every_syntax
+def test_what_else_is_answered_is_text_or_the_body(
+    reader: Reader, syntax: CallSyntax, thoughts: str, mode: str
+) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    assert reader.takes(f"{thought}Hello.\n\n{{", **asked) == (mode == "auto")
+    assert reader.takes(f"{thought}12", **asked) == (mode != "required")
+    if thought:
+        assert reader.takes("12", **asked) == (mode != "required" and fields["start"] is Start.MAYBE)
+
+
+@pytest.mark.parametrize("syntax", [GENERIC, MISTRAL, ARGS], ids=["generic", "mistral", "args"])
+def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
+    reader: Reader, syntax: CallSyntax
+) -> None:
+    two = syntax.written([("get_all", "{}"), ("get", '{"city": "Bern"}')])
+    for parallel, calls in product((True, False), ("auto", "required")):
+        asked = {"syntax": syntax, "tools": TOOLS, "calls": calls, "parallel": parallel}
+        assert reader.takes(two, **asked) == parallel
+        assert reader.takes(f"Yes.\n{syntax.written([('get_all', '{}')])}", **asked) == (calls == "auto")
+
+
+def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
+    call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
+    assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
+    assert not reader.takes("<|python_tag|>print(1)", syntax=LLAMA, tools=TOOLS)
+
+
+def test_answers_that_have_a_tag_of_their_own_begin_with_it(reader: Reader) -> None:
+    thought = f"{CHANNELS.opening}Hm.{CHANNELS.closing}"
+    call = " to=functions.get_all<|channel|>commentary json<|message|>{}"
+    asked = {"tags": CHANNELS, "start": Start.MAYBE}
+    for before in ("", thought):
+        assert reader.takes(f"{before}{CHANNELS.answer}Yes.", syntax=GPT_OSS, tools=TOOLS, **asked)
+        assert reader.takes(f"{before}{call}", syntax=GPT_OSS, tools=TOOLS, **asked)
+        assert reader.takes(f"{before}{CHANNELS.answer}12", body=INTEGER, **asked)
+        assert not reader.takes(f"{before}{CHANNELS.answer}twelve", body=INTEGER, **asked)
+        assert not reader.takes(f"{before}{call}", syntax=GPT_OSS, tools=TOOLS[:1], **asked)
+
+
+def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> None:
+    properties = {
+        "text": {"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]},
+        "unit": {"enum": ["C", "F"]},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/word"}},
+    }
+    tool = Tool("f", {"properties": properties, "required": ["unit"], "$defs": {"word": {"type": "string"}}})
+
+    def takes(**arguments: Any) -> bool:
+        return reader.takes(XML.written([("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
+
+    assert takes(text="</function> is text", unit="C", list=["a", "b"])
+    assert takes(unit="F")
+    assert not takes(text="no unit")
+    assert not takes(unit="K")
+    assert not takes(unit="C", list=[1])
+    assert not takes(unit="C", more=1)
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+def test_a_body_without_tools_begins_after_the_thought(reader: Reader, thoughts: str) -> None:
+    fields, thought = THOUGHTS[thoughts]
+    assert reader.takes(f"{thought}12", body=INTEGER, **fields)
+    assert not reader.takes(f"{thought}twelve", body=INTEGER, **fields)
+
+
+cities = st.fixed_dictionaries(
+    {"city": st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=5)},
+    optional={"days": st.integers(-99, 99)},
+).map(lambda made: {name: made[name] for name in CITY["properties"] if name in made})  # in the schema's order
+one_call: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
+    st.tuples(st.just("get"), cities), st.just(("get_all", {}))
+)
+
+
+@pytest.mark.parametrize("name", SYNTAXES)
+@given(calls=st.lists(one_call, min_size=1, max_size=3), content=st.sampled_from(["", "So:\n"]))
+def test_what_the_parser_calls_a_call_the_grammar_takes(
+    reader: Reader, name: str, calls: list[tuple[str, dict[str, Any]]], content: str
+) -> None:
+    syntax = SYNTAXES[name]
+    if syntax is LLAMA:
+        calls, content = calls[:1], ""
+    written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]
+    text = content + syntax.written(written)
+    parser = TaggedText(syntax=syntax, tools=TOOLS)
+    message = joined([parser.push(text), parser.flush()])
+    assert [(call.name, call.arguments) for call in message.tool_calls] == written
+    assert reader.takes(text, syntax=syntax, tools=TOOLS)
+
+
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "unit": {"enum": ["C", "F"]},
+        "deep": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["unit"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("space", ["", "\n", " " * 20])
+@pytest.mark.parametrize("thoughts", ["none", "maybe"])
+def test_text_in_which_the_parser_would_see_a_call_is_held_to_the_tools(
+    reader: Reader, space: str, thoughts: str
+) -> None:
+    for syntax in SYNTAXES.values():
+        wrong = space + syntax.written([("get", '{"town": "Bern"}')])
+        assert not reader.takes(wrong, syntax=syntax, tools=TOOLS, **THOUGHTS[thoughts][0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+@every_syntax
+def test_whatever_a_model_writes_under_the_grammar_are_calls_that_keep_to_their_schemas(
+    reader: Reader, syntax: CallSyntax, seed: int
+) -> None:
+    tools = (Tool("choose", CHOICES), Tool("get_all", NOTHING))
+    text = reader.written(random.Random(seed), syntax=syntax, tools=tools, calls="required")
+    parser = TaggedText(syntax=syntax, tools=tools)
+    message = joined([parser.push(text), parser.flush()])
+    assert message.tool_calls
+    assert not message.content
+    for call in message.tool_calls:
+        jsonschema.validate(json.loads(call.arguments), CHOICES if call.name == "choose" else NOTHING)

@@ -1,0 +1,107 @@
+"""How a template writes tools is found out by rendering it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import transformers.models.llama4.processing_llama4 as llama4
+
+from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
+from model.tokenization.chat_template import ChatTemplate
+from model.tokenization.template_client import ChatTemplateError
+from model.tokenization.template_process import template_environment
+from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats import templates
+
+
+def use_of(source: str, *special: str) -> ToolUse:
+    template = template_environment().from_string(source)
+
+    def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        try:
+            return template.render(messages=messages, tools=tools, bos_token="<s>", add_generation_prompt=False)
+        except Exception as error:
+            raise ChatTemplateError(str(error)) from error
+
+    return find_tool_use(render, special)
+
+
+SYNTAXES = {
+    templates.HERMES: GENERIC,
+    templates.MISTRAL: CallSyntax(
+        opening='[TOOL_CALLS] [{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"
+    ),
+    templates.MISTRAL_ARGS: CallSyntax(opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing=""),
+    templates.LLAMA: CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"),
+    templates.ARGUMENTS_AS_TEXT: CallSyntax(
+        opening="<|calls|><|call|>function<|sep|>",
+        between="\n```json\n",
+        next_call="\n```<|call_end|>\n<|call|>function<|sep|>",
+        closing="\n```<|call_end|><|calls_end|>",
+    ),
+    templates.GPT_OSS: CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""),
+    templates.XML: CallSyntax(
+        opening="<tool_call>\n<function=",
+        between="",
+        next_call=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
+        closing=">\n</function>\n</tool_call>",
+        pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
+    ),
+    templates.KEYS_AND_VALUES: CallSyntax(
+        opening="<tool_call>",
+        between="",
+        next_call="\n</tool_call>\n<tool_call>",
+        closing="\n</tool_call>",
+        pairs=PairSyntax("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text", "gpt-oss", "xml", "keys"]
+)
+def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
+    use = use_of(source)
+    assert use.by_template
+    assert use.syntax == SYNTAXES[source]
+    assert use.arguments_as_text == (source == templates.ARGUMENTS_AS_TEXT)
+
+
+def test_a_token_that_llama_may_write_before_a_call_belongs_to_it() -> None:
+    assert use_of(templates.LLAMA, "<|python_tag|>").syntax.prefix == "<|python_tag|>"
+
+
+def test_the_template_of_llama_4_is_read() -> None:
+    use = use_of(llama4.chat_template)
+    assert use.by_template
+    assert (use.syntax.between, use.syntax.closing) == ('", "parameters": ', "}")
+
+
+@pytest.mark.parametrize("source", [templates.PLAIN, templates.NO_SYSTEM, "{{ raise_exception('never') }}"])
+def test_a_template_without_tools_gets_the_generic_form(source: str) -> None:
+    use = use_of(source)
+    assert not use.by_template
+    assert use.syntax == GENERIC
+    assert use.takes_system == (source == templates.PLAIN)
+
+
+def test_tools_whose_calls_cannot_be_read_are_written_out_too() -> None:
+    unreadable = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert not use_of(unreadable).by_template
+
+
+def test_only_mistrals_ids_are_short() -> None:
+    assert {name: use_of(name).syntax.id_form for name in (templates.MISTRAL, templates.LLAMA)} == {
+        templates.MISTRAL: ("", 9),
+        templates.LLAMA: ("call_", 24),
+    }
+
+
+async def test_the_packaged_model_has_no_tools_in_its_template(packaged: Tokenizer) -> None:
+    template = ChatTemplate(packaged.chat_template or "", packaged)
+    assert not template.tool_use.by_template
+    tool = {"type": "function", "function": {"name": "get_weather", "description": "", "parameters": {}}}
+    rows, tools = await template.with_tools([{"role": "user", "content": "Hi"}], [tool])
+    assert not tools
+    assert "get_weather" in template.render(rows)
