@@ -14,13 +14,12 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Server, serve
-from server.schemas.base import RequestModel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -28,6 +27,7 @@ REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
 MESSAGES = ROOT / "docs" / "messages.md"
 OLLAMA = ROOT / "docs" / "ollama.md"
+RESPONSES = ROOT / "docs" / "responses.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -91,7 +91,7 @@ def fields_table() -> str:
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest
 
-    objects: dict[str, type[RequestModel]] = {
+    objects: dict[str, type[Any]] = {
         "completions": CompletionRequest,
         "chat": ChatCompletionRequest,
         "embeddings": EmbeddingRequest,
@@ -99,13 +99,39 @@ def fields_table() -> str:
         "a message": ChatMessage,
         "stream_options": StreamOptions,
     }
-    honoured = [(name, where, "honoured") for where, model in objects.items() for name in model.model_fields]
-    return _fields_table([*honoured, *_not_honoured(objects)])
+    return _rows(_known_fields(objects))
+
+
+def responses_table() -> str:
+    """Return what POST /v1/responses ignores and refuses, but for what it does as chats do."""
+    from server.schemas import openai_response_items as items
+    from server.schemas import openai_responses as responses
+    from server.schemas.generation import ChatCompletionRequest
+
+    of_chats = _known_fields({"the body": ChatCompletionRequest})
+    known = _known_fields(
+        {
+            "the body": responses.ResponsesRequest,
+            "`text`": responses.TextConfig,
+            "`reasoning`": responses.Reasoning,
+            "`stream_options`": responses.ResponseStreamOptions,
+            "a message": items.InputMessage,
+            "`function_call`": items.FunctionCall,
+            "`function_call_output`": items.FunctionCallOutput,
+            "`reasoning` of the input": items.ReasoningItem,
+            "a tool": items.FunctionTool,
+        }
+    )
+    told = {key: where for key, where in known.items() if key[1] != "honoured" and of_chats.get(key) != where}
+    for where, reasons in (("items", items.REFUSED_ITEMS), ("tools", items.REFUSED_TOOLS)):
+        told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
+    return _rows(told)
 
 
 def messages_table() -> str:
     """Return what bodies of Anthropic's API may hold that is ignored or refused here, and where."""
-    from server.schemas.anthropic import (
+    from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
+    from server.schemas.anthropic.messages import (
         CountTokensRequest,
         JsonFormat,
         MessagesRequest,
@@ -114,9 +140,8 @@ def messages_table() -> str:
         Tool,
         ToolChoice,
     )
-    from server.schemas.anthropic_blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
 
-    fields = _not_honoured(
+    known = _known_fields(
         {
             "messages": MessagesRequest,
             "count_tokens": CountTokensRequest,
@@ -129,46 +154,46 @@ def messages_table() -> str:
             "a format": JsonFormat,
         }
     )
-    blocks = [(f'"type": "{kind}"', "a block", f"refused: {why}") for kind, why in UNREAD_BLOCKS.items()]
-    return _fields_table([*fields, *blocks])
+    told = {key: where for key, where in known.items() if key[1] != "honoured"}
+    return _rows(told | {(f'"type": "{kind}"', f"refused: {why}"): ["a block"] for kind, why in UNREAD_BLOCKS.items()})
 
 
 def ollama_table() -> str:
     """Return every field of Ollama's requests that is not honoured, where, and why."""
     from server.schemas import ollama
 
-    return _fields_table(
-        _not_honoured(
-            {
-                "/api/chat": ollama.OllamaChatRequest,
-                "/api/generate": ollama.OllamaGenerateRequest,
-                "/api/embed": ollama.OllamaEmbedRequest,
-                "/api/embeddings": ollama.OllamaEmbeddingsRequest,
-                "/api/show": ollama.OllamaShowRequest,
-                "options": ollama.OllamaOptions,
-                "a message": ollama.OllamaMessage,
-                "a tool call": ollama.OllamaToolCall,
-                "its function": ollama.OllamaFunction,
-            }
-        )
+    known = _known_fields(
+        {
+            "/api/chat": ollama.OllamaChatRequest,
+            "/api/generate": ollama.OllamaGenerateRequest,
+            "/api/embed": ollama.OllamaEmbedRequest,
+            "/api/embeddings": ollama.OllamaEmbeddingsRequest,
+            "/api/show": ollama.OllamaShowRequest,
+            "options": ollama.OllamaOptions,
+            "a message": ollama.OllamaMessage,
+            "a tool call": ollama.OllamaToolCall,
+            "its function": ollama.OllamaFunction,
+        }
     )
+    return _rows({key: where for key, where in known.items() if key[1] != "honoured"})
 
 
-def _not_honoured(objects: Mapping[str, type[RequestModel]]) -> Iterator[tuple[str, str, str]]:
-    """Yield each field that is ignored or refused, the object that it is in, and what happens to it."""
+def _known_fields(objects: dict[str, type[Any]]) -> dict[tuple[str, str], list[str]]:
+    """Return the objects in which a field is treated in a way, by the field and the way."""
+    told: dict[tuple[str, str], list[str]] = {}
     for where, model in objects.items():
+        for name in model.model_fields:
+            told.setdefault((name, "honoured"), []).append(where)
         for name, why in model.IGNORED.items():
-            yield name, where, f"ignored: {why}"
+            told.setdefault((name, f"ignored: {why}"), []).append(where)
         for name, refused in model.REFUSED.items():
             neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
             but = f", but for {neutral}" if neutral else ""
-            yield name, where, f"refused{but}: {refused.why}"
+            told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
+    return told
 
 
-def _fields_table(found: Iterable[tuple[str, str, str]]) -> str:
-    told: dict[tuple[str, str], list[str]] = {}
-    for name, where, what in found:
-        told.setdefault((name, what), []).append(where)
+def _rows(told: dict[tuple[str, str], list[str]]) -> str:
     lines = ["| field | in | |", "|---|---|---|"]
     return "\n".join(
         [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
@@ -267,6 +292,7 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
         CODE: {"folders": folders_table},
         MESSAGES: {"messages-fields": messages_table},
         OLLAMA: {"ollama": ollama_table},
+        RESPONSES: {"fields": responses_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.processes import Server, serve
 from tests import readme
-from tests.readme import CODE, DOCUMENTS, ROOT, Example
+from tests.readme import CODE, DOCUMENTS, RESPONSES, ROOT, Example
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
@@ -34,6 +34,7 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_field_of_other_servers_is_documented() -> None:
     assert readme.table("fields") == readme.fields_table()
+    assert readme.table("fields", RESPONSES) == readme.responses_table()
 
 
 def test_every_field_of_anthropics_api_that_is_not_supported_is_documented() -> None:

@@ -26,6 +26,7 @@ _VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",

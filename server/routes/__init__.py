@@ -32,9 +32,10 @@ from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
 from server.routes.openai import chat, completions, embeddings, models, tokenize
+from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
-from server.schemas.anthropic import MessagesErrorAnswer
+from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
@@ -113,7 +114,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, embeddings):
+    for part in (completions, chat, responses, embeddings):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
         part.add_routes(ollama_running, context)

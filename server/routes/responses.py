@@ -102,11 +102,15 @@ def counted_refusals(context: AppContext) -> Iterator[None]:
         raise
 
 
+def model_name(context: AppContext) -> str:
+    """Return the name of the model that answers the current request: its adapter's, if it has one."""
+    adapter = current_request().adapter
+    return context.model_id if adapter is None else adapter.name
+
+
 def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
-    adapter = current_request().adapter
-    name = context.model_id if adapter is None else adapter.name
-    head = {"object": "list", "model": name, "compute_dtype": context.compute_dtype}
+    head = {"object": "list", "model": model_name(context), "compute_dtype": context.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
 
 

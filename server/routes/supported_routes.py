@@ -2,6 +2,7 @@
 refuse.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from model.config import ModelConfig
@@ -10,9 +11,15 @@ from server.engine.request import Part
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
-ROUTES_OF_A_DECODER = ("/v1/completions", "/v1/chat/completions", "/v1/messages", "/api/chat", "/api/generate")
+CHATS: Mapping[str, str] = {
+    "/v1/chat/completions": "messages",
+    "/v1/responses": "input",
+    "/v1/messages": "messages",
+    "/api/chat": "messages",
+}
+"""The routes that need a chat template, with the field that holds the conversation."""
+ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate")
 """The routes that write text."""
-_ROUTES_OF_A_TEMPLATE = ("/v1/chat/completions", "/v1/messages", "/api/chat")
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
@@ -51,12 +58,12 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, which "
             "points are of, does not say what a layer would predict; /v1/next and /v1/trajectory are accepted"
         )
-    if route in _ROUTES_OF_A_TEMPLATE and context.chat_template is None:
+    if route in CHATS and context.chat_template is None:
         return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
             "server with --chat-template",
             "no_chat_template",
-            "messages",
+            CHATS[route],
         )
     return None
 

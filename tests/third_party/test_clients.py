@@ -94,6 +94,23 @@ def answers_to_turns(server: Server) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
+def test_two_turns_of_responses_with_the_helpers_of_the_openai_package(server: Server) -> None:
+    """Send the first answer's items back in the second turn as the package gave them."""
+    program = str(HERE / "openai_responses_turns.py")
+    told = json.loads(run("openai", "python", program, server.url, MODEL, *TURNS))
+    messages: list[dict[str, str]] = []
+    expected = []
+    for text in TURNS:
+        messages.append({"role": "user", "content": text})
+        answer = ask(server, "/v1/chat/completions", messages=messages, temperature=0, max_tokens=12)
+        expected.append(answer["choices"][0]["message"]["content"])
+        messages.append({"role": "assistant", "content": expected[-1]})
+    sentence = ask(server, "/v1/chat/completions", messages=messages[:-1], temperature=0, stop=".")["choices"][0]
+    assert (told["turns"], told["streamed"]) == (expected, expected[-1])
+    assert told["sentences"] == [sentence["message"]["content"]] * 3
+    assert told["statuses"] == ["incomplete", "completed"]
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_guidellm_ends_without_an_error(path: str, server: Server, tmp_path: Path) -> None:
     arguments = ["run", "--backend", f"kind=openai_http,target={server.url},model={MODEL},request_format={path}"]

@@ -23,8 +23,8 @@ _WRITERS: dict[Kind, Callable[[Any], str]] = {
 def grammar_text(kind: Kind, value: Any, whitespace_pattern: str | None = None) -> str:
     """Return the grammar of texts that keep to a value of this kind: a JSON schema, a pattern, texts ...
 
-    Raises GrammarError, with the place in the value, where it is wrong or cannot be kept to. It takes up to a second or two
-    for a value that was made to take long.
+    Raises GrammarError, with the place in the value, where it is wrong or cannot be kept to. It takes up to a second
+    or two for a value that was made to take long.
     """
     if kind == "json":
         grammar = json_schema_grammar(value, whitespace_pattern=whitespace_pattern)

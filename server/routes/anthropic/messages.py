@@ -19,7 +19,7 @@ from server.routes.prompts import find_adapter
 from server.routes.request_context import accept, current_request
 from server.routes.responses import new_answer_id
 from server.routes.supported_routes import check_route
-from server.schemas.anthropic import (
+from server.schemas.anthropic.messages import (
     CountTokensAnswer,
     CountTokensRequest,
     MessagesAnswer,

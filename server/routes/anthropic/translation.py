@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas.anthropic import ConversationFields, MessagesRequest, Tool, ToolChoice
-from server.schemas.anthropic_blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from server.schemas.anthropic.blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
 from server.schemas.base import RunFields
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.sampling import SamplingFields

@@ -152,7 +152,8 @@ class Run:
                 return False
             self._see_token()
             self.num_written += 1
-            writer.write(event.of(self._text.take_token(token_id)))
+            if written := event.of(self._text.take_token(token_id)):
+                writer.write(written)
             return True
 
         self._handle.on_token = write

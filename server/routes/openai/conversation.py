@@ -128,8 +128,8 @@ class Conversation:
 
 async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
     """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
-    asked = (body.messages, body.add_generation_prompt, body.chat_template_kwargs, body.shown_tools)
-    return await read_chat(context, *asked)
+    arguments = body.chat_template_kwargs
+    return await read_chat(context, body.messages, body.add_generation_prompt, arguments, body.shown_tools)
 
 
 async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:

@@ -27,7 +27,7 @@ from server.routes.openai.choices import ChoiceText, Piece, Run
 from server.routes.openai.sampling import seed_of_choice
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.responses import counted_refusals, new_answer_id
+from server.routes.responses import counted_refusals, model_name, new_answer_id
 from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.schemas.generation import GenerationFields
 
@@ -291,8 +291,7 @@ class AnswerWriter:
         """Tokens of each choice that were in its pieces."""
         self._id = new_answer_id(id_prefix)
         self._created = int(time.time())
-        adapter = current_request().adapter
-        self._model = context.model_id if adapter is None else adapter.name
+        self._model = model_name(context)
 
     def head(self, kind: str) -> dict[str, Any]:
         """Return the fields before the choices."""

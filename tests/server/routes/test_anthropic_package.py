@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError, QueueFull, Unavailable
-from server.schemas.anthropic_blocks import BLOCKS, UNREAD_BLOCKS
+from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS
 from tests.server.bare_server import serving
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, events_of, site

@@ -14,7 +14,7 @@ from server.routes.anthropic.blocks import ContentWriter
 from server.routes.anthropic.translation import chat_fields, told_in_terms_of, turns_of
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import ChatPiece
-from server.schemas.anthropic import MessagesRequest
+from server.schemas.anthropic.messages import MessagesRequest
 from tests.server.inline_engine import InlineEngine
 from tests.server.routes.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
 from tests.server.serving import site

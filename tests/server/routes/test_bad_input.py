@@ -22,6 +22,7 @@ JSON = {"content-type": "application/json"}
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/responses": {"input": "x", "max_output_tokens": 1},
     "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/attention": {"input": "x"},

@@ -15,6 +15,7 @@ FILLS_IN = replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/responses": {"input": "x", "max_output_tokens": 1},
     "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
 }
 
@@ -183,6 +184,7 @@ async def test_routes_that_work_answer(config: Any, tmp_path: Path) -> None:
 
 async def test_chat_without_a_template_is_denied_here_and_refused_there(tmp_path: Path) -> None:
     async with site(tmp_path, template=None) as at:
-        told = (await capabilities(at))["routes"]["/v1/chat/completions"]
-    assert told["works"] is False
-    assert "no chat template" in told["reason"]
+        routes = (await capabilities(at))["routes"]
+    for told in (routes["/v1/chat/completions"], routes["/v1/responses"]):
+        assert told["works"] is False
+        assert "no chat template" in told["reason"]

@@ -75,6 +75,32 @@ async def test_chat(tmp_path: Path) -> None:
         assert "".join(text) == "hihi"
 
 
+async def test_responses(tmp_path: Path) -> None:
+    async with client(tmp_path, FakeEngine(eos_after=4)) as api:
+        answer = await api.responses.create(
+            model=MODEL, input="hello", include=["message.output_text.logprobs"], top_logprobs=1, store=True
+        )
+        assert (answer.output_text, answer.status) == ("hihi", "completed")
+        turns: Any = [{"role": "user", "content": "hello"}, *(item.to_dict() for item in answer.output)]
+        async with api.responses.stream(model=MODEL, input=[*turns, {"role": "user", "content": "and?"}]) as stream:
+            kinds = [event.type async for event in stream]
+            final = await stream.get_final_response()
+        assert (kinds[0], kinds[-1], final.output_text) == ("response.created", "response.completed", "hihi")
+        assert kinds.count("response.output_text.delta") == 4
+        with pytest.raises(openai.BadRequestError, match="nothing is stored") as caught:
+            await api.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+        assert caught.value.param == "previous_response_id"
+
+
+async def test_a_stream_of_a_response_that_fails_says_so_in_its_last_event(tmp_path: Path) -> None:
+    async with client(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom"))) as api:
+        stream = await api.responses.create(model=MODEL, input="x", stream=True)
+        last = [event async for event in stream][-1]
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert last.response.error.message == "boom"
+
+
 async def test_embeddings_in_the_packages_default_form(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.embeddings.create(model=MODEL, input=["a", "b"])

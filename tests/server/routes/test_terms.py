@@ -18,6 +18,7 @@ from tests.server.serving import error_of, site
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "abc"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/responses": {"input": "abc"},
     "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
     "/v1/embeddings": {"input": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
@@ -178,8 +179,8 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
     engine.full_of_text = QueueFull("The queue is full.", code="queue_full", retry_after=7)
     async with at_site(tmp_path, engine) as lightwell:
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
-    others = (path for path in ROUTES if path.startswith(("/api/", "/v1/messages")))
-    texts = {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", *others}
+    texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
+    texts |= {path for path in ROUTES if path.startswith("/api/")}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 
 

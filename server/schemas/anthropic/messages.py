@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from server.http.errors import shown
-from server.schemas.anthropic_blocks import AnthropicMessage, OnlyText
+from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText
 from server.schemas.base import (
     MAX_MESSAGES,
     AnswerModel,

@@ -1,0 +1,124 @@
+"""Writes one item of a response's output: what the assistant thought, what it said, or a call of a tool. It knows no
+stream, and none of the other items.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from model.tokenization.chat_formats.message import ToolCallDelta
+from server.engine.outputs import Array
+from server.routes.openai.attention_rows import RowWriter
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the items of one type have in common."""
+
+    type: str
+    id_prefix: str
+    events: str
+    """What the names of the events of its text begin with."""
+    text_field: str = "text"
+    part: str | None = None
+    """The type of the only part that holds the text, or None where the item itself does."""
+
+
+REASONING = Kind("reasoning", "rs", "response.reasoning_text", part="reasoning_text")
+MESSAGE = Kind("message", "msg", "response.output_text", part="output_text")
+CALL = Kind("function_call", "fc", "response.function_call_arguments", "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An item that is over. What several events repeat is JSON, since the log-probabilities may be megabytes."""
+
+    done: dict[str, Any]
+    """The fields of the event that ends its text."""
+    part: orjson.Fragment | None
+    whole: orjson.Fragment
+
+
+def _json(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(value))
+
+
+@dataclass(slots=True)
+class Item:
+    """One item as it grows."""
+
+    kind: Kind
+    index: int
+    """Its place in the output."""
+    rows: RowWriter | None
+    call: ToolCallDelta | None = None
+    """The first of a call, which names it."""
+    id: str = ""
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[orjson.Fragment] | None = None
+    """One entry a token, or None where none were asked for."""
+    tensors: list[dict[str, Array]] = field(default_factory=list)
+    """What was captured with each of its tokens, if that is told with the whole item."""
+    first_query: int = 0
+    """Position of the query that chose the first of those tokens."""
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.kind.id_prefix}_{uuid.uuid4().hex}"
+
+    def takes(self, kind: Kind, call: ToolCallDelta | None) -> bool:
+        """Return whether text of this kind, and of this call if it is one, belongs to the item."""
+        return self.kind is kind and (call is None or (self.call is not None and self.call.index == call.index))
+
+    @property
+    def text(self) -> str:
+        """Return the text so far."""
+        return "".join(self.texts)
+
+    def place(self) -> dict[str, Any]:
+        """Return the fields by which events name the item, and its part."""
+        place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
+        return place if self.kind.part is None else {**place, "content_index": 0}
+
+    def opening(self) -> dict[str, Any]:
+        """Return the item before it has any text."""
+        return self._as(self._text_fields("", []) if self.kind.part is None else {"content": []}, "in_progress")
+
+    def opening_part(self) -> dict[str, Any]:
+        """Return the part before it has any text."""
+        return {"type": self.kind.part, **self._text_fields("", [])}
+
+    def written(self, status: Status) -> "Written":
+        """Return the item with the text so far."""
+        text, attention = self.text, self._attention()
+        logprobs = _json(self.logprobs or [])
+        done = {self.kind.text_field: text, **({"logprobs": logprobs} if self.kind is MESSAGE else {})}
+        fields = {**self._text_fields(text, logprobs), **attention}
+        if self.kind.part is None:
+            return Written(done, None, _json(self._as(fields, status)))
+        part = _json({"type": self.kind.part, **fields})
+        return Written(done, part, _json(self._as({"content": [part]}, status)))
+
+    def _text_fields(self, text: str, logprobs: orjson.Fragment | list[Any]) -> dict[str, Any]:
+        fields: dict[str, Any] = {self.kind.text_field: text}
+        if self.kind is MESSAGE:
+            fields |= {"annotations": [], "logprobs": logprobs}
+        return fields
+
+    def _as(self, fields: dict[str, Any], status: Status) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self.id, "type": self.kind.type, "status": status}
+        if self.kind is REASONING:
+            item["summary"] = []
+        elif self.kind is MESSAGE:
+            item["role"] = "assistant"
+        elif self.call is not None:
+            item |= {"call_id": self.call.id, "name": self.call.name}
+        return {**item, **fields}
+
+    def _attention(self) -> dict[str, Any]:
+        if self.rows is None or not self.tensors:
+            return {}
+        return {"attention": self.rows.whole(self.tensors, self.first_query)}

@@ -1,0 +1,172 @@
+"""Writes the body of POST /v1/responses as the chat that it asks for, and what is wrong with that chat by the names of
+this route's fields.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+
+from server.http.error_handlers import validation_error
+from server.http.errors import ApiError
+from server.schemas.base import RequestModel
+from server.schemas.generation import ChatCompletionRequest
+from server.schemas.openai_response_items import (
+    AllowedTools,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    InputMessage,
+    InputPart,
+    NamedTool,
+    ToolChoice,
+)
+from server.schemas.openai_responses import ResponsesRequest
+from server.schemas.sampling import SamplingFields
+
+_NAMES: Mapping[str, str] = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "tool_choice.function": "tool_choice",
+    "tool_choice.allowed_tools": "tool_choice",
+}
+"""Fields of a chat by what they are called here. A longer path goes before a shorter one."""
+_WORDING = (
+    (re.compile(r"\bmax_tokens\b"), "max_output_tokens"),
+    (re.compile(r"Set truncate to cut it"), 'Set truncation to "auto" to cut it'),
+)
+"""What a chat's errors advise, by how this route says it."""
+
+
+def told(model: RequestModel, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a part of a body that have a value, by their names in JSON."""
+    fields = type(model).model_fields.items()
+    values = {info.alias or name: getattr(model, name) for name, info in fields if name not in without}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class Translation:
+    """The chat that a body asks for."""
+
+    def __init__(self, body: ResponsesRequest) -> None:
+        self.names = dict(_NAMES)
+        """Paths of the chat's body by the paths of this one."""
+        self.messages: list[dict[str, Any]] = []
+        self._read_conversation(body)
+        self.fields: dict[str, Any] = {
+            **{name: getattr(body, name) for name in SamplingFields.model_fields if name in body.model_fields_set},
+            "messages": self.messages,
+            "max_tokens": body.max_output_tokens,
+            "logprobs": body.gives_logprobs,
+            "top_logprobs": body.top_logprobs if body.gives_logprobs else None,
+            "truncate": body.truncation == "auto",
+            "chat_template_kwargs": body.chat_template_kwargs,
+            **self._format(body),
+            **self._tools(body),
+        }
+
+    def chat(self) -> ChatCompletionRequest:
+        """Return the chat's body. Raises BadRequest, by the names of the chat's fields."""
+        try:
+            return ChatCompletionRequest.model_validate(self.fields)
+        except ValidationError as error:
+            raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+    @contextmanager
+    def retold(self) -> Iterator[None]:
+        """Tell the errors of the chat by the names of this route's fields."""
+        try:
+            yield
+        except ApiError as error:
+            for pattern, ours in _WORDING:
+                error.message = pattern.sub(ours, error.message)
+            if error.param is not None:
+                theirs, error.param = error.param, self._renamed(error.param)
+                if error.message.startswith(f"{theirs}:"):
+                    error.message = error.param + error.message[len(theirs) :]
+            raise
+
+    def _renamed(self, path: str) -> str:
+        known = [name for name in self.names if path == name or path.startswith((f"{name}.", f"{name}["))]
+        name = max(known, key=len, default="")
+        return self.names[name] + path[len(name) :] if known else path
+
+    def _read_conversation(self, body: ResponsesRequest) -> None:
+        if body.instructions is not None:
+            self._add({"role": "system", "content": body.instructions}, "instructions")
+            self.names["messages[0].content"] = "instructions"
+        if isinstance(body.input, str):
+            self._add({"role": "user", "content": body.input}, "input")
+            return
+        for i, item in enumerate(body.input):
+            self._read_item(item, f"input[{i}]")
+
+    def _add(self, message: dict[str, Any], origin: str) -> dict[str, Any]:
+        self.names[f"messages[{len(self.messages)}]"] = origin
+        self.messages.append(message)
+        return message
+
+    def _assistant(self, origin: str, *lacking: str) -> dict[str, Any]:
+        """Return the assistant's message that goes on, if it lacks all of these fields, or a new one."""
+        last = self.messages[-1] if self.messages else {"role": None}
+        if last["role"] == "assistant" and not any(field in last for field in lacking):
+            return last
+        return self._add({"role": "assistant"}, origin)
+
+    def _read_item(self, item: InputItem, origin: str) -> None:
+        """Add an item. What the assistant thought, said and called in one turn is one message of a chat."""
+        match item:
+            case InputMessage(role="assistant"):
+                self._assistant(origin, "content", "tool_calls")["content"] = _text(item.content)
+            case InputMessage():
+                role = "system" if item.role == "developer" else item.role
+                self._add({"role": role, "content": _text(item.content)}, origin)
+            case FunctionCall():
+                calls = self._assistant(origin).setdefault("tool_calls", [])
+                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"] = origin
+                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}].function"] = origin
+                function = {"name": item.name, "arguments": item.arguments}
+                calls.append({"id": item.call_id, "type": "function", "function": function})
+            case FunctionCallOutput():
+                self.names[f"messages[{len(self.messages)}].tool_call_id"] = f"{origin}.call_id"
+                self._add({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}, origin)
+            case _:
+                parts = "".join([part["text"] for part in item.content or item.summary or []])
+                message = self._assistant(origin, "reasoning_content", "content", "tool_calls")
+                message["reasoning_content"] = parts
+
+    def _format(self, body: ResponsesRequest) -> dict[str, Any]:
+        wanted = None if body.text is None else body.text.format
+        if wanted is None or wanted.type == "text":
+            return {}
+        schema = told(wanted, without=("type",))
+        return {"response_format": {"type": wanted.type, **({"json_schema": schema} if schema else {})}}
+
+    def _tools(self, body: ResponsesRequest) -> dict[str, Any]:
+        if not body.tools and body.tool_choice in (None, "none", "auto"):
+            return {}
+        self.names |= {f"tools[{i}].function": f"tools[{i}]" for i in range(len(body.tools or []))}
+        tools = [{"type": "function", "function": told(tool, without=("type",))} for tool in body.tools or []]
+        fields = {
+            "tools": tools,
+            "tool_choice": _choice(body.tool_choice),
+            "parallel_tool_calls": body.parallel_tool_calls,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, AllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_choice(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _text(content: str | list[InputPart]) -> str:
+    return content if isinstance(content, str) else "".join([part["text"] for part in content])

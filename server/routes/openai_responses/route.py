@@ -1,0 +1,61 @@
+"""POST /v1/responses: the assistant's next turn, whole or as a stream of OpenAI's typed events."""
+
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import EventStream, unless_disconnected
+from server.routes.context import AppContext
+from server.routes.openai.conversation import Conversation, begin_conversation
+from server.routes.openai_responses.request import Translation
+from server.routes.openai_responses.writer import ResponseWriter
+from server.routes.request_context import accept
+from server.routes.supported_routes import check_route
+from server.schemas.openai_responses import ResponsesAnswer, ResponsesRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/responses",
+        tags=["generation"],
+        summary="Answer a conversation, as OpenAI's newer clients ask",
+        response_model=ResponsesAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def responses(request: Request, body: ResponsesRequest) -> Response:
+        """Return what the assistant thinks, says and calls next, as items. With `stream`, it is sent as server-sent
+        events, one per token, of which the last holds the whole response. Nothing is stored.
+        """
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/v1/responses")
+        translation = Translation(body)
+        with translation.retold():
+            beginning = begin_conversation(context, translation.chat(), arrival)
+            if not body.stream:
+                return await unless_disconnected(request, _whole(context, body, beginning))
+            conversation = await unless_disconnected(request, beginning)
+        writer = ResponseWriter(context, body, conversation)
+        events = _events(writer, conversation)
+        return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
+
+
+async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:
+    conversation = await beginning
+    writer = ResponseWriter(context, body, conversation)
+    async for piece in conversation.pieces():
+        await writer.push(piece)
+    return Response(orjson.dumps(writer.response()), media_type="application/json")
+
+
+async def _events(writer: ResponseWriter, conversation: Conversation) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    async for piece in conversation.pieces():
+        if events := await writer.push(piece):
+            yield events

@@ -1,0 +1,170 @@
+"""Defines what the body of POST /v1/responses lists: the items of a conversation, and the tools."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
+
+from server.http.errors import shown
+from server.schemas.base import MAX_PARTS, RequestModel, Text, wrong
+from server.schemas.known_fields import Ignored, Refused, RefusedFields
+
+_OF_ANSWERS = "of answers: no template reads it"
+_OF_THE_ITEM: Ignored = {"id": _OF_ANSWERS, "status": _OF_ANSWERS, "phase": _OF_ANSWERS, "attention": _OF_ANSWERS}
+
+MAX_TOOLS = 128
+
+REFUSED_ITEMS: Mapping[str, str] = {"item_reference": "nothing is stored: send the item itself"}
+"""Types of items in `input` that are refused for a reason of their own."""
+REFUSED_TOOLS: Mapping[str, str] = {"custom": "a tool's arguments are JSON"}
+"""Types of tools that are refused for a reason of their own."""
+
+
+def _refuse_types(value: Any, accepted: tuple[str, ...], reasons: Mapping[str, str], reason: str) -> Any:
+    """Return an object as it is. Raises PydanticCustomError if its `type` is none of these."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind is not None and kind not in accepted:
+        why = reasons.get(kind, reason) if isinstance(kind, str) else reason
+        raise wrong("type", f"{shown(kind)} is not supported: {why}; accepted: {', '.join(accepted)}")
+    return value
+
+
+class InputPart(TypedDict):
+    """One part of a message, or of what a tool answered."""
+
+    __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
+    type: Annotated[
+        Literal["input_text", "output_text"],
+        Field(description='"input_text", or in the assistant\'s messages "output_text"; no images and no files.'),
+    ]
+    text: Annotated[Text, Field(description="The text.")]
+    annotations: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
+    logprobs: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
+    attention: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
+    prompt_cache_breakpoint: Annotated[
+        NotRequired[Any], Field(description="Accepted and ignored: the prefix cache needs none.")
+    ]
+
+
+class ReasoningPart(TypedDict):
+    """One part of what the assistant thought."""
+
+    __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
+    type: Annotated[Literal["reasoning_text", "summary_text"], Field(description="The text, or a summary of it.")]
+    text: Annotated[Text, Field(description="The text.")]
+    attention: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
+
+
+Content = Text | Annotated[list[InputPart], Field(max_length=MAX_PARTS, fail_fast=True)]
+
+
+class InputMessage(RequestModel):
+    """One message of the conversation."""
+
+    IGNORED = _OF_THE_ITEM
+
+    type: Literal["message"] = Field("message", description='"message"; it may be left out.')
+    role: Literal["user", "assistant", "system", "developer"] = Field(
+        description="Who speaks; developer is written as system."
+    )
+    content: Content = Field(description="The text, or a list of text parts.")
+
+
+class FunctionCall(RequestModel):
+    """A call of a tool that the assistant made."""
+
+    IGNORED: ClassVar[Ignored] = {**_OF_THE_ITEM, "caller": _OF_ANSWERS}
+    REFUSED: ClassVar[RefusedFields] = {
+        "namespace": Refused("tools have no namespaces"),
+        "async": Refused("a call is answered before the next turn"),
+    }
+
+    type: Literal["function_call"] = Field(description='"function_call".')
+    call_id: Text = Field(min_length=1, description="The call's id, which its output repeats.")
+    name: Text = Field(min_length=1, description="The tool's name.")
+    arguments: Text = Field(description="The arguments, as JSON.")
+
+
+class FunctionCallOutput(RequestModel):
+    """What a tool answered."""
+
+    IGNORED: ClassVar[Ignored] = {**_OF_THE_ITEM, "caller": _OF_ANSWERS, "name": "the call has it"}
+    REFUSED: ClassVar[RefusedFields] = {"namespace": Refused("tools have no namespaces")}
+
+    type: Literal["function_call_output"] = Field(description='"function_call_output".')
+    call_id: Text = Field(min_length=1, description="The id of the call that it answers.")
+    output: Content = Field(description="The text, or a list of text parts.")
+
+
+class ReasoningItem(RequestModel):
+    """What the assistant thought before it answered."""
+
+    IGNORED = _OF_THE_ITEM
+    REFUSED: ClassVar[RefusedFields] = {"encrypted_content": Refused("only who wrote it can read it")}
+
+    type: Literal["reasoning"] = Field(description='"reasoning".')
+    content: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
+        None, description="The text, in parts, for templates that use it."
+    )
+    summary: Annotated[list[ReasoningPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
+        None, description="Stands for the text where there is no content."
+    )
+
+
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("<message>")]
+    | Annotated[FunctionCall, Tag("<function_call>")]
+    | Annotated[FunctionCallOutput, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")],
+    # In brackets, so that an error's path does not take it for a field.
+    Discriminator(lambda item: f"<{item.get('type') or 'message'}>" if isinstance(item, dict) else "<message>"),
+    BeforeValidator(
+        lambda item: _refuse_types(item, ITEM_TYPES, REFUSED_ITEMS, "this server runs no tools and reads text alone")
+    ),
+]
+
+
+class FunctionTool(RequestModel):
+    """A tool that the client runs."""
+
+    IGNORED: ClassVar[Ignored] = {
+        "allowed_callers": "the assistant alone calls tools",
+        "defer_loading": "all tools are written into the prompt",
+        "output_schema": "what a tool answers is taken as it is",
+        "cache_control": "the prefix cache needs none",
+    }
+    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call is answered before the next turn")}
+
+    type: Literal["function"] = Field(description='"function".')
+    name: Text = Field(min_length=1, max_length=128, description="What the tool is called.")
+    description: Text | None = Field(None, description="What it does, for the assistant to read.")
+    parameters: dict[Text, Any] | None = Field(None, description="JSON Schema of its arguments.")
+    strict: bool | None = Field(None, description="Let arguments keep to the schema; null is false.")
+
+
+Tool = Annotated[
+    FunctionTool,
+    BeforeValidator(lambda tool: _refuse_types(tool, ("function",), REFUSED_TOOLS, "this server runs no tools itself")),
+]
+
+
+class NamedTool(RequestModel):
+    """A tool by its name; as tool_choice, the one that must be called."""
+
+    type: Literal["function"] = Field(description='"function".')
+    name: Text = Field(min_length=1, description="The tool's name.")
+
+
+class AllowedTools(RequestModel):
+    """The tools that may be called, among those that are told."""
+
+    type: Literal["allowed_tools"] = Field(description='"allowed_tools".')
+    mode: Literal["auto", "required"] = Field(description="Whether they may be called, or one of them must be.")
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        description="The tools."
+    )
+
+
+ToolChoice = Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]

@@ -1,0 +1,214 @@
+"""Defines the body of POST /v1/responses, and its answer."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from server.schemas.base import (
+    MAX_MESSAGES,
+    AnswerModel,
+    RequestModel,
+    Text,
+    wrong,
+)
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.known_fields import (
+    IGNORED_BY_GENERATION,
+    IGNORED_IN_STREAM_OPTIONS,
+    REFUSED_BY_CHAT,
+    Ignored,
+    Refused,
+    RefusedFields,
+)
+from server.schemas.openai_response_items import MAX_TOOLS, InputItem, Tool, ToolChoice
+from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+
+MAX_INCLUDED = 32
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` asks for log-probabilities with."""
+
+_OWN = (
+    "tools", "tool_choice", "parallel_tool_calls", "reasoning", "metadata", "user", "safety_identifier",
+    "prompt_cache_key",
+)  # fmt: skip
+"""Fields that mean more here than in a chat."""
+_NOTHING_STORED = Refused("nothing is stored: send the whole conversation as input")
+_NOT_HERE = Refused("POST /v1/chat/completions has it")
+
+IGNORED_BY_RESPONSES: Ignored = {
+    **{name: why for name, why in IGNORED_BY_GENERATION.items() if name not in _OWN},
+    "access_programs": "there are none",
+    "image": "nothing but text is read",
+}
+
+REFUSED_BY_RESPONSES: RefusedFields = {
+    **{name: refused for name, refused in REFUSED_BY_CHAT.items() if name not in _OWN},
+    "previous_response_id": _NOTHING_STORED,
+    "conversation": _NOTHING_STORED,
+    "background": Refused("nothing is stored that could be fetched later"),
+    "prompt": Refused("there are no stored prompts"),
+    "context_management": Refused('a conversation is cut by truncation "auto" alone'),
+    "messages": Refused("input is its name"),
+    "max_tokens": Refused("max_output_tokens is its name"),
+    "max_completion_tokens": Refused("max_output_tokens is its name"),
+    "response_format": Refused("text.format is its name", ({"type": "text"},)),
+    "logprobs": Refused(f'include ["{LOGPROBS}"] asks for them'),
+    "truncate": Refused('truncation "auto" asks for it'),
+    "truncate_prompt_tokens": _NOT_HERE,
+    "prompt_logprobs": _NOT_HERE,
+    "return_token_ids": _NOT_HERE,
+    "n": Refused("a response is one answer; POST /v1/chat/completions gives several", (1,)),
+    "add_generation_prompt": Refused("an answer begins a message", (True,)),
+}
+
+_NO_SUCH_SETTING = Refused("chat_template_kwargs tells a template how to reason")
+
+
+class TextFormat(RequestModel):
+    """What the text keeps to."""
+
+    type: Literal["text", "json_object", "json_schema"] = Field(
+        description="text: anything; json_object: JSON; json_schema: JSON of this schema."
+    )
+    name: Text | None = Field(None, description="Name of the schema.")
+    description: Text | None = Field(None, description="What it is for.")
+    json_schema: dict[Text, Any] | None = Field(None, alias="schema", description="The JSON Schema.")
+    strict: bool | None = Field(None, description="Keep to it exactly.")
+
+    @model_validator(mode="after")
+    def _schema_if_told(self) -> "TextFormat":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            needed = "needs" if self.type == "json_schema" else "takes no"
+            raise wrong("schema", f"the type {self.type!r} {needed} schema")
+        return self
+
+
+class TextConfig(RequestModel):
+    """How the text is written."""
+
+    REFUSED: ClassVar[RefusedFields] = {"verbosity": REFUSED_BY_CHAT["verbosity"]}
+
+    format: TextFormat | None = Field(None, description="null is text, of any kind.")
+
+
+class Reasoning(RequestModel):
+    """How the assistant thinks. There is nothing that can be set here."""
+
+    REFUSED: ClassVar[RefusedFields] = {
+        "effort": _NO_SUCH_SETTING,
+        "summary": Refused("reasoning is given as it is, never summarised"),
+        "generate_summary": Refused("reasoning is given as it is, never summarised"),
+        "context": Refused("the model's template says which reasoning it reads", ("auto",)),
+        "mode": Refused("there is one mode", ("standard",)),
+    }
+
+
+class ResponseStreamOptions(RequestModel):
+    """Options of a stream. There is nothing that can be set here."""
+
+    IGNORED: ClassVar[Ignored] = {
+        **IGNORED_IN_STREAM_OPTIONS,
+        "include_usage": "the last event always has it",
+    }
+
+
+Includable = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+_ECHOED = "A label of the client's own; the answer repeats it."
+
+
+class ResponsesRequest(SamplingFields):
+    """Body of POST /v1/responses."""
+
+    IGNORED = IGNORED_BY_RESPONSES
+    REFUSED = REFUSED_BY_RESPONSES
+
+    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
+        description="What the user says, or the conversation so far: messages, calls of tools and what they answered, "
+        "reasoning."
+    )
+    instructions: Text | None = Field(None, description="The system's message, before all others.")
+    max_output_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Most tokens to generate; null is the rest of the context."
+    )
+    text: TextConfig | None = Field(None, description="How the text is written.")
+    reasoning: Reasoning | None = Field(None, description="How the assistant thinks.")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        None, description="Tools that the assistant may call, and the client runs."
+    )
+    tool_choice: ToolChoice | None = Field(
+        None, description="Whether a tool is called, which one, or which may be; null is auto."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="Allow several calls in one answer; null is true.")
+    include: Annotated[list[Includable], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = Field(
+        None,
+        description="message.output_text.logprobs adds the log-probabilities of the text's tokens. The others change "
+        "nothing: reasoning is never encrypted, and there are no such tools.",
+    )
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description=f"This many alternatives with each token; {LOGPROBS} asks for them."
+    )
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="auto drops the beginning of a prompt that does not fit; null is disabled."
+    )
+    stream_options: ResponseStreamOptions | None = Field(None, description="Options of a stream.")
+    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+    metadata: (
+        Annotated[
+            dict[Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]], Field(max_length=16)
+        ]
+        | None
+    ) = Field(None, description=_ECHOED)
+    max_tool_calls: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Of calls that a server makes, and this one makes none."
+    )
+    user: Text | None = Field(None, description=_ECHOED)
+    safety_identifier: Text | None = Field(None, description=_ECHOED)
+    prompt_cache_key: Text | None = Field(None, description=_ECHOED)
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ResponsesRequest":
+        if self.top_logprobs and not self.gives_logprobs:
+            raise wrong("top_logprobs", f'top_logprobs {self.top_logprobs} needs include ["{LOGPROBS}"]')
+        return self
+
+    @property
+    def gives_logprobs(self) -> bool:
+        """Return whether the text comes with the log-probabilities of its tokens."""
+        return LOGPROBS in (self.include or [])
+
+
+class ResponseUsage(AnswerModel):
+    """Tokens of one response."""
+
+    input_tokens: int = Field(description="Tokens of the conversation so far.")
+    input_tokens_details: dict[str, int] = Field(description="cached_tokens: those from the prefix cache.")
+    output_tokens: int = Field(description="Tokens generated.")
+    output_tokens_details: dict[str, int] = Field(description="reasoning_tokens: those of the reasoning.")
+    total_tokens: int = Field(description="Their sum.")
+
+
+class ResponsesAnswer(AnswerModel):
+    """Answer of POST /v1/responses; the events of a stream hold it, or parts of it."""
+
+    id: str = Field(description="Unique id; nothing is kept under it.")
+    object: Literal["response"] = Field(description="Kind of answer.")
+    created_at: int = Field(description="Unix time in seconds.")
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = Field(description="How it ended.")
+    model: str = Field(description="Name of the model.")
+    output: list[dict[str, Any]] = Field(
+        description="Items: reasoning, message and function_call. What was asked for of the network's numbers is in "
+        "their parts, as `attention`."
+    )
+    error: dict[str, Any] | None = Field(description="Why it failed.")
+    incomplete_details: dict[str, Any] | None = Field(description="reason: max_output_tokens.")
+    usage: ResponseUsage | None = Field(description="Token counts.")

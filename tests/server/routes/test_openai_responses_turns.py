@@ -1,0 +1,194 @@
+"""Reasoning and calls of tools in responses: what a parser finds is fed to the writer, and the items go back as
+input.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from openai.types.responses import Response
+
+from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.http.errors import ApiError, BadRequest
+from server.routes.openai.choices import Piece
+from server.routes.openai.conversation import ChatPiece, begin_conversation
+from server.routes.openai_responses.request import Translation
+from server.routes.openai_responses.writer import ResponseWriter
+from server.schemas.openai_responses import ResponsesRequest
+from tests.server.fake_client import logprobs
+from tests.server.routes.test_openai_responses import LOGPROBS, events_of, stable
+from tests.server.serving import site
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": True,
+}
+QUESTION: dict[str, Any] = {"role": "user", "content": "Is it warmer in Oslo or in Rome?"}
+TURN = (
+    MessageDelta(reasoning="Two "),
+    MessageDelta(reasoning="calls."),
+    MessageDelta(content="I "),
+    MessageDelta(content="look."),
+    MessageDelta(tool_calls=(ToolCallDelta(index=0, id="call_a", name="weather"),)),
+    MessageDelta(tool_calls=(ToolCallDelta(index=0, arguments='{"city": '),)),
+    MessageDelta(tool_calls=(ToolCallDelta(index=0, arguments='"Oslo"}'),)),
+    MessageDelta(tool_calls=(ToolCallDelta(index=1, id="call_b", name="weather", arguments='{"city": "Rome"}'),)),
+)
+OUTPUTS: list[dict[str, Any]] = [
+    {"type": "function_call_output", "call_id": "call_a", "output": "2"},
+    {"type": "function_call_output", "call_id": "call_b", "output": [{"type": "input_text", "text": "21"}]},
+]
+
+
+async def written(
+    folder: Path, deltas: Sequence[MessageDelta], finish_reason: str, **fields: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the response made of these deltas, a token for each, and the events of a stream of it."""
+    found: list[Any] = []
+    for stream in (False, True):
+        async with site(folder) as at:
+            body = ResponsesRequest.model_validate({"input": "x", "stream": stream, "max_output_tokens": 1, **fields})
+            chat = Translation(ResponsesRequest.model_validate({"input": "x", "max_output_tokens": 1})).chat()
+            conversation = await begin_conversation(at.context, chat, time.monotonic())
+            writer = ResponseWriter(at.context, body, conversation)
+            events = writer.begin()
+            for i, delta in enumerate(deltas):
+                reason = finish_reason if i == len(deltas) - 1 else None
+                piece = Piece(token_ids=(65 + i,), logprobs=(logprobs(65 + i, 0),))
+                events += await writer.push(ChatPiece(0, delta, reason, piece))
+            conversation.close()
+        found.append(events_of(events.decode()) if stream else orjson.loads(orjson.dumps(writer.response())))
+    return found[0], found[1]
+
+
+async def test_reasoning_text_and_calls_are_items_of_their_own(tmp_path: Path) -> None:
+    choice = {"type": "function", "name": "weather"}
+    whole, _ = await written(tmp_path, TURN, "tool_calls", tools=[WEATHER], tool_choice=choice)
+    response = Response.model_validate(whole)
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
+    thought, said, first, second = whole["output"]
+    assert (thought["content"], thought["summary"]) == ([{"type": "reasoning_text", "text": "Two calls."}], [])
+    assert said["content"][0]["text"] == response.output_text == "I look."
+    assert (first["call_id"], first["name"], first["arguments"]) == ("call_a", "weather", '{"city": "Oslo"}')
+    assert (second["call_id"], second["arguments"]) == ("call_b", '{"city": "Rome"}')
+    assert {item["status"] for item in whole["output"]} == {"completed"}
+    assert len({item["id"] for item in whole["output"]}) == 4
+    assert (whole["status"], whole["tools"], whole["tool_choice"]) == ("completed", [WEATHER], choice)
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
+
+
+async def test_their_events_build_up_the_same_items(tmp_path: Path) -> None:
+    whole, events = await written(tmp_path, TURN, "tool_calls", tools=[WEATHER])
+    assert stable(events[-1]["response"]) == stable(whole)
+    built: dict[int, dict[str, Any]] = {}
+    for event in events:
+        match event["type"]:
+            case "response.output_item.added":
+                built[event["output_index"]] = {"item": event["item"], "text": ""}
+            case "response.output_item.done":
+                assert event["item"] == events[-1]["response"]["output"][event["output_index"]]
+                assert event["item"]["id"] == built[event["output_index"]]["item"]["id"]
+            case kind if kind.endswith(".delta"):
+                assert event["item_id"] == built[event["output_index"]]["item"]["id"]
+                built[event["output_index"]]["text"] += event["delta"]
+    assert [each["text"] for each in built.values()] == [
+        "Two calls.",
+        "I look.",
+        '{"city": "Oslo"}',
+        '{"city": "Rome"}',
+    ]
+    assert [each["item"]["status"] for each in built.values()] == ["in_progress"] * 4
+    kinds = [event["type"] for event in events]
+    assert kinds.count("response.function_call_arguments.done") == 2
+    assert kinds.count("response.reasoning_text.done") == 1
+
+
+async def test_tokens_around_a_thought_and_a_call_are_no_part_of_what_is_said(tmp_path: Path) -> None:
+    thought, said, call = TURN[0], TURN[2], TURN[7]
+    nothing = MessageDelta()  # what opens and closes a thought and a call
+    turn = (nothing, thought, nothing, said, nothing, nothing, call, nothing, said, nothing)
+    whole, events = await written(tmp_path, turn, "stop", include=[LOGPROBS])
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "message"]
+    told = [[entry["token"] for entry in item["content"][0]["logprobs"]] for item in whole["output"][1::2]]
+    assert told == [["D"], ["I", "J"]]
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    assert stable(events[-1]["response"]) == stable(whole)
+
+
+async def test_reasoning_that_reaches_the_limit_is_incomplete(tmp_path: Path) -> None:
+    whole, events = await written(tmp_path, TURN[:2], "length")
+    assert [item["type"] for item in whole["output"]] == ["reasoning"]
+    assert (whole["status"], whole["output"][0]["status"]) == ("incomplete", "incomplete")
+    assert events[-1]["type"] == "response.incomplete"
+
+
+async def test_items_of_a_turn_go_back_as_one_message_of_a_chat(tmp_path: Path) -> None:
+    whole, _ = await written(tmp_path, TURN, "tool_calls", tools=[WEATHER])
+    body = {"input": [QUESTION, *whole["output"], *OUTPUTS], "instructions": "Be brief."}
+    call = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    other = {"id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    assert Translation(ResponsesRequest.model_validate(body)).messages == [
+        {"role": "system", "content": "Be brief."},
+        QUESTION,
+        {"role": "assistant", "reasoning_content": "Two calls.", "content": "I look.", "tool_calls": [call, other]},
+        {"role": "tool", "tool_call_id": "call_a", "content": "2"},
+        {"role": "tool", "tool_call_id": "call_b", "content": "21"},
+    ]
+
+
+def test_two_answers_in_a_row_stay_two_messages() -> None:
+    items = [{"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}, QUESTION]
+    assert Translation(ResponsesRequest.model_validate({"input": items})).messages == items
+
+
+def test_tools_and_formats_become_those_of_a_chat() -> None:
+    schema = {"type": "object", "properties": {"x": {"enum": [None, 1]}}}
+    text = {"format": {"type": "json_schema", "name": "point", "schema": schema, "strict": True}}
+    choice = {"type": "function", "name": "weather"}
+    body = {"input": "x", "tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "text": text}
+    fields = Translation(ResponsesRequest.model_validate(body)).fields
+    function = {name: value for name, value in WEATHER.items() if name != "type"}
+    assert fields["tools"] == [{"type": "function", "function": function}]
+    assert fields["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert fields["parallel_tool_calls"] is False
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    fields = Translation(ResponsesRequest.model_validate({**body, "tool_choice": allowed})).fields
+    named = {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}
+    assert fields["tool_choice"] == {"type": "allowed_tools", "allowed_tools": named}
+    shape = {"name": "point", "schema": schema, "strict": True}
+    assert fields["response_format"] == {"type": "json_schema", "json_schema": shape}
+    plain = Translation(ResponsesRequest.model_validate({"input": "x", "text": {"format": {"type": "json_object"}}}))
+    assert plain.fields["response_format"] == {"type": "json_object"}
+    assert "tools" not in plain.fields
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("messages", "input"),
+        ("messages[0].content", "instructions"),
+        ("messages[1].content", "input[0].content"),
+        ("messages[2].reasoning_content", "input[1].reasoning_content"),
+        ("messages[2].tool_calls[1].function.arguments", "input[3].arguments"),
+        ("messages[3].tool_call_id", "input[4].call_id"),
+        ("tools[0].function.parameters.type", "tools[0].parameters.type"),
+        ("tool_choice.function.name", "tool_choice.name"),
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("max_tokens", "max_output_tokens"),
+        ("seed", "seed"),
+    ],
+)
+def test_errors_of_the_chat_name_the_fields_of_the_response(theirs: str, ours: str) -> None:
+    calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in "ab"]
+    items = [QUESTION, {"type": "reasoning", "summary": []}, *calls, {**OUTPUTS[0], "call_id": "a"}]
+    body = {"input": items, "instructions": "S", "tools": [WEATHER]}
+    translation = Translation(ResponsesRequest.model_validate(body))
+    with pytest.raises(ApiError) as caught, translation.retold():
+        raise BadRequest(f"{theirs}: this is wrong.", param=theirs)
+    assert (caught.value.param, caught.value.message) == (ours, f"{ours}: this is wrong.")
