@@ -45,4 +45,6 @@ def walk(grammar: str, chance: random.Random, longest: int = 2000, ending: float
         started.consume_token(token)
         if len(text) > longest:
             return None
+    if not started.is_accepting():
+        raise ValueError(f"the text cannot be ended after {bytes(text)!r}")
     return text.decode()

@@ -61,6 +61,16 @@ def check(grammar: str) -> None:
         matcher.consume_token(token)
     if matcher.is_error():
         raise _refused(matcher.get_error())
+    if is_empty(grammar):
+        raise GrammarError("", "no text is admitted")
+
+
+def is_empty(grammar: str) -> bool:
+    """Say whether no text at all begins an answer of a grammar that llguidance accepts."""
+    matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
+    if matcher.is_error():
+        raise _refused(matcher.get_error())
+    return not matcher.is_accepting() and (matcher.is_stopped() or not any(matcher.compute_logit_bias()[:END]))
 
 
 def _refused(message: str) -> GrammarError:

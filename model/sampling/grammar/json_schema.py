@@ -29,6 +29,7 @@ from model.sampling.grammar.rules import Rules, Sequence_, Symbol, quoted
 from model.sampling.grammar.strings import (
     KEY,
     STRING,
+    admits_a_name,
     inner_schema,
     key_pattern,
     other_key,
@@ -295,15 +296,18 @@ class _Writer:
                 )
             )
             if not any(place.schema is False for place in value):
-                excluded = other_key(names, others)
-                key = self.rules.terminal(f"{expression} & {excluded}")
-                written.append((key, *self.colon, self.value(value)))
+                named = f"{expression} & {other_key(names, others)}"
+                if admits_a_name(named):
+                    written.append((self.rules.terminal(named), *self.colon, self.value(value)))
         rests = [rest_of(part) for part in parts]
         said = any(rests)
         value = unique(place for rest in rests for place in rest)
         if any(place.schema is False for place in value) or (not said and (names or patterns)):
             return written
-        key = self.rules.terminal(other_key(names, list(patterns.values())))
+        other = other_key(names, list(patterns.values()))
+        if patterns and not admits_a_name(other):
+            return written
+        key = self.rules.terminal(other)
         return [*written, (key, *self.colon, self.value(value))]
 
     def _array(self, first: list[Sequence_], more: Sequence_ | None, least: int, most: int | None) -> Sequence_:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import llguidance
 
+from model.sampling.grammar.checking import is_empty
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
 from model.sampling.grammar.rules import Rules, Symbol, quoted
@@ -36,7 +37,10 @@ _CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
 CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}"}
 """What llguidance's formats admit too much: 29 February in every year, and a leap second in every minute."""
 
-X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
+X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
+"""How llguidance writes a text under a pattern. Where a class holds control characters, llguidance 1.9.1 admits the
+escapes of " and of the backslash too, whether the class holds them or not: [^"] would admit \\". So there are none.
+"""
 
 
 def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
@@ -69,7 +73,11 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
     if not shapes:
         count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
         return [rules.terminal(f'/"{CHARACTER}{count}"/')]
-    schema: dict[str, object] = {"type": "string", "allOf": [shape for _, shape in shapes], "minLength": least}
+    schema: dict[str, object] = {
+        "type": "string",
+        "allOf": [shape for _, shape in shapes],
+        "minLength": least,
+    }
     if most is not None:
         schema["maxLength"] = most
     inner = inner_schema(schema)
@@ -78,7 +86,7 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
         return []
     if error:
         raise GrammarError(shapes[0][0], error)
-    return [inner]
+    return [] if is_empty(f"%llguidance {{}}\nstart: {inner.text}\n") else [inner]
 
 
 def inner_schema(schema: dict[str, object]) -> Symbol:
@@ -105,6 +113,9 @@ def check_pattern(path: str, pattern: str) -> None:
             raise GrammarError(path, f"in {shown(piece)} write \\[, \\&, \\- and \\~ for these characters")
         if kind == "class" and re.match(r"\[\^?\]", piece):
             raise GrammarError(path, f"in {shown(piece)} write \\] for this character")
+        mixed = re.findall(r"\\([SDW])", piece) if kind == "class" else []
+        if mixed and not (mixed[0].lower() in re.findall(r"\\([sdw])", piece) and not piece.startswith("[^")):
+            raise GrammarError(path, f"in {shown(piece)} name the characters instead of \\{mixed[0]}")
         if kind == "possessive":
             raise GrammarError(path, "possessive repetition is not supported")
         if kind == "escape" and piece[1] in "AZzG<>":
@@ -112,8 +123,9 @@ def check_pattern(path: str, pattern: str) -> None:
 
 
 def _read_alike(pattern: str) -> str:
-    """Write \\S as ECMA-262 means it: there, U+FEFF is a space."""
-    return "".join(r"[^\s\x{FEFF}]" if piece == r"\S" else piece for _, piece in _pieces(pattern))
+    """Write \\S, \\D and \\W as what they mean in ECMA-262 and in Python both."""
+    alike = {r"\S": r"[^\s\x{FEFF}]", r"\D": r"[^\p{Nd}]", r"\W": r"[^\p{L}\p{M}\p{N}\p{Pc}]"}
+    return "".join(alike.get(piece, piece) for _, piece in _pieces(pattern))
 
 
 def _pieces(pattern: str) -> list[tuple[str, str]]:
@@ -174,6 +186,11 @@ def slashed(pattern: str) -> str:
     return "".join(
         {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece) for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
     )
+
+
+def admits_a_name(expression: str) -> bool:
+    """Say whether any name matches an expression."""
+    return not is_empty(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
 
 
 def other_key(taken: Sequence[str], patterns: Sequence[str]) -> str:

@@ -13,7 +13,21 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2), max_leaves=4
 )
 PATTERNS = st.sampled_from(
-    ["^a", "b$", "^[a-c]{1,3}$", "a|b", "^(x|yy)+$", r"^\d{2}-\w$", "^.{2}$", "[^a]", "a.c", r"^\S\s?$", "^$", "^a|^b$"]
+    [
+        "^a",
+        *['^[^"]+$', r"^[^\\]{2}", r"\W", r"^[\s\S]{2}$"],
+        "b$",
+        "^[a-c]{1,3}$",
+        "a|b",
+        "^(x|yy)+$",
+        r"^\d{2}-\w$",
+        "^.{2}$",
+        "[^a]",
+        "a.c",
+        r"^\S\s?$",
+        "^$",
+        "^a|^b$",
+    ]
 )
 
 

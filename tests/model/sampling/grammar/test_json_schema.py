@@ -157,6 +157,9 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
         ),
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"24-01-01"']),
         ({"type": "string", "format": "password"}, ['"any"'], ["1"]),
+        # llguidance alone admits the escaped quote
+        ({"type": "string", "pattern": '^[^"]{3}$'}, ['"a]é"'], ['"\\"]]"', '"]]\\""']),
+        ({"type": "string", "pattern": r"^[^\\]$"}, ['"a"', '"\\n"'], ['"\\\\"']),
         ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xax"']),
         (
             {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}},
