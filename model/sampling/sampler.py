@@ -130,7 +130,7 @@ class Sampler:
         token_ids = [0] * len(rows)
         order = [r for members in groups.values() for r in members]
         for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
-            # Negative: no usable distribution (every logit is -inf, or one a NaN). Forbidden: other edits forbid all the
+            # Negative: no usable distribution (every logit is -inf, or one a NaN). Forbidden: other edits forbid the
             # rest, as `min_tokens` does with the end of the text.
             forbidden = rows[r].forbidden
             is_usable = token_id >= 0 and (forbidden is None or not forbidden[token_id])
