@@ -33,6 +33,8 @@ from tests.model.sampling.grammar.schemas import Validator
 TEMPERATURES = (0.0, 0.7, 1.0, 1.5)
 MOST_TOKENS = 400
 CLIENTS = 8
+PATIENT = ("--max-queue-time", "600")
+"""Flags of the server: a slow machine is no reason to refuse."""
 MODELS, KEYWORDS, SUITE = "pydantic models", "keywords at random", "official suite"
 MOST_REFUSED = 0.05
 """Most of the schemas of pydantic models that may be refused: the others try what no grammar can hold on purpose."""
@@ -205,7 +207,7 @@ def server_of(model: str, url: str | None) -> Iterator[str]:
     with TemporaryDirectory(prefix="lightwell-answers-") as folder:
         if model == "random":
             tiny.make_variant("llama-gqa", Path(folder), max_position_embeddings=1024)
-        with serve([folder if model == "random" else model]) as server:
+        with serve([folder if model == "random" else model, *PATIENT]) as server:
             yield server.url
 
 
