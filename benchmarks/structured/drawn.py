@@ -28,6 +28,13 @@ SCALAR = {"type": ["integer", "boolean", "null"]}
 _ONE = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems", "then", "else")
 _LISTED = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def _of(kind: Any, *arguments: Any) -> Any:
+    """Make a generic type of arguments that are known when it runs."""
+    return kind[arguments if len(arguments) > 1 else arguments[0]]
+
+
 _COLORS = Literal["red", "green", "blue"]
 _TEXTS: list[Any] = [
     Annotated[str, Field(max_length=LONGEST)],
@@ -43,7 +50,7 @@ _VALUES: list[Any] = [
 ]
 _RARE: list[Any] = [
     Annotated[set[_COLORS], Field(max_length=MOST)],
-    Annotated[dict[_TEXTS[0], int], Field(max_length=MOST)],
+    _of(Annotated, _of(dict, _TEXTS[0], int), Field(max_length=MOST)),
     Annotated[decimal.Decimal, Field(max_digits=6, decimal_places=2)],
 ]
 """What one field in a hundred is; a grammar of JSON can hardly hold the first."""
@@ -74,10 +81,10 @@ def _annotation(chance: random.Random, depth: int) -> Any:
         _model(chance, depth + 1),
         inner | None,
         inner | _annotation(chance, depth + 1),
-        Annotated[list[inner], Field(max_length=MOST)],
-        tuple[inner, bool],
-        dict[_COLORS, inner],
-        Annotated[dict[_TEXTS[2], inner], Field(max_length=MOST)],
+        _of(Annotated, _of(list, inner), Field(max_length=MOST)),
+        _of(tuple, inner, bool),
+        _of(dict, _COLORS, inner),
+        _of(Annotated, _of(dict, _TEXTS[2], inner), Field(max_length=MOST)),
     ]
     return chance.choice(held)
 

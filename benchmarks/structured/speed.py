@@ -39,9 +39,9 @@ NUM_FIELDS = 50
 
 def record(number: int) -> dict[str, Any]:
     """Return the schema of a record whose answers have about 150 tokens; no two numbers have the same."""
-    text = {"type": "string", "pattern": "^[a-zA-Z ]{15,30}$"}
+    text = {"type": "string", "pattern": "^[a-zA-Z ]{25,40}$"}
     properties: dict[str, Any] = {f"{name}_{number}": text for name in ("title", "author", "publisher")}
-    properties[f"summary_{number}"] = {"type": "string", "minLength": 20, "maxLength": 60}
+    properties[f"summary_{number}"] = {"type": "string", "minLength": 40, "maxLength": 90}
     for name in ("year", "pages", "price"):
         properties[f"{name}_{number}"] = {"type": "integer", "minimum": 0, "maximum": 9999}
     properties[f"binding_{number}"] = {"enum": ["hardcover", "paperback", "electronic", "audio recording"]}
