@@ -172,11 +172,14 @@ def written_out(cache: Path) -> Path:
     folder = cache / "smollm2-135m-bfloat16"
     if not (folder / "config.json").exists():
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, GgufConfig
 
         stored = resolve("smollm2", None)
         file = smollm2_file()
-        network = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
+        plain = GgufConfig(dequantize=True)
+        network = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=plain
+        )
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             (folder / name).write_bytes((stored / name).read_bytes())
