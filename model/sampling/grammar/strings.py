@@ -31,9 +31,12 @@ REFUSED_FORMATS = [
 
 _LEAP_YEARS = "([0-9][0-9](0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DAYS = f"([0-9]{{4}}-(0[13-9]|1[0-2])-[0-9]{{2}}|[0-9]{{4}}-02-[01][0-9]|[0-9]{{4}}-02-2[0-8]|{_LEAP_YEARS}-02-29)"
-_CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
-CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}"}
-"""What llguidance's formats admit too much: 29 February in every year, and a leap second in every minute."""
+_CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]([.][0-9]{1,9})?[^0-9.]"
+_COUNTS = "^P([0-9]{1,9}[A-Z]|T)+$"
+CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}", "duration": _COUNTS}
+"""What llguidance's formats admit too much: 29 February in every year, a leap second in every minute, and digits that
+never end, which is how some models write them.
+"""
 
 X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
 """How llguidance writes a text under a pattern. Where a class holds control characters, llguidance 1.9.1 admits the

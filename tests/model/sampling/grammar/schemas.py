@@ -1,6 +1,6 @@
 """Random JSON schemas, and what judges the texts that are written for them: the `jsonschema` package."""
 
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -105,7 +105,7 @@ SCHEMAS = st.builds(
 
 def _multiple(_: Any, step: Any, value: Any, __: Any) -> Any:
     # jsonschema divides floats, by which 0.07 is no multiple of 0.01
-    if isinstance(value, int | float) and not isinstance(value, bool) and Decimal(repr(value)) % Decimal(repr(step)):
+    if isinstance(value, int | float) and not isinstance(value, bool) and Fraction(repr(value)) % Fraction(repr(step)):
         yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
 
 

@@ -278,3 +278,17 @@ def test_any_object_is_an_object() -> None:
     grammar = json_object_grammar()
     assert admits(grammar, '{"a": [1, {"b": null}], "c": "d"}')
     assert not admits(grammar, "[]")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "endless"),
+    [
+        ("duration", ["P1Y2M3DT4H5M6S", "P3W", "PT604800S", "P1D"], "P1234567890D"),
+        ("time", ["12:54:16Z", "12:54:16.235+01:00"], "12:54:16.1234567890Z"),
+        ("date-time", ["2022-01-21T12:11:52Z", "2022-01-21T12:11:52.235-12:11"], "2022-01-21T12:11:52.1234567890Z"),
+    ],
+)
+def test_numbers_in_times_come_to_an_end(name: str, good: list[str], endless: str) -> None:
+    grammar = json_schema_grammar({"type": "string", "format": name})
+    assert all(admits(grammar, json.dumps(text)) for text in good)
+    assert not admits(grammar, json.dumps(endless))
