@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
+MESSAGES = ROOT / "docs" / "messages.md"
 OLLAMA = ROOT / "docs" / "ollama.md"
 RESPONSES = ROOT / "docs" / "responses.md"
 ADDRESS = "localhost:8000"
@@ -125,6 +126,36 @@ def responses_table() -> str:
     for where, reasons in (("items", items.REFUSED_ITEMS), ("tools", items.REFUSED_TOOLS)):
         told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
     return _rows(told)
+
+
+def messages_table() -> str:
+    """Return what bodies of Anthropic's API may hold that is ignored or refused here, and where."""
+    from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
+    from server.schemas.anthropic.messages import (
+        CountTokensRequest,
+        JsonFormat,
+        MessagesRequest,
+        OutputConfig,
+        Thinking,
+        Tool,
+        ToolChoice,
+    )
+
+    known = _known_fields(
+        {
+            "messages": MessagesRequest,
+            "count_tokens": CountTokensRequest,
+            "a message": AnthropicMessage,
+            **{f"a block `{kind}`": block for kind, block in BLOCKS.items()},
+            "a tool": Tool,
+            "tool_choice": ToolChoice,
+            "thinking": Thinking,
+            "output_config": OutputConfig,
+            "a format": JsonFormat,
+        }
+    )
+    told = {key: where for key, where in known.items() if key[1] != "honoured"}
+    return _rows(told | {(f'"type": "{kind}"', f"refused: {why}"): ["a block"] for kind, why in UNREAD_BLOCKS.items()})
 
 
 def ollama_table() -> str:
@@ -259,6 +290,7 @@ def rewrite_examples(text: str, server: Server) -> str:
 def rewrite_tables(path: Path, text: str, server: Server) -> str:
     tables: dict[Path, dict[str, Callable[[], str]]] = {
         CODE: {"folders": folders_table},
+        MESSAGES: {"messages-fields": messages_table},
         OLLAMA: {"ollama": ollama_table},
         RESPONSES: {"fields": responses_table},
         REFERENCE: {

@@ -37,6 +37,10 @@ def test_every_field_of_other_servers_is_documented() -> None:
     assert readme.table("fields", RESPONSES) == readme.responses_table()
 
 
+def test_every_field_of_anthropics_api_that_is_not_supported_is_documented() -> None:
+    assert readme.table("messages-fields", readme.MESSAGES) == readme.messages_table()
+
+
 def test_every_field_of_ollamas_that_is_not_honoured_is_documented() -> None:
     assert readme.table("ollama", readme.OLLAMA) == readme.ollama_table()
 

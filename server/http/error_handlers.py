@@ -21,6 +21,7 @@ from server.http.errors import (
     note_error,
     shown,
 )
+from server.observability.access_log import RECORD_IN_SCOPE
 
 MAX_SHOWN_PROBLEMS = 4
 
@@ -138,7 +139,8 @@ def install_error_handlers(app: FastAPI) -> None:
         headers = error.headers if isinstance(error, HTTPException) else None
         told = _as_api_error(request, error)
         note_error(request.scope, told)
-        return error_response(told, headers, request.url.path)
+        record = request.scope.get(RECORD_IN_SCOPE)
+        return error_response(told, headers, request.url.path, None if record is None else record.request_id)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

@@ -12,20 +12,39 @@ from starlette.responses import Response
 
 from server.http.errors import ApiError
 
-Shape = Callable[[ApiError], dict[str, Any]]
+Shape = Callable[[ApiError, str | None], dict[str, Any]]
+"""Returns an error as an API has it, with the id of its request if that is known."""
 
 
-def openai_shape(error: ApiError) -> dict[str, Any]:
+def openai_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     """Return an error in the shape that all routes have whose API has none of its own."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
-def ollama_shape(error: ApiError) -> dict[str, Any]:
+_ANTHROPICS_TYPES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+    HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
+}
+
+
+def anthropic_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape of Anthropic's API; `param` and `code` are ours."""
+    other = "api_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    told = {"type": _ANTHROPICS_TYPES.get(error.status, other), "message": error.message}
+    return {"type": "error", "error": {**told, "param": error.param, "code": error.code}, "request_id": request_id}
+
+
+def ollama_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     """Return an error in the shape that Ollama's clients read."""
     return {"error": error.message}
 
 
-SHAPES: dict[str, Shape] = {"/api/": ollama_shape}
+SHAPES: dict[str, Shape] = {"/api/": ollama_shape, "/v1/messages": anthropic_shape}
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 
@@ -34,16 +53,18 @@ def shape_of(path: str) -> Shape:
     return next((shape for beginning, shape in SHAPES.items() if path.startswith(beginning)), openai_shape)
 
 
-def error_json(error: ApiError, path: str = "") -> bytes:
+def error_json(error: ApiError, path: str = "", request_id: str | None = None) -> bytes:
     """Return an error as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
-    return json.dumps(shape_of(path)(error), ensure_ascii=True).encode("ascii")
+    return json.dumps(shape_of(path)(error, request_id), ensure_ascii=True).encode("ascii")
 
 
-def error_response(error: ApiError, headers: Mapping[str, str] | None = None, path: str = "") -> Response:
+def error_response(
+    error: ApiError, headers: Mapping[str, str] | None = None, path: str = "", request_id: str | None = None
+) -> Response:
     """Return the HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
     extra = dict(headers or {})
     if error.retry_after is not None:
         extra["Retry-After"] = str(error.retry_after)
     if error.status == HTTPStatus.UNAUTHORIZED:
         extra["WWW-Authenticate"] = "Bearer"
-    return Response(error_json(error, path), error.status, headers=extra, media_type="application/json")
+    return Response(error_json(error, path, request_id), error.status, headers=extra, media_type="application/json")

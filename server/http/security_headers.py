@@ -16,7 +16,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-_EXPOSED = "x-request-id, retry-after"
+_EXPOSED = "x-request-id, request-id, retry-after"
 _PREFLIGHT_SECONDS = "600"
 
 

@@ -102,8 +102,8 @@ RECORD_IN_SCOPE = "lightwell.record"
 
 
 class RequestLog:
-    """Wraps an ASGI application: gives each request an id (`x-request-id`, kept if the client sent one) and logs its
-    end.
+    """Wraps an ASGI application: gives each request an id (`x-request-id`, kept if the client sent one, and
+    `request-id`, where Anthropic's clients look for it) and logs its end.
 
     Each of `on_end` is called with each exchange before its line is written; what they return is added to the line.
     """
@@ -124,7 +124,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = headers["request-id"] = record.request_id
             await send(message)
 
         scope[RECORD_IN_SCOPE] = record

@@ -28,6 +28,7 @@ _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
     "/v1/completions": "text_completion",
+    "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
     "/api/chat": "chat",
     "/api/generate": "text_completion",

@@ -8,9 +8,10 @@ around them, and omits FastAPI's own /docs: it would load its scripts from the n
 from typing import Any
 
 from fastapi import APIRouter, Security
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
 
+from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
 from server.routes.inspect import (
@@ -34,6 +35,7 @@ from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
+from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
@@ -69,9 +71,18 @@ def _errors(answer: type[AnswerModel]) -> dict[int | str, dict[str, Any]]:
 
 _ERRORS = _errors(ErrorAnswer)
 _OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
+_ANTHROPIC_ERRORS = _errors(MessagesErrorAnswer)
 
-_BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
-"""Documents in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
+
+_KEY = [
+    Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),
+    Security(
+        APIKeyHeader(name="x-api-key", auto_error=False, description="The same, where Anthropic's clients send it.")
+    ),
+]
+"""Document in the OpenAPI page that a key is sent, in one header or the other; `guard` checks it, before the body is
+read.
+"""
 
 
 def build_routes(context: AppContext) -> list[BaseRoute]:
@@ -83,20 +94,22 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     """
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
-    bearer = [] if keys.is_open else [_BEARER]
-    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=bearer)
-    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=bearer)
+    key = [] if keys.is_open else _KEY
+    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=key)
+    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=key)
     looking = APIRouter(
-        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=bearer
+        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=key
     )
-    ollama_running = APIRouter(
-        route_class=running_route(guarded, context), responses=_OLLAMA_ERRORS, dependencies=bearer
+    ollama_running = APIRouter(route_class=running_route(guarded, context), responses=_OLLAMA_ERRORS, dependencies=key)
+    ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=key)
+    anthropic_running = APIRouter(
+        route_class=running_route(guarded, context), responses=_ANTHROPIC_ERRORS, dependencies=key
     )
-    ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=bearer)
+    anthropic_api = APIRouter(route_class=guarded, responses=_ANTHROPIC_ERRORS, dependencies=key)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
-        dependencies=[_BEARER],
+        dependencies=_KEY,
         include_in_schema=keys.has_admin,
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
@@ -106,6 +119,8 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     for part in (ollama_text, ollama_embed):
         part.add_routes(ollama_running, context)
     ollama_models.add_routes(ollama_api, context)
+    messages.add_routes(anthropic_running, context)
+    messages.add_counting(anthropic_api, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
@@ -119,7 +134,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     loading = APIRouter(
         route_class=guarded if keys.is_open else admin_route(keys, max_body_bytes),
         responses=_ERRORS,
-        dependencies=bearer,
+        dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,
     )
     adapters.add_routes(loading, context)
@@ -127,9 +142,11 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *running.routes,  # first: these have the most to do
         *looking.routes,
         *ollama_running.routes,
+        *anthropic_running.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *ollama_api.routes,
+        *anthropic_api.routes,
         *operators.routes,
         *loading.routes,
     ]

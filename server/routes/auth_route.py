@@ -150,7 +150,7 @@ def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
     problem = "The API key is wrong." if given else "An API key is needed."
     problem = "The API key has expired." if known is not None else problem
     code = "expired_api_key" if known is not None else "invalid_api_key"
-    raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY.", code=code)
+    raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY, or x-api-key: KEY.", code=code)
 
 
 async def read_body(request: Request, max_bytes: int) -> None:

@@ -11,7 +11,12 @@ from server.engine.request import Part
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
-CHATS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/responses": "input", "/api/chat": "messages"}
+CHATS: Mapping[str, str] = {
+    "/v1/chat/completions": "messages",
+    "/v1/responses": "input",
+    "/v1/messages": "messages",
+    "/api/chat": "messages",
+}
 """The routes that need a chat template, with the field that holds the conversation."""
 ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate")
 """The routes that write text."""

@@ -314,6 +314,6 @@ class ErrorDetail(AnswerModel):
 
 
 class ErrorAnswer(AnswerModel):
-    """The one shape of every error."""
+    """The shape of every error, but for those of routes whose API has its own."""
 
     error: ErrorDetail = Field(description="The error.")

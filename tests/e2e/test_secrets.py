@@ -26,6 +26,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": WORD, "max_tokens": 3, "stop": [WORD], "user": WORD, "attention": {"layers": 0}},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3},
     "/v1/responses": {"input": WORD, "max_output_tokens": 3, "metadata": {WORD: WORD}, "user": WORD},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3, "metadata": {"user_id": WORD}},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/v1/attention": {"input": WORD, "layers": 0},
     "/v1/embeddings": {"input": WORD},
     "/v1/trace": {"input": WORD, "points": ["hook_embed"]},
@@ -58,6 +60,9 @@ def ask_everything(url: str) -> None:
                 assert client.post(path, content=content, headers=json).status_code == 400
             assert client.post(path, content=WORD, headers={"content-type": WORD}).status_code == 415
             assert client.post(path, json={}, headers={"authorization": f"Bearer {WORD}"}).status_code == 401
+            in_other_header = {"authorization": "", "x-api-key": WORD}
+            assert client.post(path, json={}, headers=in_other_header).status_code == 401
+            assert client.post(path, json={WORD: WORD}, headers={**in_other_header, "x-api-key": KEY}).is_client_error
         for path in [path for path, methods in paths.items() if "get" in methods]:
             client.get(path, params={"q": WORD})
         with client.stream(
@@ -65,6 +70,7 @@ def ask_everything(url: str) -> None:
         ) as lines:
             next(lines.iter_lines())  # and leave
     raw(url, f"{WORD} {KEY}\r\n\r\n".encode())
+    raw(url, f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\nx: {WORD}\0\r\n\r\n".encode())
     raw(url, f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nx: {WORD}\0\r\n\r\n".encode())
     raw(
         url,

@@ -148,10 +148,13 @@ class Site:
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
-    """Return the error object, after checking its shape."""
+    """Return the error object, after checking its shape, which is that of the path's API."""
     assert answer.headers["content-type"] == "application/json"
-    assert set(answer.json()) == {"error"}
-    error = answer.json()["error"]
+    told = answer.json()
+    if answer.request.url.path.startswith("/v1/messages"):
+        assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
+    assert set(told) == {"error"}
+    error = told["error"]
     if answer.request.url.path.startswith("/api/"):  # Ollama's are a text
         assert isinstance(error, str)
         return {"message": error}

@@ -68,16 +68,30 @@ def ask(server: Server, path: str, **fields: Any) -> Any:
 def test_two_turns_a_stream_and_an_embedding(client: str, server: Server) -> None:
     """Send the first answer back in the second turn as the client gave it."""
     told = json.loads(run(client, "python", str(HERE / CHATS[client]), server.url, MODEL, *TURNS))
-    messages, expected = [], []
-    for text in TURNS:
-        messages.append({"role": "user", "content": text})
-        answer = ask(server, "/v1/chat/completions", messages=messages, temperature=0, max_tokens=12)
-        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
-        expected.append(messages[-1]["content"])
+    expected = answers_to_turns(server)
     assert told["turns"] == expected
     assert told["streamed"] == expected[-1]
     embedding = ask(server, "/v1/embeddings", input=TURNS[0])["data"][0]["embedding"]
     assert told["embedding"] == pytest.approx(embedding, abs=1e-6)
+
+
+def test_two_turns_a_stream_and_a_count_of_tokens(server: Server) -> None:
+    """Send the first answer back in the second turn as Anthropic's client gave it."""
+    told = json.loads(run("anthropic", "python", str(HERE / "anthropic_turns.py"), server.url, MODEL, *TURNS))
+    expected = answers_to_turns(server)
+    assert told["turns"] == expected
+    assert told["streamed"] == expected[-1]
+    assert told["counted"] == told["read"]
+
+
+def answers_to_turns(server: Server) -> list[str]:
+    """Return what the turns are answered by plain HTTP, each with those before it."""
+    messages: list[dict[str, str]] = []
+    for text in TURNS:
+        messages.append({"role": "user", "content": text})
+        answer = ask(server, "/v1/chat/completions", messages=messages, temperature=0, max_tokens=12)
+        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+    return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
 def test_two_turns_of_responses_with_the_helpers_of_the_openai_package(server: Server) -> None:

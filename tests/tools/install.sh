@@ -15,6 +15,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 # Name of a program to what pip installs for it. torch is of the version that the peers use too.
 declare -A programs=(
   [openai]="openai==3.57.0"
+  [anthropic]="anthropic==2.14.0"
   [litellm]="litellm==1.110.2"
   [langchain-openai]="langchain-openai==1.7.4"
   [llama-index]="llama-index-llms-openai-like==0.8.1 llama-index-embeddings-openai-like==0.4.0"

@@ -75,7 +75,7 @@ class Conversation:
     @property
     def is_plain(self) -> bool:
         """Return whether all text is content: nothing is read out of it."""
-        return isinstance(self.job.new_parser(), PlainText)
+        return self.job.new_parser is PlainText
 
     def token_writer(
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None

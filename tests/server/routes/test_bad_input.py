@@ -23,6 +23,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/responses": {"input": "x", "max_output_tokens": 1},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/attention": {"input": "x"},
     "/v1/trace": {"input": "x", "points": ["hook_embed"]},
     "/v1/embeddings": {"input": "x"},

@@ -19,6 +19,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "abc"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
     "/v1/responses": {"input": "abc"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
     "/v1/embeddings": {"input": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
     "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
@@ -40,6 +41,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 RUN_NOTHING: dict[str, Any] = {
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [97]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
     "/admin/keys/reload": None,
     "/api/show": {},
 }
@@ -177,7 +179,7 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
     engine.full_of_text = QueueFull("The queue is full.", code="queue_full", retry_after=7)
     async with at_site(tmp_path, engine) as lightwell:
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
-    texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"}
+    texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
     texts |= {path for path in ROUTES if path.startswith("/api/")}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 

@@ -1,0 +1,181 @@
+"""Translates a body of Anthropic's API into a chat's, and what is wrong with the chat back into the body's terms."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from server.http.error_handlers import validation_error
+from server.http.errors import BadRequest
+from server.schemas.anthropic.blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
+from server.schemas.base import RunFields
+from server.schemas.generation import ChatCompletionRequest
+from server.schemas.sampling import SamplingFields
+
+_LIKE_A_CHATS = {*SamplingFields.model_fields, "max_tokens", "truncate"} - RunFields.model_fields.keys()
+"""Fields of a body that are a chat's too; the route has heeded those of `RunFields`."""
+_NAMES = (
+    (r"stop\b", "stop_sequences"),
+    (r"response_format(\.json_schema)?", "output_config.format"),
+    (r"tools\[(\d+)\]\.function\.parameters", r"tools[\1].input_schema"),
+    (r"tools\[(\d+)\]\.function", r"tools[\1]"),
+    (r"tool_choice\.function", "tool_choice"),
+    (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+)
+"""What a chat's fields are called here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of the chat, and where it came from."""
+
+    message: dict[str, Any]
+    field: str
+    """Path of the part of the body that it says."""
+
+
+@contextmanager
+def told_in_terms_of(turns: Sequence[Turn]) -> Iterator[None]:
+    """Name the body's fields in what is wrong with the chat that these turns are."""
+    try:
+        yield
+    except ValidationError as error:
+        problems = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
+        raise _retold(validation_error(problems), turns) from None
+    except BadRequest as error:
+        raise _retold(error, turns) from error
+
+
+def _retold(error: BadRequest, turns: Sequence[Turn]) -> BadRequest:
+    if error.param is None:
+        return error
+    field = error.param
+    for pattern, name in _NAMES:
+        field = re.sub(f"^{pattern}", name, field)
+    if found := re.match(r"messages\[(\d+)\]", field):
+        field = turns[int(found[1])].field
+    message = error.message
+    if message.startswith(error.param):
+        message = field + message.removeprefix(error.param)
+    if error.code == "context_length_exceeded":  # in the words that Claude Code looks for
+        message = message.replace("the prompt has", "the prompt is too long: it has", 1)
+    return BadRequest(message, param=field, code=error.code)
+
+
+def turns_of(body: ConversationFields) -> list[Turn]:
+    """Return the conversation as a chat has it: the system first, each result of a tool a message of its own."""
+    turns = []
+    if body.system:
+        turns.append(Turn({"role": "system", "content": _joined(body.system)}, "system"))
+    for i, message in enumerate(body.messages):
+        turns += _of_message(message, f"messages[{i}]")
+    return turns
+
+
+def _joined(content: str | Sequence[TextBlock]) -> str:
+    return content if isinstance(content, str) else "\n".join([block.text for block in content])
+
+
+def _of_message(message: AnthropicMessage, field: str) -> Iterator[Turn]:
+    if isinstance(message.content, str):
+        yield Turn({"role": message.role, "content": message.content}, field)
+    elif message.role == "assistant":
+        yield Turn(_of_assistant(message, field), field)
+    else:
+        texts: list[str] = []
+        for i, block in enumerate(message.content):
+            if isinstance(block, ToolResultBlock):
+                if texts:
+                    yield Turn({"role": message.role, "content": "\n".join(texts)}, field)
+                    texts = []
+                result = ("Error: " if block.is_error else "") + _joined(block.content or "")
+                result_turn = {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
+                yield Turn(result_turn, f"{field}.content[{i}]")
+            elif isinstance(block, TextBlock):
+                texts.append(block.text)
+        if texts or not message.content:
+            yield Turn({"role": message.role, "content": "\n".join(texts)}, field)
+
+
+def _of_assistant(message: AnthropicMessage, field: str) -> dict[str, Any]:
+    blocks = [block for block in message.content if not isinstance(block, str)]
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    calls = [_call(block, field) for block in blocks if isinstance(block, ToolUseBlock)]
+    told: dict[str, Any] = {
+        "role": message.role,
+        "content": "\n".join([block.text for block in blocks if isinstance(block, TextBlock)]),
+    }
+    if any(thoughts):
+        told["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        told["tool_calls"] = calls
+    return told
+
+
+def _call(block: ToolUseBlock, field: str) -> dict[str, Any]:
+    try:
+        arguments = json.dumps(block.input, ensure_ascii=False)
+    except RecursionError:
+        raise BadRequest(f"{field}: the input of a tool_use is nested too deeply.", param=field) from None
+    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+
+def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRequest:
+    """Return the body as a chat. Raises pydantic's ValidationError in the chat's own terms."""
+    return ChatCompletionRequest.model_validate(chat_fields(body, turns))
+
+
+def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return the fields of the chat that a body asks for."""
+    fields: dict[str, Any] = {
+        "messages": [turn.message for turn in turns],
+        "chat_template_kwargs": _template_arguments(body),
+    }
+    if body.tools:
+        fields["tools"] = [_tool(tool) for tool in body.tools]
+        fields |= _tool_choice(body.tool_choice)
+    if body.format is not None:
+        schema = {"name": "answer", "schema": body.format.json_schema, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if isinstance(body, MessagesRequest):
+        fields |= {name: getattr(body, name) for name in body.model_fields_set & _LIKE_A_CHATS}
+    else:
+        fields["add_generation_prompt"] = body.messages[-1].role != "assistant"
+    return fields
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "parameters": tool.input_schema}
+    function |= {name: value for name in ("description", "strict") if (value := getattr(tool, name)) is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice | None) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    named = {"type": "function", "function": {"name": choice.name}}
+    fields: dict[str, Any] = {
+        "tool_choice": {"auto": "auto", "any": "required", "tool": named, "none": "none"}[choice.type]
+    }
+    if choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _template_arguments(body: ConversationFields) -> dict[str, Any] | None:
+    """Return the arguments of the chat template that the body asks for; the client's own come last.
+
+    Templates name the switch of thinking `enable_thinking` (Qwen3, GLM) or `thinking` (DeepSeek, Granite), and ignore
+    what they do not name.
+    """
+    arguments: dict[str, Any] = {}
+    if body.thinking is not None:
+        arguments |= dict.fromkeys(("enable_thinking", "thinking"), body.thinking.type != "disabled")
+    if body.output_config is not None and body.output_config.effort is not None:
+        arguments["reasoning_effort"] = body.output_config.effort
+    return arguments | (body.chat_template_kwargs or {}) or None

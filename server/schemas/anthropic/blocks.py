@@ -1,0 +1,159 @@
+"""Defines what messages of Anthropic's API are made of: blocks of text, thinking, tool calls and their results."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from server.http.errors import shown
+from server.schemas.base import MAX_PARTS, RequestModel, Text, wrong
+from server.schemas.known_fields import Ignored, Refused, RefusedFields
+
+_CACHE_CONTROL = {"cache_control": "the prefix cache keeps what it can"}
+_NO_TOOLSETS = Refused("there are no toolsets")
+_RUNS_NO_TOOLS = "this server runs no tools: the client does"
+
+UNREAD_BLOCKS = {
+    "image": "this server reads no images",
+    "document": "this server reads no files: send their text",
+    "search_result": "send what was found as text",
+    "container_upload": "there are no containers",
+    "compaction": "this server summarises no conversations: send the whole of one",
+    "tool_reference": "this server searches no tools: send all of them",
+    "browser_state": "this server reads no pictures of a browser",
+    **dict.fromkeys(
+        (
+            "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+            "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
+            "mcp_tool_use", "mcp_tool_result",
+        ),
+        _RUNS_NO_TOOLS,
+    ),
+}  # fmt: skip
+"""Types of blocks that are refused, each with the reason."""
+
+
+class TextBlock(RequestModel):
+    """Text."""
+
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "citations": "of answers; no template reads them"}
+
+    type: Literal["text"] = Field(description="text.")
+    text: Text = Field(description="The text.")
+
+
+class ThinkingBlock(RequestModel):
+    """What the assistant thought before it answered, for templates that use it."""
+
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "signature": "thinking is taken as it is"}
+
+    type: Literal["thinking"] = Field(description="thinking.")
+    thinking: Text = Field(description="The text.")
+
+
+class RedactedThinkingBlock(RequestModel):
+    """Thinking that the server alone can read that wrote it: it is left out of the prompt."""
+
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "another server alone can read it"}
+
+    type: Literal["redacted_thinking"] = Field(description="redacted_thinking.")
+
+
+class ToolUseBlock(RequestModel):
+    """A call of a tool, as an answer had it."""
+
+    IGNORED = _CACHE_CONTROL
+    REFUSED: ClassVar[RefusedFields] = {
+        "caller": Refused(_RUNS_NO_TOOLS, ({"type": "direct"},)),
+        "toolset_name": _NO_TOOLSETS,
+    }
+
+    type: Literal["tool_use"] = Field(description="tool_use.")
+    id: Text = Field(min_length=1, description="Id of the call, which its result repeats.")
+    name: Text = Field(min_length=1, description="Name of the tool.")
+    input: dict[Text, Any] = Field(description="The arguments.")
+
+
+def _of_type(*types: str) -> Callable[[Any], Any]:
+    """Return a validator that refuses blocks of other types, with the reason."""
+
+    def check(block: Any) -> Any:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind not in types:
+            why = UNREAD_BLOCKS.get(kind, "there are no such blocks here")
+            raise wrong("type", f"{shown(kind)} is not supported: {why}; accepted: {', '.join(types)}")
+        return block
+
+    return check
+
+
+OnlyText = Annotated[
+    list[Annotated[TextBlock, BeforeValidator(_of_type("text"))]], Field(max_length=MAX_PARTS, fail_fast=True)
+]
+"""Blocks of text alone."""
+
+
+class ToolResultBlock(RequestModel):
+    """What a tool returned."""
+
+    IGNORED = _CACHE_CONTROL
+    REFUSED: ClassVar[RefusedFields] = {"toolset_name": _NO_TOOLSETS}
+
+    type: Literal["tool_result"] = Field(description="tool_result.")
+    tool_use_id: Text = Field(min_length=1, description="Id of the call.")
+    content: Text | OnlyText | None = Field(None, description="What it returned: a text, or blocks of text.")
+    is_error: bool = Field(False, description="Whether the tool failed: the model then reads `Error: ` before it.")
+
+
+BLOCKS: dict[str, type[RequestModel]] = {
+    "text": TextBlock,
+    "thinking": ThinkingBlock,
+    "redacted_thinking": RedactedThinkingBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+}
+"""The blocks that are read, by their type."""
+
+
+def _tag(block: Any) -> str:
+    """Return the tag of a block's schema. It is no identifier, so that no error's path has it."""
+    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+    return f"a {kind}" if isinstance(kind, str) else "a text"  # which says that a type is missing
+
+
+ContentBlock = Annotated[
+    Annotated[TextBlock, Tag("a text")]
+    | Annotated[ThinkingBlock, Tag("a thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("a redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("a tool_use")]
+    | Annotated[ToolResultBlock, Tag("a tool_result")],
+    Discriminator(_tag),
+    BeforeValidator(_of_type(*BLOCKS)),
+]
+
+_BLOCKS_OF_A_ROLE = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
+
+
+class AnthropicMessage(RequestModel):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"] = Field(description="Who speaks.")
+    content: Text | Annotated[list[ContentBlock], Field(max_length=MAX_PARTS, fail_fast=True)] = Field(
+        description="A text, or blocks."
+    )
+
+    @model_validator(mode="after")
+    def _blocks_are_of_the_role(self) -> "AnthropicMessage":
+        accepted = _BLOCKS_OF_A_ROLE[self.role]
+        for i, block in enumerate(self.content):
+            if not isinstance(block, str) and block.type not in accepted:
+                raise wrong(
+                    f"content[{i}]",
+                    f"no message of the {self.role} has a block of type {block.type!r}; accepted: "
+                    f"{', '.join(accepted)}",
+                )
+        return self

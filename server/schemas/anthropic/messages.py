@@ -1,0 +1,254 @@
+"""Defines the bodies of POST /v1/messages and POST /v1/messages/count_tokens, as Anthropic's API has them, and their
+answers.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from server.http.errors import shown
+from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText
+from server.schemas.base import (
+    MAX_MESSAGES,
+    AnswerModel,
+    ErrorDetail,
+    ModelField,
+    RequestModel,
+    Text,
+    wrong,
+)
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
+from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
+
+MAX_TOOLS = 128
+
+_NO_BILLS = "nothing is billed"
+_NEVER_DECLINES = "this server declines nothing that another model would be asked"
+_ELSEWHERE = Refused("POST /v1/chat/completions gives it")
+
+IGNORED_BY_MESSAGES: Ignored = {
+    **{name: IGNORED_EVERYWHERE[name] for name in ("metadata", "service_tier")},
+    "anthropic_version": "there is one version",
+    "anthropic_beta": "what is there needs no beta",
+    "betas": "what is there needs no beta",
+    "cache_control": "the prefix cache keeps what it can",
+    "diagnostics": "usage tells the cached tokens",
+    "inference_geo": "the server is where it is",
+    "speed": "there is one speed",
+    "user_profile_id": IGNORED_EVERYWHERE["metadata"],
+    "workspace_id": IGNORED_EVERYWHERE["metadata"],
+    "billing_policy": _NO_BILLS,
+    "fallback_credit_token": _NO_BILLS,
+    "fallbacks": _NEVER_DECLINES,
+    "stream_options": "a stream always tells the usage",
+}
+REFUSED_BY_MESSAGES: RefusedFields = {
+    **REFUSED_EVERYWHERE,
+    "container": Refused("there are no containers"),
+    "mcp_servers": Refused("this server calls no other servers: the client does"),
+    "context_management": Refused(
+        "a conversation is read as it is sent",
+        ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+    ),
+    "compaction": Refused("this server summarises no conversations"),
+    "thread": Refused("no state is kept: send the whole conversation"),
+    "n": Refused("a message is one answer", (1,)),
+    "max_completion_tokens": Refused("max_tokens is its name"),
+    "logprobs": _ELSEWHERE,
+    "top_logprobs": _ELSEWHERE,
+    "prompt_logprobs": _ELSEWHERE,
+    "return_token_ids": _ELSEWHERE,
+}
+
+
+class Tool(RequestModel):
+    """A tool that the client runs."""
+
+    IGNORED: ClassVar[Ignored] = {
+        "cache_control": IGNORED_BY_MESSAGES["cache_control"],
+        "eager_input_streaming": "arguments are always sent as they are written",
+    }
+    REFUSED: ClassVar[RefusedFields] = {
+        "defer_loading": Refused("this server searches no tools: leave out those that are not needed yet"),
+        "allowed_callers": Refused("the model alone calls tools", (["direct"],)),
+        "input_examples": Refused("no template has a place for them: write them into description"),
+    }
+
+    type: Text | None = Field(None, description="custom, or null, which is the same.")
+    name: Text = Field(min_length=1, max_length=256, description="Name of the tool.")
+    description: Text | None = Field(None, description="What it does, for the model.")
+    input_schema: dict[Text, Any] = Field(description="JSON schema of its arguments.")
+    strict: bool | None = Field(None, description="Let the arguments keep to the schema.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_the_clients(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if isinstance(kind, str) and kind != "custom":
+            raise wrong(
+                "type",
+                f"{shown(kind)} is a tool of Anthropic's own, which is not here; tools of type custom, with an "
+                "input_schema, are accepted",
+            )
+        return data
+
+
+class ToolChoice(RequestModel):
+    """Whether the model calls a tool, and which."""
+
+    type: Literal["auto", "any", "tool", "none"] = Field(
+        description="auto: as the model likes; any: one at least; tool: that of this name; none: none."
+    )
+    name: Text | None = Field(None, min_length=1, description="Name of the tool, for type tool.")
+    disable_parallel_tool_use: bool | None = Field(None, description="Let the model call one tool at most.")
+
+    @model_validator(mode="after")
+    def _a_tool_has_a_name(self) -> "ToolChoice":
+        if self.type == "tool" and self.name is None:
+            raise wrong("name", "type tool needs the name of a tool")
+        return self
+
+
+class Thinking(RequestModel):
+    """Whether the model thinks before it answers: the chat template's `enable_thinking`, or `thinking`."""
+
+    IGNORED: ClassVar[Ignored] = {
+        "budget_tokens": "a model stops thinking when it likes; max_tokens bounds thinking and text together"
+    }
+
+    type: Literal["enabled", "adaptive", "disabled"] = Field(
+        description="enabled and adaptive: it may think; disabled: it does not. What the chat template has no switch "
+        "for stays as it is."
+    )
+    display: Literal["summarized", "omitted"] | None = Field(
+        None, description="omitted leaves thinking out of the answer; else it is sent as it is, not summarised."
+    )
+
+
+class JsonFormat(RequestModel):
+    """The form of the answer's text."""
+
+    IGNORED: ClassVar[Ignored] = {"name": IGNORED_EVERYWHERE["metadata"]}
+
+    type: Literal["json_schema"] = Field(description="json_schema.")
+    json_schema: dict[Text, Any] = Field(alias="schema", description="The schema that the text keeps to.")
+
+
+class OutputConfig(RequestModel):
+    """What the answer is like."""
+
+    REFUSED: ClassVar[RefusedFields] = {"task_budget": Refused("max_tokens bounds an answer, and nothing else does")}
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="The chat template's `reasoning_effort`, where it has one."
+    )
+    format: JsonFormat | None = Field(None, description="The form of the text; null is free text.")
+
+
+class ConversationFields(RequestModel):
+    """The fields that say what the model reads. Both routes have them."""
+
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
+        description="The conversation so far. Blocks of text are joined by newlines."
+    )
+    system: Text | OnlyText | None = Field(None, description="What the system says before it: a text, or text blocks.")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        None, description="Tools that the model may call."
+    )
+    tool_choice: ToolChoice | None = Field(None, description="Whether it calls any; null is auto.")
+    thinking: Thinking | None = Field(None, description="Whether it thinks; null is as the chat template has it.")
+    output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+    output_format: JsonFormat | None = Field(None, description="An older name of output_config.format.")
+    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ConversationFields":
+        choice = self.tool_choice
+        if choice is not None and choice.type in ("any", "tool") and not self.tools:
+            raise wrong("tool_choice", f"type {choice.type} needs tools, and there are none")
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise wrong("output_format", "give either output_config.format or output_format, which is its older name")
+        return self
+
+    @property
+    def format(self) -> JsonFormat | None:
+        """Return the form of the answer's text, or None for free text."""
+        return self.output_format or (None if self.output_config is None else self.output_config.format)
+
+
+class MessagesRequest(ConversationFields, SamplingFields):
+    """Body of POST /v1/messages."""
+
+    IGNORED = IGNORED_BY_MESSAGES
+    REFUSED = REFUSED_BY_MESSAGES
+
+    max_tokens: int = Field(
+        ge=1, le=MAX_TOKENS, description="Most tokens to generate; what is over the room left is cut to it."
+    )
+    stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
+        None, alias="stop_sequences", description="Strings that end the answer; they are not part of it."
+    )
+    truncate: bool = Field(
+        False, description="Drop the beginning of a conversation that does not fit, instead of refusing it."
+    )
+
+    @model_validator(mode="after")
+    def _the_model_has_the_last_word(self) -> "MessagesRequest":
+        last = len(self.messages) - 1
+        if self.messages[last].role == "assistant":
+            raise wrong(
+                f"messages[{last}].role",
+                "the last message is the assistant's, and this server begins a message but continues none; a last "
+                "message of the user is accepted",
+            )
+        return self
+
+
+class CountTokensRequest(ConversationFields, ModelField):
+    """Body of POST /v1/messages/count_tokens."""
+
+    IGNORED: ClassVar[Ignored] = {**IGNORED_BY_MESSAGES, "max_tokens": "an answer is not counted"}
+    REFUSED = REFUSED_BY_MESSAGES
+
+
+class MessagesUsage(AnswerModel):
+    """Tokens of one message."""
+
+    input_tokens: int = Field(description="Tokens of the prompt that were read.")
+    cache_read_input_tokens: int = Field(description="Further tokens of it, which came from the prefix cache.")
+    cache_creation_input_tokens: int = Field(description="0: the prefix cache is not written to on demand.")
+    output_tokens: int = Field(description="Tokens generated.")
+
+
+StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"]
+
+
+class MessagesAnswer(AnswerModel):
+    """Answer of POST /v1/messages."""
+
+    id: str = Field(description="Unique id.")
+    type: Literal["message"] = Field(description="Kind of answer.")
+    role: Literal["assistant"] = Field(description="Who speaks.")
+    model: str = Field(description="Name of the model.")
+    content: list[dict[str, Any]] = Field(
+        description="Blocks: thinking, text, tool_use; when asked for, each with `attention`, the rows that chose its "
+        "tokens."
+    )
+    stop_reason: StopReason | None = Field(description="Why it ended.")
+    stop_sequence: str | None = Field(description="The stop sequence that ended it.")
+    usage: MessagesUsage = Field(description="Token counts.")
+
+
+class MessagesErrorAnswer(AnswerModel):
+    """The shape of every error of these routes."""
+
+    type: Literal["error"] = Field(description="Kind of answer.")
+    error: ErrorDetail = Field(description="The error.")
+    request_id: str | None = Field(description="Id of the request, as the header `request-id` has it.")
+
+
+class CountTokensAnswer(AnswerModel):
+    """Answer of POST /v1/messages/count_tokens."""
+
+    input_tokens: int = Field(description="Tokens of the conversation, as the chat template writes it.")

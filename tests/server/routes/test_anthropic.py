@@ -1,0 +1,285 @@
+"""POST /v1/messages and POST /v1/messages/count_tokens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.request import GenerateTask
+from server.http.errors import EngineError
+from server.schemas.anthropic.messages import MAX_TOOLS
+from tests.server.fake_client import FakeEngine
+from tests.server.routes.test_admin import bearer, write_keys
+from tests.server.serving import TEMPLATE, error_of, events_of, site
+
+PATH = "/v1/messages"
+USER: dict[str, Any] = {"role": "user", "content": "U"}
+BODY: dict[str, Any] = {"messages": [USER], "max_tokens": 4}
+EPHEMERAL = {"type": "ephemeral"}
+TEXT = {"type": "text", "text": "T"}
+IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+TOOL = {"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "ä"}}
+JSON_FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "seen"}
+
+
+def of_user(*blocks: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(blocks)}], "max_tokens": 4}
+
+
+async def prompt_of(folder: Path, body: dict[str, Any], template: str | None = None) -> str:
+    """Return what the model reads."""
+    async with site(folder, template=template or TEMPLATE) as at:
+        answer = await at.post(PATH, {**BODY, **body})
+        assert answer.status_code == 200, answer.text
+        return bytes(at.engine.submitted[0].prompt_token_ids).decode()
+
+
+async def test_a_message_has_anthropics_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, BODY)
+    message = answer.json()
+    assert message.pop("id").startswith("msg_")
+    assert message == {
+        "type": "message",
+        "role": "assistant",
+        "model": "org/tiny",
+        "content": [{"type": "text", "text": "hihi"}],
+        "stop_reason": "max_tokens",
+        "stop_sequence": None,
+        # Of 8 tokens, the fake says of 2 that they came from the cache.
+        "usage": {
+            "input_tokens": len("<user>U<A>") - 2,
+            "cache_read_input_tokens": 2,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 4,
+        },
+    }
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+async def test_the_system_and_blocks_become_what_the_template_writes(tmp_path: Path) -> None:
+    body = {
+        "system": [{**TEXT, "cache_control": EPHEMERAL}, {"type": "text", "text": "S"}],
+        "messages": [
+            {"role": "user", "content": [TEXT, {"type": "text", "text": "V", "cache_control": EPHEMERAL}]},
+            {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {**TEXT, "citations": None}]},
+            {"role": "user", "content": "W"},
+        ],
+    }
+    assert await prompt_of(tmp_path, body) == "<system>T\nS<user>T\nV<assistant>T<user>W<A>"
+
+
+async def test_what_the_assistant_thought_is_for_the_template(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.reasoning_content }}|{{ m.content }};{% endfor %}"
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    turns = [USER, {"role": "assistant", "content": [thought, TEXT]}, USER]
+    assert await prompt_of(tmp_path, {"messages": turns}, template) == "|U;Hm.|T;|U;"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ",,"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "True,True,"),
+        ({"thinking": {"type": "adaptive"}}, "True,True,"),
+        ({"thinking": {"type": "disabled"}}, "False,False,"),
+        ({"output_config": {"effort": "low"}}, ",,low"),
+        ({"thinking": {"type": "disabled"}, "chat_template_kwargs": {"thinking": "deep"}}, "False,deep,"),
+    ],
+)
+async def test_thinking_and_effort_are_told_to_the_template(
+    asked: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    template = "|{{ enable_thinking }},{{ thinking }},{{ reasoning_effort }}"
+    assert await prompt_of(tmp_path, asked, template) == f"|{expected}"
+
+
+async def test_what_claude_code_sends_is_taken(tmp_path: Path) -> None:
+    """A body of its form, but for the tools; it says how many tokens it would have, whatever the context's length."""
+    body = {
+        "model": "org/tiny",
+        "messages": [{"role": "user", "content": [{**TEXT, "cache_control": EPHEMERAL}]}],
+        "system": [{**TEXT, "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        "tools": [],
+        "metadata": {"user_id": "user_1"},
+        "max_tokens": 32000,
+        "thinking": {"type": "enabled", "budget_tokens": 31999},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "temperature": 1,
+        "stream": True,
+    }
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b", "x-app": "cli"}
+    async with site(tmp_path) as at:
+        answer = await at.post(f"{PATH}?beta=true", body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        *_, delta, stop = events_of(answer)
+    assert delta["delta"] == {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
+    assert delta["usage"]["output_tokens"] == 64 - len("<system>T<user>T<A>")
+    assert stop == {"type": "message_stop"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "more", "reason"),
+    [
+        (FakeEngine(eos_after=2), {}, ("end_turn", None)),
+        (FakeEngine(eos_after=2), {"stop_token_ids": [200]}, ("end_turn", None)),
+        (FakeEngine(), {"stop_sequences": ["x", "ih"]}, ("stop_sequence", "ih")),
+        (FakeEngine(), {}, ("max_tokens", None)),
+        (FakeEngine(), {"max_tokens": 2000}, ("model_context_window_exceeded", None)),
+    ],
+)
+async def test_why_an_answer_ended_is_told_the_same_way_whole_and_streamed(
+    engine: FakeEngine, more: dict[str, Any], reason: tuple[str, str | None], tmp_path: Path
+) -> None:
+    async with site(tmp_path, engine) as at:
+        message = (await at.post(PATH, {**BODY, **more})).json()
+        *_, delta, _ = events_of(await at.post(PATH, {**BODY, **more, "stream": True}))
+    assert (message["stop_reason"], message["stop_sequence"]) == reason
+    assert (delta["delta"]["stop_reason"], delta["delta"]["stop_sequence"]) == reason
+    assert delta["usage"] == message["usage"]
+
+
+async def test_events_have_their_names_and_their_order(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, {**BODY, "max_tokens": 2, "stream": True})
+    events = events_of(answer)
+    names = [line.removeprefix("event: ") for line in answer.text.split("\n") if line.startswith("event: ")]
+    deltas = ["content_block_delta"] * 2
+    expected = ["message_start", "content_block_start", *deltas, "content_block_stop", "message_delta", "message_stop"]
+    assert names == expected == [event["type"] for event in events]
+    assert events[0]["message"]["content"] == []
+    assert events[0]["message"]["stop_reason"] is None
+    assert [event["index"] for event in events if "index" in event] == [0, 0, 0, 0]
+
+
+async def test_a_stream_that_fails_ends_in_an_error_of_this_api(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom", code="engine_error"))) as at:
+        answer = await at.post(PATH, {**BODY, "stream": True})
+    assert answer.text.endswith("\n\n")
+    assert answer.text.split("\n")[-4] == "event: error"
+    assert events_of(answer)[-1] == {
+        "type": "error",
+        "error": {"type": "api_error", "message": "boom", "param": None, "code": "engine_error"},
+        "request_id": answer.headers["request-id"],
+    }
+
+
+async def test_our_own_fields_mean_what_they_mean_in_a_chat(tmp_path: Path) -> None:
+    more = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 3, "min_tokens": 2, "ignore_eos": True,
+        "logit_bias": {"7": 1.5}, "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.2,
+    }  # fmt: skip
+    async with site(tmp_path) as at:
+        for path in (PATH, "/v1/chat/completions"):
+            assert (await at.post(path, {**BODY, **more})).status_code == 200
+        tasks = [each.task for each in at.engine.submitted]
+    assert tasks[0] == tasks[1]
+    assert isinstance(tasks[0], GenerateTask)
+    assert tasks[0].sampling.top_k == 7
+
+
+async def test_rows_come_with_the_block_and_with_its_deltas(tmp_path: Path) -> None:
+    body = {**BODY, "attention": {"layers": 0, "heads": 0, "prompt": True}}
+    async with site(tmp_path) as at:
+        (block,) = (await at.post(PATH, body)).json()["content"]
+        events = events_of(await at.post(PATH, {**body, "stream": True}))
+    last = len("<user>U<A>") - 1
+    assert block["attention"]["query_positions"] == [last, last + 1, last + 2, last + 3]
+    deltas = [event for event in events if event["type"] == "content_block_delta"]
+    assert [event["attention"]["query_positions"] for event in deltas] == [[last + i] for i in range(4)]
+    assert block["attention"]["prompt"] == deltas[0]["attention"]["prompt"]
+    for i, event in enumerate(deltas):
+        (row,) = event["attention"]["attention"][0][0]
+        assert block["attention"]["attention"][0][0][i][: last + 1 + i] == row
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an image": (of_user(TEXT, IMAGE), "messages[0].content[1].type"),
+    "a document": (of_user({"type": "document", "source": {}}), "messages[0].content[0].type"),
+    "an image of a tool": (of_user({**RESULT, "content": [TEXT, IMAGE]}), "messages[0].content[0].content[1].type"),
+    "an image of the system": ({"system": [IMAGE]}, "system[0].type"),
+    "a tool of the server": ({"tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}]}, "tools[1].type"),
+    "the user's call": (of_user(CALL), "messages[0].content[0]"),
+    "the assistant's result": ({"messages": [{"role": "assistant", "content": [RESULT]}]}, "messages[0].content[0]"),
+    "a block without a type": (of_user({"text": "T"}), "messages[0].content[0].type"),
+    "a block without its text": (of_user({"type": "text"}), "messages[0].content[0].text"),
+    "a field that no block has": (of_user({**TEXT, "txet": "T"}), "messages[0].content[0].txet"),
+    "a prefill": ({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages[1].role"),
+    "a tool that must be called of none": ({"tool_choice": {"type": "any"}}, "tool_choice"),
+    "a tool without a name": ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    "too many tools": ({"tools": [TOOL] * (MAX_TOOLS + 1)}, "tools"),
+    "edits of the context": ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),
+    "a container": ({"container": "container_1"}, "container"),
+    "servers of tools": ({"mcp_servers": [{"type": "url", "url": "https://example.org", "name": "x"}]}, "mcp_servers"),
+    "several answers": ({"n": 2}, "n"),
+    "OpenAI's name": ({"stop": "x"}, "stop"),
+    "no stop sequence": ({"stop_sequences": [""]}, "stop_sequences[0]"),
+    "another's thinking": ({"thinking": {"type": "sometimes"}}, "thinking.type"),
+    "a role of OpenAI's": ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    "no token": ({"logit_bias": {"x": 1}}, "logit_bias"),
+    "half a character": ({"system": "\ud800"}, "system"),
+    "two formats": (
+        {"output_format": JSON_FORMAT, "output_config": {"format": JSON_FORMAT}},
+        "output_format",
+    ),
+    "a prompt that is too long": ({"messages": [{"role": "user", "content": "x" * 99}]}, "messages"),
+    "nothing to generate": ({"max_tokens": 0}, "max_tokens"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_is_not_there_is_refused_by_its_path(what: str, tmp_path: Path) -> None:
+    body, path = REFUSED[what]
+    async with site(tmp_path) as at:
+        content = json.dumps({**BODY, **body}).encode()
+        answer = await at.http.post(PATH, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, answer.text
+        error = error_of(answer)
+        assert (error["param"], error["type"]) == (path, "invalid_request_error")
+        assert error["message"].startswith(f"{path}: ")
+        assert not at.engine.submitted
+
+
+async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_path: Path) -> None:
+    template = "{{ raise_exception('no system') }}"
+    async with site(tmp_path, template=template) as at:
+        error = await at.error(PATH, {**BODY, "system": "S"}, 400)
+        assert error["message"].startswith("messages: the chat template refuses them: ")
+    many = {"role": "user", "content": [RESULT] * 256}
+    async with site(tmp_path) as at:  # more messages of a chat than it may have
+        error = await at.error(PATH, {**BODY, "messages": [many] * 17}, 400)
+    assert error["param"].startswith("messages")
+
+
+async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, 400)
+    assert "prompt is too long" in error["message"]
+
+
+async def test_tokens_are_counted_of_any_conversation_while_the_model_loads(tmp_path: Path) -> None:
+    turns = [USER, {"role": "assistant", "content": "x" * 100}]
+    async with site(tmp_path, FakeEngine(is_ready=False)) as at:
+        for messages, text in (([USER], "<system>S<user>U<A>"), (turns, f"<system>S<user>U<assistant>{'x' * 100}")):
+            body = {"model": "org/tiny", "messages": messages, "system": "S", "tools": [], "max_tokens": 3}
+            answer = await at.post(f"{PATH}/count_tokens?beta=true", body)
+            assert answer.json() == {"input_tokens": len(text)}
+        assert not at.engine.submitted
+    async with site(tmp_path, template=None) as at:
+        error = await at.error(f"{PATH}/count_tokens", {"messages": [USER]}, 400)
+        assert (error["code"], error["param"]) == ("no_chat_template", "messages")
+
+
+async def test_a_key_is_taken_from_either_header_and_told_in_the_description(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key_file=write_keys(tmp_path, root="admin = true")) as at:
+        for headers in (bearer("root"), {"x-api-key": bearer("root")["authorization"].removeprefix("Bearer ")}):
+            assert (await at.post(PATH, BODY, headers=headers)).status_code == 200
+        refused = await at.post(PATH, BODY, headers={"x-api-key": "wrong"})
+        assert (refused.status_code, error_of(refused)["type"]) == (401, "authentication_error")
+        described = (await at.http.get("/openapi.json", headers=bearer("root"))).json()
+    names = [name for each in described["paths"][PATH]["post"]["security"] for name in each]
+    schemes = [described["components"]["securitySchemes"][name] for name in names]
+    assert [(scheme["type"], scheme.get("name")) for scheme in schemes] == [("http", None), ("apiKey", "x-api-key")]

@@ -1,0 +1,168 @@
+"""The `anthropic` package, unmodified, against a real server on a real port."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import anthropic
+import pytest
+from anthropic.types import ContentBlockParam, Message, RawMessageStreamEvent
+from anthropic.types.shared import ErrorResponse
+from pydantic import TypeAdapter
+
+from server.http.connection import HttpProtocol
+from server.http.errors import EngineError, QueueFull, Unavailable
+from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS
+from tests.server.bare_server import serving
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import Site, events_of, site
+
+MODEL = "org/tiny"
+USER: Any = {"role": "user", "content": "hello"}
+EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+@asynccontextmanager
+async def client(
+    folder: Path, engine: FakeEngine | None = None, **options: Any
+) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Site]]:
+    """Open a client of a server on a port of its own, whose key is `key`."""
+    async with site(folder, engine, api_key=("key",)) as at, serving(at.app, HttpProtocol) as port:
+        asked = {"api_key": "key", "max_retries": 0, **options}
+        async with anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{port}", **asked) as api:
+            yield api, at
+
+
+async def test_a_message(tmp_path: Path) -> None:
+    async with client(tmp_path) as (api, _):
+        message = await api.messages.create(
+            model=MODEL, max_tokens=4, system="Be brief.", messages=[USER], metadata={"user_id": "me"}
+        )
+    (block,) = message.content
+    assert block.type == "text"
+    assert block.text == "hihi"
+    assert message.stop_reason == "max_tokens"
+    assert message.usage.output_tokens == 4
+    assert message._request_id is not None
+    assert message._request_id.startswith("req-")
+    Message.model_validate(message.to_dict(), strict=True)
+
+
+async def test_a_stream_adds_up_to_the_message(tmp_path: Path) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 9, "messages": [USER], "stop_sequences": ["x"]}
+    async with client(tmp_path, FakeEngine(script=tuple("Grüße ".encode()))) as (api, _):
+        whole = await api.messages.create(**asked)
+        async with api.messages.stream(**asked) as stream:
+            text = "".join([piece async for piece in stream.text_stream])
+            final = await stream.get_final_message()
+    assert final.to_dict(exclude_none=True) | {"id": whole.id} == whole.to_dict(exclude_none=True)
+    assert [text] == [block.text for block in final.content if block.type == "text"] == ["Grüße G"]
+
+
+@pytest.mark.parametrize("more", [{}, {"attention": {"layers": 0}}])
+async def test_tokens_that_are_written_as_they_come_are_events_like_the_others(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Compare a stream over a socket with the same in process, where nothing is written past the application; there,
+    half a character is no event.
+    """
+    body: Any = {"model": MODEL, "max_tokens": 9, "messages": [USER], "stream": True}
+    engine = FakeEngine(script=tuple("Grüße ".encode()))
+    async with client(tmp_path, engine) as (api, at):
+        stream = await api.messages.create(**body, extra_body=more)
+        written = [event.to_dict() async for event in stream]
+        sent = events_of(await at.post("/v1/messages", {**body, **more}, headers={"x-api-key": "key"}))
+    assert (engine.submitted[0].handle.on_token is None) == ("attention" in more)
+    for events in (sent, written):
+        events[0]["message"]["id"] = "msg_1"
+        for event in events:
+            EVENT.validate_python(event, strict=True)
+    half = {"type": "text_delta", "text": ""}
+    assert [event for event in written if more or event.get("delta") != half] == sent
+
+
+async def test_tokens_are_counted(tmp_path: Path) -> None:
+    async with client(tmp_path) as (api, _):
+        count = await api.messages.count_tokens(model=MODEL, messages=[USER], system="S")
+        message = await api.messages.create(model=MODEL, messages=[USER], system="S", max_tokens=1)
+        beta = await api.beta.messages.count_tokens(model=MODEL, messages=[USER], system="S", betas=["x"])
+    used = message.usage
+    assert count.input_tokens == used.input_tokens + (used.cache_read_input_tokens or 0) == beta.input_tokens
+
+
+async def test_an_answer_goes_back_as_it_came(tmp_path: Path) -> None:
+    async with client(tmp_path) as (api, at):
+        first = await api.messages.create(model=MODEL, max_tokens=4, messages=[USER])
+        again: Any = [USER, first.to_param(), USER]
+        await api.messages.create(model=MODEL, max_tokens=4, messages=again)
+        assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"<user>hello<assistant>hihi<user>hello<A>"
+
+
+@pytest.mark.parametrize("key", [{"api_key": "key"}, {"auth_token": "key", "api_key": None}])
+async def test_a_key_is_taken_as_the_package_sends_it(key: dict[str, Any], tmp_path: Path) -> None:
+    async with client(tmp_path, **key) as (api, _):
+        assert (await api.messages.count_tokens(model=MODEL, messages=[USER])).input_tokens
+
+
+ERRORS: dict[str, tuple[dict[str, Any], FakeEngine, type[anthropic.APIStatusError], str]] = {
+    "a wrong value": ({"max_tokens": -1}, FakeEngine(), anthropic.BadRequestError, "invalid_request_error"),
+    "no such model": ({"model": "claude"}, FakeEngine(), anthropic.NotFoundError, "not_found_error"),
+    "a full queue": (
+        {}, FakeEngine(full=QueueFull("Full.", retry_after=1)), anthropic.RateLimitError, "rate_limit_error",
+    ),
+    "a server that loads": (
+        {}, FakeEngine(refuse=Unavailable("Loading.")), anthropic.ServiceUnavailableError, "overloaded_error",
+    ),
+    "a failure": ({}, FakeEngine(refuse=EngineError("boom")), anthropic.InternalServerError, "api_error"),
+    "no time": (
+        {"extra_body": {"timeout": 1e-6}}, FakeEngine(), anthropic.GatewayTimeoutError, "timeout_error",
+    ),
+    "a large body": (
+        {"system": "x" * 20_000_000 + "," * 3_000_000}, FakeEngine(), anthropic.ContentTooLargeError,
+        "request_too_large",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ERRORS)
+async def test_errors_arrive_as_the_packages_own(what: str, tmp_path: Path) -> None:
+    more, engine, kind, name = ERRORS[what]
+    async with client(tmp_path, engine) as (api, _):
+        with pytest.raises(kind) as caught:
+            await api.messages.create(**{"model": MODEL, "max_tokens": 2, "messages": [USER], **more})
+    assert str(caught.value.type) == name
+    assert caught.value.request_id
+    if name != "request_too_large":  # which the package's types do not know
+        assert ErrorResponse.model_validate(caught.value.body).request_id == caught.value.request_id
+
+
+async def test_a_wrong_key_and_a_failing_stream_arrive_as_the_packages_own_errors(tmp_path: Path) -> None:
+    async with client(tmp_path, api_key="wrong") as (api, _):
+        with pytest.raises(anthropic.AuthenticationError, match="x-api-key"):
+            await api.messages.create(model=MODEL, max_tokens=2, messages=[USER])
+    async with client(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom"))) as (api, _):
+        with pytest.raises(anthropic.APIStatusError, match="boom") as caught:
+            async with api.messages.stream(model=MODEL, max_tokens=9, messages=[USER]) as stream:
+                await stream.get_final_message()
+    assert caught.value.type == "api_error"
+
+
+async def test_a_client_that_leaves_ends_its_request(tmp_path: Path) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    async with client(tmp_path, engine) as (api, _):
+        asking = asyncio.create_task(api.messages.create(model=MODEL, max_tokens=9, messages=[USER]))
+        async with asyncio.timeout(20):
+            while not engine.submitted:
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            while not engine.submitted[0].handle.is_closed:
+                await asyncio.sleep(0.01)
+    assert engine.submitted[0].handle.was_aborted
+
+
+def test_every_block_of_the_package_is_read_or_refused_with_a_reason() -> None:
+    kinds = {kind for block in get_args(ContentBlockParam) for kind in get_args(get_type_hints(block)["type"])}
+    assert kinds >= {"text", "image", "tool_use"}
+    assert kinds <= BLOCKS.keys() | UNREAD_BLOCKS.keys()
