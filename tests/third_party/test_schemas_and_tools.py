@@ -26,7 +26,7 @@ CLIENTS = {
     "pydantic-ai": ("pydantic_ai_schemas.py", 12, 0, 0),
     "langchain-openai": ("langchain_schemas.py", 8, 2, 2),
     "outlines": ("outlines_schemas.py", 4, 0, 0),
-    "litellm": ("litellm_schemas.py", 3, 3, 3),
+    "litellm": ("litellm_schemas.py", 4, 3, 4),
     "ollama": ("ollama_schemas.py", 3, 0, 1),
     "anthropic": ("anthropic_schemas.py", 2, 2, 1),
 }
