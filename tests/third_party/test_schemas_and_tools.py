@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import Server, serve
-from model.checkpoint.resolve import ModelLoadError, smollm2_file
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.resolve import smollm2_file
 from tests.third_party.test_clients import HERE, run
 
 pytestmark = [

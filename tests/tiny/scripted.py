@@ -5,6 +5,7 @@ long, and its network looks at the last token alone.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,7 @@ _TEMPLATE = """
 {{- "<|calls|>" if tools and messages[-1].role != "tool" else "<|answers|>" }}{% endif %}"""
 
 
-def make_scripted(path: Path, call: list[str], answer: list[str]) -> Path:
+def make_scripted(path: Path, call: Sequence[str], answer: Sequence[str]) -> Path:
     """Write a checkpoint to folder `path` and return it.
 
     It says `call` in a chat with tools, until a tool has answered, and `answer` otherwise; each is a list of parts, one
@@ -36,8 +37,8 @@ def make_scripted(path: Path, call: list[str], answer: list[str]) -> Path:
     path.mkdir(exist_ok=True)
     tokenizer = _tokenizer(path, [*call, *answer])
     said = [_CALLS, *call, _EOS], [_ANSWERS, *answer, _EOS]
-    scripts = [[tokenizer.token_to_id(token) for token in script] for script in said]
-    _network(tokenizer.get_vocab_size(), scripts).save_pretrained(path)
+    ids = tokenizer.get_vocab()
+    _network(len(ids), [[ids[token] for token in script] for script in said]).save_pretrained(path)
     return path
 
 

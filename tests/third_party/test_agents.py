@@ -1,11 +1,11 @@
-"""Has Claude Code and Codex, unmodified, read a file and say what is in it, over a checkpoint that calls their tools
-(tests.tiny.scripted): one turn, in which the server is asked twice.
+"""Has agents, unmodified, run a tool of theirs and answer, over a checkpoint that calls it (tests.tiny.scripted): one
+turn, in which the server is asked twice. Claude Code and Codex read a file.
 """
 
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.processes import Server, serve
-from tests.third_party.test_clients import ROOT
+from tests.third_party.test_clients import HERE, ROOT, run
 from tests.tiny.scripted import make_scripted
 
 pytestmark = [
@@ -47,10 +47,10 @@ enabled = false
 
 
 @contextmanager
-def caller(folder: Path, tool: str, argument: str, value: str) -> Iterator[Server]:
+def caller(folder: Path, tool: str, argument: str, value: str, answer: Sequence[str] = ANSWER) -> Iterator[Server]:
     """Serve a model that calls a tool with one argument, and then answers."""
     call = ['<tool_call>\n{"name": "', tool, '", "arguments": ', f'{{"{argument}": "', value, '"}', "}\n</tool_call>"]
-    with serve([str(make_scripted(folder / "model", call, ANSWER)), "--served-model-name", MODEL]) as running:
+    with serve([str(make_scripted(folder / "model", call, answer)), "--served-model-name", MODEL]) as running:
         yield running
 
 
@@ -101,3 +101,10 @@ def test_codex_reads_a_file_and_answers(tmp_path: Path) -> None:
     assert (ran["aggregated_output"], ran["exit_code"]) == (NOTE, 0)
     assert [item["text"] for item in items if item["type"] == "agent_message"] == ["".join(ANSWER)]
     assert events[-1]["type"] == "turn.completed"
+
+
+def test_agents_of_pydantic_ai_run_a_tool_and_answer_with_an_object(tmp_path: Path) -> None:
+    answer = ['{"city": ', '"Oslo', '", ', '"degrees": ', "3", "}"]
+    with caller(tmp_path, "weather", "city", "Oslo", answer) as server:
+        told = json.loads(run("pydantic-ai", "python", str(HERE / "pydantic_ai_tool.py"), server.url, MODEL))
+    assert told == {"asked": ["Oslo"] * 4, "outputs": [{"city": "Oslo", "degrees": 3}] * 4}
