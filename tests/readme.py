@@ -104,9 +104,8 @@ def fields_table() -> str:
 
 def responses_table() -> str:
     """Return what POST /v1/responses ignores and refuses, but for what it does as chats do."""
-    from server.schemas import openai_response_items as items
-    from server.schemas import openai_responses as responses
     from server.schemas.generation import ChatCompletionRequest
+    from server.schemas.openai_responses import items, responses
 
     of_chats = _known_fields({"the body": ChatCompletionRequest})
     known = _known_fields(

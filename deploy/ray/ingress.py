@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
+from server.http.error_shapes import error_response
 from server.http.errors import (
     ApiError,
     EngineError,
@@ -28,7 +29,6 @@ from server.http.errors import (
     QueueFull,
     Unavailable,
     WorkerLost,
-    error_response,
 )
 from server.http.sse import error_event
 from server.observability.metrics import CONTENT_TYPE
@@ -85,7 +85,7 @@ class Ingress:
         try:
             body = await _read(receive, self._max_body_bytes)
         except PayloadTooLarge as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, path=scope["path"])(scope, receive, send)
             return
         if body is None:
             return
@@ -112,7 +112,7 @@ class Ingress:
             told = explain(error)
             logger.warning("%s %s: %s (%s)", scope["method"], scope["path"], told.message, type(error).__name__)
             if head is None or not is_begun:
-                await error_response(told)(scope, receive, send)
+                await error_response(told, path=scope["path"])(scope, receive, send)
             elif any(value.startswith(b"text/event-stream") for _, value in head.headers):
                 await send({"type": "http.response.body", "body": error_event(told), "more_body": False})
             else:

@@ -58,8 +58,8 @@ class SamplerRow(NamedTuple):
     token_ids: Sequence[int] = ()
     """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
     num_prompt_tokens: int = 0
-    allowed: NDArray[np.bool_] | None = None
-    """Whether each token may be chosen, [V], or None if any may. It goes before every other parameter."""
+    forbidden: NDArray[np.bool_] | None = None
+    """Whether each token may not be chosen, [V], or None if any may. It goes before every other parameter."""
 
 
 class SampledToken(NamedTuple):
@@ -86,7 +86,7 @@ class _Strategy(Enum):
     def of(cls, row: SamplerRow) -> "_Strategy":
         if row.params.temperature >= GREEDY_BELOW:
             return cls.RANDOM_TOP_P if row.params.top_p < 1.0 else cls.RANDOM
-        if row.allowed is not None:
+        if row.forbidden is not None:
             return cls.GREEDY_EDITED
         num_generated = len(row.token_ids) - row.num_prompt_tokens
         return cls.GREEDY_EDITED if row.params.edits_logits(num_generated) else cls.GREEDY
@@ -130,8 +130,11 @@ class Sampler:
         token_ids = [0] * len(rows)
         order = [r for members in groups.values() for r in members]
         for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
-            # negative: no usable distribution (every logit -inf, or a NaN); a valid id all the same
-            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1], self._kernels).item())
+            # Negative: no usable distribution (every logit is -inf, or one a NaN). Forbidden: other edits forbid the
+            # rest, as `min_tokens` does with the end of the text.
+            forbidden = rows[r].forbidden
+            is_usable = token_id >= 0 and (forbidden is None or not forbidden[token_id])
+            token_ids[r] = token_id if is_usable else self._largest(logits[r], rows[r])
         return _with_logprobs(logits, rows, token_ids)
 
     def _choose(self, strategy: _Strategy, logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
@@ -165,20 +168,26 @@ class Sampler:
         for r, row in enumerate(rows):
             edits.add(r, row.params, row.token_ids, row.num_prompt_tokens)
         edits.apply(buffers.scores)
-        for r, row in enumerate(rows):
-            if row.allowed is not None:
-                self._forbid(buffers.scores[r], logits[r], torch.from_numpy(row.allowed).to(self.device))
+        self._forbid(buffers.scores, rows)
         return buffers
 
-    @staticmethod
-    def _forbid(scores: Tensor, logits: Tensor, allowed: Tensor) -> None:
-        """Forbid the tokens of one row of scores [V] that are not allowed. Where edits had forbidden all others, as
-        `min_tokens` does with the end of the text, the allowed ones have their logits [V] back.
-        """
-        forbidden = ~allowed
-        scores.masked_fill_(forbidden, -math.inf)
-        if scores.amax() == -math.inf:
-            scores.copy_(logits).masked_fill_(forbidden, -math.inf)
+    def _forbid(self, scores: Tensor, rows: Sequence[SamplerRow]) -> None:
+        """Set the scores [R, V] of forbidden tokens to minus infinity."""
+        masked = [r for r, row in enumerate(rows) if row.forbidden is not None]
+        if not masked:
+            return
+        masks = np.stack([row.forbidden for row in rows if row.forbidden is not None])
+        forbidden = torch.from_numpy(masks).to(self.device)
+        if len(masked) == len(rows):
+            scores.masked_fill_(forbidden, -math.inf)
+        else:
+            scores[masked] = scores[masked].masked_fill_(forbidden, -math.inf)
+
+    def _largest(self, logits: Tensor, row: SamplerRow) -> int:
+        """Return the token with the largest logit of [V] that is not forbidden."""
+        if row.forbidden is not None:
+            logits = logits.masked_fill(torch.from_numpy(row.forbidden).to(self.device), -math.inf)
+        return int(argmax(logits.unsqueeze(0), self._kernels).item())
 
 
 def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[SampledToken]:

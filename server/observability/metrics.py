@@ -218,13 +218,13 @@ class Metrics:
             "HTTP requests answered; status 499 means that the client left first.",
             route=(), method=(), status=(),
         )  # fmt: skip
+        self.grammars_refused = self._counter(
+            "grammars_refused_total", "Requests refused for a schema or grammar that is wrong or cannot be honoured."
+        )
         self.capture_rejections = self._counter(
             "capture_rejected_total",
             "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
-        )
-        self.grammars_refused = self._counter(
-            "grammars_refused_total", "Requests refused for a schema or grammar that is wrong or cannot be honoured."
         )
         self.stalled_clients = self._counter(
             "stalled_clients_total",

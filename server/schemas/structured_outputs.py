@@ -16,7 +16,7 @@ from server.schemas.known_fields import (
     REFUSED_IN_STRUCTURED_OUTPUTS,
 )
 
-MAX_TEXTS = 4096
+MAX_TEXTS = 10_000
 """Most texts of which an answer may be one."""
 Schema = dict[str, Any] | bool | Text
 """A JSON schema, or its text."""

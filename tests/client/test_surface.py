@@ -28,8 +28,7 @@ from server.schemas.mechanisms import (
 from server.schemas.predictions import LensRequest, NextRequest
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 from server.schemas.trace import TraceRequest
-from server.schemas.weight_slices import WeightsQuery
-from server.schemas.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery
+from server.schemas.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery, WeightsQuery
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {

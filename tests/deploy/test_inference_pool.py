@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 import yaml
 from prometheus_client.metrics_core import Metric

@@ -122,7 +122,7 @@ class TinyNetwork:
         circuits.
         """
         options: dict[str, Any] = task.options
-        if task.question == "circuits":
+        if task.question in ("circuits", "added_outputs"):
             found = weights.answer(self.config, self._lookup, task.question, options, lambda: None)
             return {name: tensor.numpy() for name, tensor in found.items()}
         if task.question == "head_output":

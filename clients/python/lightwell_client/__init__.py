@@ -18,6 +18,7 @@ from lightwell_client._exceptions import (
     MissingDependency,
     NotAcceptable,
     NotFound,
+    NotParsed,
     PermissionDenied,
     RateLimited,
     ServerError,
@@ -30,8 +31,11 @@ from lightwell_client._exceptions import (
 from lightwell_client._inspection_result import InspectionResult, NamedArray
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._page_view import PageView
+from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
 from lightwell_client._results import (
+    CalledFunction,
+    CalledFunctionDelta,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -47,6 +51,8 @@ from lightwell_client._results import (
     Model,
     TokenLogprob,
     Tokens,
+    ToolCall,
+    ToolCallDelta,
     TopLogprob,
     Usage,
 )
@@ -74,6 +80,8 @@ __all__ = [
     "AuthenticationFailed",
     "BadRequest",
     "Baseline",
+    "CalledFunction",
+    "CalledFunctionDelta",
     "CensusRow",
     "ChatChoice",
     "ChatChunk",
@@ -113,8 +121,10 @@ __all__ = [
     "NextToken",
     "NotAcceptable",
     "NotFound",
+    "NotParsed",
     "PageView",
     "Parameters",
+    "Parsed",
     "PermissionDenied",
     "RateLimited",
     "Rollout",
@@ -129,6 +139,8 @@ __all__ = [
     "TokenLogprob",
     "Tokens",
     "TooLarge",
+    "ToolCall",
+    "ToolCallDelta",
     "TopLogprob",
     "TraceResult",
     "Trajectory",

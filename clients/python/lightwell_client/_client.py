@@ -4,9 +4,9 @@ clients/python/write_client.py writes this file from _async_client.py: change th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from lightwell_client import _calls, _page_view, _weight_slices, _weights
+from lightwell_client import _calls, _page_view, _parsing, _weight_slices, _weights
 from lightwell_client._attention import AttentionResult
 from lightwell_client._connection import Connection, Stream
 from lightwell_client._embeddings import Embeddings
@@ -40,12 +40,14 @@ from lightwell_client._options import (
     ModelOptions,
     OneText,
     Options,
+    ParseOptions,
     Prompt,
     Texts,
     TokenizeOptions,
     documented_arguments,
 )
 from lightwell_client._page_view import PageView, ShowOptions
+from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._trace import TRACE, TraceOptions, TraceResult
@@ -61,6 +63,8 @@ from lightwell_client._weights import (
     GeometryOptions,
     Parameters,
 )
+
+T = TypeVar("T")
 
 
 @documented_arguments
@@ -100,6 +104,26 @@ class Client(Connection):
     def chat_stream(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Stream[ChatChunk]:
         """Answer a conversation, chunk by chunk."""
         return Stream(self._chunks(_calls.chat_stream(self._config.model, messages, options)))
+
+    @overload
+    def parse(
+        self, messages: str | Sequence[Message], schema: type[T], **options: Unpack[ParseOptions]
+    ) -> Parsed[T]: ...
+    @overload
+    def parse(
+        self, messages: str | Sequence[Message], schema: Mapping[str, Any], **options: Unpack[ParseOptions]
+    ) -> Parsed[Any]: ...
+    def parse(
+        self, messages: str | Sequence[Message], schema: type[Any] | Mapping[str, Any], **options: Unpack[ParseOptions]
+    ) -> Parsed[Any]:
+        """Answer a conversation with JSON that keeps to a schema, and read it: `value` is then of the type that was
+        given, or for a dict what json.loads makes of the text.
+
+        Raises:
+            NotParsed: the answer was cut off, calls a tool, or is not what was asked for.
+            TypeError: there is no JSON schema of such a type.
+        """
+        return self._send(_parsing.parse(self._config.model, messages, schema, options))
 
     @overload
     def attention(self, input: Texts, **options: Unpack[AttentionOptions]) -> list[AttentionResult]: ...

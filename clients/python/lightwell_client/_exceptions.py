@@ -5,6 +5,7 @@ LightwellError
 ├── TimedOut                  the server was silent for longer than `timeout`
 ├── StreamInterrupted         a stream ended with an error event, or without its end mark
 ├── InvalidResponse           the answer is not what the wire promises
+├── NotParsed                 the answer to `parse` was cut off, or is not what it was to be
 ├── MissingDependency         numpy or matplotlib is needed and not installed (an ImportError too)
 └── ApiError                  the server answered with an error status
     ├── BadRequest            400, 422
@@ -21,6 +22,13 @@ LightwellError
         └── DeadlineExceeded  504
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightwell_client._results import ChatCompletion
+
 
 class LightwellError(Exception):
     """The root: catch this to catch everything the client raises about a request."""
@@ -36,6 +44,15 @@ class TimedOut(LightwellError):
 
 class InvalidResponse(LightwellError):
     """The answer is not what the wire promises."""
+
+
+class NotParsed(LightwellError):
+    """The answer to `parse` was cut off, calls a tool, or is not what was asked for."""
+
+    def __init__(self, message: str, completion: ChatCompletion) -> None:
+        super().__init__(message)
+        self.completion = completion
+        """The whole answer."""
 
 
 class MissingDependency(LightwellError, ImportError):

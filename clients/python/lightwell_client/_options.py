@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
 
+from lightwell_client._results import ChatMessage
 from lightwell_client._signatures import Argument, documented
 
-Message = Mapping[str, Any]
-"""One chat message: {"role": "user", "content": "..."}."""
+Message = Mapping[str, Any] | ChatMessage
+"""One chat message: {"role": "user", "content": "..."}, or the assistant's of an answer."""
 
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 """A text, texts, the token ids of one text, or of several."""
@@ -116,7 +117,20 @@ class SamplingOptions(ModelOptions, total=False):
     include_usage: Annotated[bool, Argument("Streams only: a last chunk that carries the token counts.", False)]
 
 
-class GenerateOptions(SamplingOptions, total=False):
+class FormOptions(TypedDict, total=False):
+    """What the text of an answer keeps to; at most one is accepted."""
+
+    response_format: Annotated[
+        Mapping[str, Any],
+        Argument('{"type": "json_object"}, or {"type": "json_schema", "json_schema": {"name", "schema"}}: such JSON.'),
+    ]
+    structured_outputs: Annotated[
+        Mapping[str, Any],
+        Argument('Rules for the text: "json", "json_object", "regex", "choice", "grammar" or "structural_tag".'),
+    ]
+
+
+class GenerateOptions(FormOptions, SamplingOptions, total=False):
     """What `generate` and `stream` take."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; 0 only with echo.", 16)]
@@ -128,14 +142,28 @@ class GenerateOptions(SamplingOptions, total=False):
     ]
 
 
-class ChatOptions(SamplingOptions, total=False):
-    """What `chat` and `chat_stream` take."""
+class ParseOptions(SamplingOptions, total=False):
+    """What `parse` takes."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; left out, the rest of the context.")]
     max_completion_tokens: Annotated[int, Argument("OpenAI's newer name of max_tokens.")]
     logprobs: Annotated[bool, Argument("Give log-probabilities of the tokens.", False)]
     top_logprobs: Annotated[int, Argument("So many alternatives with each token; needs logprobs.")]
     add_generation_prompt: Annotated[bool, Argument("Let the template open the assistant's answer.", True)]
+    include_reasoning: Annotated[bool, Argument("Give what the model thought before it answered.", True)]
+    tools: Annotated[
+        Sequence[Mapping[str, Any]],
+        Argument('Functions to call: {"type": "function", "function": {"name", "description", "parameters"}}.'),
+    ]
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | Mapping[str, Any],
+        Argument('Whether to call a tool, or which: {"type": "function", "function": {"name"}}; left out, "auto".'),
+    ]
+    parallel_tool_calls: Annotated[bool, Argument("Let an answer call several tools.", True)]
+
+
+class ChatOptions(FormOptions, ParseOptions, total=False):
+    """What `chat` and `chat_stream` take."""
 
 
 class AttentionOptions(InspectionOptions, total=False):
@@ -209,6 +237,7 @@ documented_arguments = documented(
     {
         "prompt": "A text, texts, the token ids of one text, or of several.",
         "messages": 'Messages like {"role": "user", "content": "..."}, or a bare text, which the user says.',
+        "schema": "A JSON schema as a dict, or a type that pydantic makes one of: a model, a dataclass, a TypedDict.",
         "input": "A text, its token ids, or messages; a list of texts or of ids gives a list of results.",
         "points": 'Names of points: "attn.hook_q" in every layer (or in `layers`), "blocks.0.attn.hook_q" in one.',
         "point": 'The name of a point: "blocks.0.attn.hook_q", or "attn.hook_q" with `layer`.',

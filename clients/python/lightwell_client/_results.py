@@ -4,9 +4,10 @@ error.
 It knows the wire's fields; it does no input or output. Answers that are arrays are in _attention and _embeddings.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from lightwell_client._result import Result
 from lightwell_client._token_attention import MaybeTokenAttention
@@ -72,9 +73,65 @@ class CompletionChunk(Result):
         return "".join(choice.text for choice in self.choices)
 
 
+class CalledFunction(Result):
+    """What a tool call asks for."""
+
+    name: str
+    arguments: str
+    """The arguments, as the text of a JSON object; where the answer was cut off, a part of it."""
+
+
+class ToolCall(Result):
+    """A call that your program answers, with a message {"role": "tool", "tool_call_id": its id, "content": ...}."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
+class CalledFunctionDelta(Result):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(Result):
+    """What is new of one call: its first delta has the id and the name, and all of them have arguments to join."""
+
+    index: int = 0
+    """Number of the call within its message."""
+    id: str | None = None
+    function: CalledFunctionDelta = CalledFunctionDelta()
+
+
+Reasoning = Annotated[str | None, Field(default=None, validation_alias=AliasChoices("reasoning", "reasoning_content"))]
+"""What the model thought before it answered, apart from `content`; None if nothing."""
+EmptyIfNull = BeforeValidator(lambda value: [] if value is None else value)
+
+
 class ChatMessage(Result):
+    """A message of the assistant. It may stand among the messages of the next request as it is."""
+
     role: str = "assistant"
     content: str | None = None
+    reasoning: Reasoning = None
+    tool_calls: Annotated[list[ToolCall], EmptyIfNull] = Field(default_factory=list)
+
+    @classmethod
+    def from_chunks(cls, chunks: "Iterable[ChatChunk]", index: int = 0) -> Self:
+        """Return the message that the chunks of a stream add up to: of choice `index`, if `n` asked for several."""
+        deltas = [choice.delta for chunk in chunks for choice in chunk.choices if choice.index == index]
+        calls: dict[int, dict[str, Any]] = {}
+        for call in (call for delta in deltas for call in delta.tool_calls):
+            whole = calls.setdefault(call.index, {"id": "", "function": {"name": "", "arguments": ""}})
+            whole["id"] = whole["id"] or call.id or ""
+            whole["function"]["name"] = whole["function"]["name"] or call.function.name or ""
+            whole["function"]["arguments"] += call.function.arguments or ""
+        fields: dict[str, Any] = {
+            "content": "".join(delta.content or "" for delta in deltas) or None,
+            "reasoning": "".join(delta.reasoning or "" for delta in deltas) or None,
+            "tool_calls": [calls[number] for number in sorted(calls)],
+        }
+        return cls.model_validate({"role": "assistant"} | {name: value for name, value in fields.items() if value})
 
 
 class TopLogprob(Result):
@@ -114,14 +171,21 @@ class ChatCompletion(Result):
     usage: Usage | None = None
 
     @property
+    def message(self) -> ChatMessage:
+        """Return the first choice's message."""
+        return self.choices[0].message
+
+    @property
     def text(self) -> str:
         """Return the first choice's content."""
-        return self.choices[0].message.content or ""
+        return self.message.content or ""
 
 
 class ChatDelta(Result):
     role: str | None = None
     content: str | None = None
+    reasoning: Reasoning = None
+    tool_calls: Annotated[list[ToolCallDelta], EmptyIfNull] = Field(default_factory=list)
 
 
 class ChatChunkChoice(Result):

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from lightwell_client._exceptions import ERROR_OF_STATUS, ApiError, InvalidResponse, ServerError
 from lightwell_client._retry import RetryPolicy, parse_retry_after
@@ -162,10 +163,12 @@ def error_of(answer: Answer, now: datetime) -> ApiError:
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON can express it: numpy arrays and numbers, ranges and other sequences become lists and
-    numbers.
+    numbers, and a message of an answer what the server sent.
     """
     if isinstance(value, str | bool | int | float) or value is None:
         return value
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True, exclude_none=True)
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

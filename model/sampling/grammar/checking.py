@@ -1,6 +1,6 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import llguidance
@@ -47,12 +47,14 @@ def check(grammar: str) -> None:
     """
     if len(grammar) > MAX_BYTES:
         raise GrammarError("", f"the grammar is written in more than {MAX_BYTES} bytes")
-    wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
-    if wrong:
-        raise _refused(messages[0])
-    if any("<special_token>" in message for message in messages):
-        return  # a byte tokenizer has no special tokens to begin with
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
+    if matcher.is_error():
+        wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
+        if wrong:
+            raise _refused(messages[0])
+        return  # a byte tokenizer lacks the special tokens that the grammar names
+    if _admits_nothing(matcher):
+        raise GrammarError("", "no text is admitted")
     for _ in range(STEPS):
         allowed = b"" if matcher.is_error() or matcher.is_stopped() else matcher.compute_logit_bias()[: END + 1]
         token = next((token for token, bias in enumerate(allowed) if bias), END)
@@ -61,15 +63,23 @@ def check(grammar: str) -> None:
         matcher.consume_token(token)
     if matcher.is_error():
         raise _refused(matcher.get_error())
-    if is_empty(grammar):
-        raise GrammarError("", "no text is admitted")
 
 
-def is_empty(grammar: str) -> bool:
-    """Say whether no text at all begins an answer of a grammar that llguidance accepts."""
+@lru_cache(1024)
+def why_refused(grammar: str) -> str | None:
+    """Return what llguidance says against a short grammar, such as a pattern's, in one line, "" for one that admits no
+    text at all, or None for nothing. The answers are kept: patterns come again.
+    """
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
-    if matcher.is_error():
-        raise _refused(matcher.get_error())
+    if not matcher.is_error():
+        return "" if _admits_nothing(matcher) else None
+    lines = [line.strip() for line in matcher.get_error().splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("error:")]
+    return (told or lines or ["llguidance refuses it"])[0][:300]
+
+
+def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
+    """Return whether no text at all begins an answer."""
     return not matcher.is_accepting() and (matcher.is_stopped() or not any(matcher.compute_logit_bias()[:END]))
 
 

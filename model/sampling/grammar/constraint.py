@@ -11,6 +11,11 @@ from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, r
 
 Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "structural_tag"]
 
+_CHECKED_FROM = 20_000
+"""Characters from which the grammar of a schema is tried: the parts of a shorter one, which were, make none over
+any limit of llguidance's.
+"""
+
 _WRITERS: dict[Kind, Callable[[Any], str]] = {
     "regex": regex_grammar,
     "choice": choice_grammar,
@@ -32,5 +37,6 @@ def grammar_text(kind: Kind, value: Any, whitespace_pattern: str | None = None) 
         grammar = json_object_grammar()
     else:
         grammar = _WRITERS[kind](value)
-    check(grammar)
+    if kind not in ("json", "json_object") or len(grammar) >= _CHECKED_FROM:
+        check(grammar)
     return grammar

@@ -22,6 +22,7 @@ from model.sampling.grammar.alternatives import (
     types_of,
     unique,
 )
+from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
 from model.sampling.grammar.objects import array, members
@@ -33,7 +34,6 @@ from model.sampling.grammar.strings import (
     inner_schema,
     key_pattern,
     other_key,
-    refusal,
     slashed,
     string_terminal,
 )
@@ -79,7 +79,7 @@ class _Writer:
         self.space: Sequence_ = ()
         if whitespace_pattern is not None:
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
-            wrong = refusal(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+            wrong = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
             if wrong or len(whitespace_pattern) > 1000:
                 raise GrammarError("", f"whitespace_pattern: {wrong or 'it has at most 1000 characters'}")
             self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)

@@ -1,4 +1,4 @@
-"""Finds which tokens several grammars allow next, in a thread of its own, while the network computes."""
+"""Finds which tokens several grammars forbid next, in a thread of its own, while the network computes."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from model.sampling.grammar.matcher import GrammarMatcher
 
 Mask = NDArray[np.bool_]
-"""Whether each token is allowed, [V]."""
+"""Whether each token may not come next, [V]."""
 
 
 Masks = dict[int, Mask]
@@ -37,12 +37,12 @@ class MaskFiller:
             if token_id is None:
                 asked.append(key)
             else:
-                masks[key] = np.zeros(self._vocab_size, np.bool_)
-                masks[key][token_id] = True
+                masks[key] = np.ones(self._vocab_size, np.bool_)
+                masks[key][token_id] = False
         if asked:
             words = np.zeros((len(asked), (self._vocab_size + 31) // 32), np.uint32)
             for key, row in zip(asked, words, strict=True):
                 matchers[key].matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            bits = np.unpackbits(words.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
+            bits = np.unpackbits(np.invert(words).view(np.uint8), axis=1, count=self._vocab_size, bitorder="little")
             masks |= zip(asked, bits.view(np.bool_), strict=True)
         return masks

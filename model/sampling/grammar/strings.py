@@ -4,9 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
-import llguidance
-
-from model.sampling.grammar.checking import is_empty
+from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
 from model.sampling.grammar.rules import Rules, Symbol, quoted
@@ -81,27 +79,17 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
     if most is not None:
         schema["maxLength"] = most
     inner = inner_schema(schema)
-    error = refusal(f"%llguidance {{}}\nstart: {inner.text}\n")
-    if error and "nsatisfiable" in error:
+    error = why_refused(f"%llguidance {{}}\nstart: {inner.text}\n")
+    if error == "" or (error and "nsatisfiable" in error):
         return []
     if error:
         raise GrammarError(shapes[0][0], error)
-    return [] if is_empty(f"%llguidance {{}}\nstart: {inner.text}\n") else [inner]
+    return [inner]
 
 
 def inner_schema(schema: dict[str, object]) -> Symbol:
     """Write a schema of one text or number for llguidance's own reading."""
     return Symbol("%json " + json.dumps({**schema, "x-guidance": X_GUIDANCE}, ensure_ascii=False))
-
-
-def refusal(grammar: str) -> str | None:
-    """Ask llguidance what is wrong with a grammar, in one line; None for nothing."""
-    is_error, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
-    if not is_error:
-        return None
-    lines = [line.strip() for line in messages[0].splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("error:")]
-    return (told or lines or ["llguidance refuses it"])[0][:300]
 
 
 def check_pattern(path: str, pattern: str) -> None:
@@ -166,7 +154,7 @@ def key_pattern(path: str, pattern: str) -> str:
     any_text = r'[^"\\]*'
     text = f'"{"" if starts else any_text}({"".join(written)}){"" if ends else any_text}"'
     expression = f"/{slashed(text)}/ & {PLAIN}"
-    error = refusal(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
     if error:
         raise GrammarError(path, error)
     return expression
@@ -190,7 +178,7 @@ def slashed(pattern: str) -> str:
 
 def admits_a_name(expression: str) -> bool:
     """Say whether any name matches an expression."""
-    return not is_empty(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    return why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n") is None
 
 
 def other_key(taken: Sequence[str], patterns: Sequence[str]) -> str:

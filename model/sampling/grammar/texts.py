@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
 from model.sampling.grammar.rules import quoted
-from model.sampling.grammar.strings import refusal, slashed
+from model.sampling.grammar.strings import slashed
 
 MAX_CHOICES = 10_000
 """How many choices there may be."""
@@ -25,7 +26,7 @@ def regex_grammar(pattern: str) -> str:
     if not pattern:
         return '%llguidance {}\nstart: ""\n'
     grammar = f"%llguidance {{}}\nstart: T\nT: /(?:{slashed(pattern)})/\n"
-    error = refusal(grammar)
+    error = why_refused(grammar)
     if error:
         raise GrammarError("", f"the pattern is not supported: {error}")
     return grammar

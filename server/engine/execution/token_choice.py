@@ -87,7 +87,7 @@ class TokenChoice:
                 _fail(seq, Failure("grammar", error), result)
 
     def start_masks(self, sampling: ReadOnlySequence[Placed]) -> Callable[[], Masks]:
-        """Begin to find which tokens the grammars of these sequences allow next, and return what waits for that."""
+        """Begin to find which tokens the grammars of these sequences forbid next, and return what waits for that."""
         sequences = [at.chunk.sequence for at in sampling]
         found = {seq.uid: seq.grammar for seq in sequences if isinstance(seq.grammar, GrammarMatcher)}
         return self._masks.start(found) if found else dict
@@ -130,13 +130,13 @@ def _note_logprobs(
             result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
 
 
-def sampler_row(seq: Sequence, allowed: Mask | None = None) -> SamplerRow:
-    """Return what the sampler reads of a sequence, whose grammar allows these tokens. Raises AssertionError for
+def sampler_row(seq: Sequence, forbidden: Mask | None = None) -> SamplerRow:
+    """Return what the sampler reads of a sequence, whose grammar forbids these tokens. Raises AssertionError for
     one that generates nothing.
     """
     params = seq.sampling_params
     assert params is not None
-    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, allowed)
+    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, forbidden)
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:

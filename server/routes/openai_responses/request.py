@@ -13,7 +13,7 @@ from server.http.error_handlers import validation_error
 from server.http.errors import ApiError
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
-from server.schemas.openai_response_items import (
+from server.schemas.openai_responses.items import (
     AllowedTools,
     FunctionCall,
     FunctionCallOutput,
@@ -23,7 +23,7 @@ from server.schemas.openai_response_items import (
     NamedTool,
     ToolChoice,
 )
-from server.schemas.openai_responses import ResponsesRequest
+from server.schemas.openai_responses.responses import ResponsesRequest
 from server.schemas.sampling import SamplingFields
 
 _NAMES: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
-from server.schemas.openai_responses import ResponsesAnswer, ResponsesRequest
+from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -23,7 +23,7 @@ from server.routes.openai.logprobs import chat_entries
 from server.routes.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
 from server.routes.openai_responses.request import told
 from server.routes.responses import model_name, new_answer_id
-from server.schemas.openai_responses import ResponsesRequest
+from server.schemas.openai_responses.responses import ResponsesRequest
 
 
 class ResponseWriter:

@@ -219,3 +219,39 @@ def test_the_repetition_penalty_is_that_of_transformers(seed: int, penalty: floa
     row = SamplerRow(params(repetition_penalty=penalty), 0, prompt + output, len(prompt))
     expected = Sampler(300).distribution(theirs[0], SamplerRow(params(), 0))
     assert torch.equal(Sampler(300).distribution(logits[0], row), expected)
+
+
+# --- grammars ----------------------------------------------------------------------------------------------------
+
+
+@given(vocab_size=st.sampled_from([37, 1000]), rows=st.integers(1, 9), seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_forbidden_tokens_are_as_if_their_logits_were_minus_infinity(vocab_size: int, rows: int, seed: int) -> None:
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    logits = make_logits(rows, vocab_size, seed)
+    plain = [replace_logprobs(make_row(vocab_size, rng)) for _ in range(rows)]
+    masks = [draw.random(vocab_size) < 0.9 if rng.random() < 0.7 else None for _ in plain]
+    for mask in masks:
+        if mask is not None:
+            mask[rng.randrange(vocab_size)] = False
+    found = Sampler(vocab_size).sample(
+        logits, [row._replace(forbidden=mask) for row, mask in zip(plain, masks, strict=True)]
+    )
+    hidden = logits.clone()
+    for r, mask in enumerate(masks):
+        if mask is not None:
+            hidden[r, torch.from_numpy(mask)] = -math.inf
+    expected = Sampler(vocab_size).sample(hidden, plain)
+    for mask, one, other in zip(masks, found, expected, strict=True):
+        assert mask is None or not mask[one.token_id]
+        assert mask is not None or one == other
+        banned = (
+            mask is not None and mask[other.token_id]
+        )  # where a ban left nothing, there was nothing to compare with
+        assert banned or one.token_id == other.token_id
+
+
+def replace_logprobs(row: SamplerRow) -> SamplerRow:
+    """A row that reports no log-probabilities, which are those of the logits as they came."""
+    assert isinstance(row.params, SamplingParams)
+    return row._replace(params=replace(row.params, logprobs=None))

@@ -17,7 +17,7 @@ from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
-from server.schemas.openai_responses import ResponsesRequest
+from server.schemas.openai_responses.responses import ResponsesRequest
 from tests.server.fake_client import logprobs
 from tests.server.routes.test_openai_responses import LOGPROBS, events_of, stable
 from tests.server.serving import site

@@ -180,7 +180,7 @@ async def test_what_cannot_be_honoured_is_refused_by_its_path(
 
 
 async def test_a_hostile_grammar_is_answered_or_refused(at: Site) -> None:
-    bombs = [
+    bombs: list[dict[str, Any]] = [
         {"guided_regex": "(a{1000}){1000}"},
         {"guided_json": {"enum": [f"{i:020}" for i in range(100_000)]}},
         {"guided_regex": "(" * 200 + "a" + ")*" * 200},

@@ -20,7 +20,7 @@ from server.schemas.known_fields import (
     Refused,
     RefusedFields,
 )
-from server.schemas.openai_response_items import MAX_TOOLS, InputItem, Tool, ToolChoice
+from server.schemas.openai_responses.items import MAX_TOOLS, InputItem, Tool, ToolChoice
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 
 MAX_INCLUDED = 32

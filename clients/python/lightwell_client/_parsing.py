@@ -1,0 +1,83 @@
+"""Answers that are objects: asks for JSON that keeps to a schema, and reads it. It is pure; both clients use it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from lightwell_client._calls import as_messages, body_of, reader_of
+from lightwell_client._exceptions import NotParsed
+from lightwell_client._options import Message, ParseOptions
+from lightwell_client._results import ChatChoice, ChatCompletion
+from lightwell_client._wire import Answer, Call
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed(Generic[T]):
+    """The answer to `parse`."""
+
+    values: tuple[T, ...]
+    """What each choice says, in the order of `completion.choices`."""
+    completion: ChatCompletion
+
+    @property
+    def value(self) -> T:
+        """Return what the first choice says."""
+        return self.values[0]
+
+
+def parse(
+    model: str | None,
+    messages: str | Sequence[Message],
+    schema: type[Any] | Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Call[Parsed[Any]]:
+    """Return the call for `parse`.
+
+    Raises:
+        TypeError: there is no JSON schema of `schema`.
+    """
+    json_schema, from_json = _schema_and_reader(schema)
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema, "strict": True}}
+    fields = {"model": model, "messages": as_messages(messages), "response_format": form}
+    read = reader_of(ChatCompletion)
+
+    def read_answer(answer: Answer) -> Parsed[Any]:
+        completion = read(answer)
+        values = tuple(_value(completion, choice, from_json) for choice in completion.choices)
+        return Parsed(values, completion)
+
+    return Call("POST", "/v1/chat/completions", read_answer, body_of(fields, options, ParseOptions), options=options)
+
+
+def _schema_and_reader(schema: type[Any] | Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[str], Any]]:
+    """Return a JSON schema, and what reads a text that keeps to it. Raises TypeError if there is none."""
+    if isinstance(schema, Mapping):
+        return schema, json.loads
+    if isinstance(schema, str):  # pydantic would take it for the name of a type
+        raise TypeError(f"schema is {schema!r}; a JSON schema as a dict, or a type, is accepted")
+    try:
+        adapter = TypeAdapter(schema)
+        return adapter.json_schema(), adapter.validate_json
+    except PydanticUserError as error:
+        raise TypeError(f"schema is {schema!r}, which has no JSON schema: {error.message}") from error
+
+
+def _value(completion: ChatCompletion, choice: ChatChoice, from_json: Callable[[str], Any]) -> Any:
+    """Return what a choice says. Raises NotParsed."""
+    text, calls = choice.message.content or "", choice.message.tool_calls
+    if choice.finish_reason == "length":
+        problem = 'the answer was cut off (finish_reason "length"): allow more tokens'
+        raise NotParsed(f"{problem}; it begins {text[:200]!r}", completion)
+    if calls:
+        names = ", ".join(call.function.name for call in calls)
+        raise NotParsed(f"the answer calls {names}; `completion` has the calls", completion)
+    try:
+        return from_json(text)
+    except ValueError as error:  # pydantic's is one, too
+        raise NotParsed(f"the answer {text[:200]!r} is not what was asked for: {error}", completion) from error

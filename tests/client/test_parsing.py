@@ -1,0 +1,145 @@
+"""`parse`: answers that are objects of a type, or of a JSON schema."""
+
+import datetime
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jsonschema
+import pydantic
+import pytest
+from typing_extensions import TypedDict
+
+from lightwell_client import AsyncClient, BadRequest, NotParsed
+from tests.client.conftest import Asker
+from tests.client.test_tools import CALLS, answer
+from tests.client.wire_server import Reply, WireServer
+from tests.server.inline_engine import InlineEngine
+from tests.server.routes.test_structured_outputs import SCHEMA
+from tests.server.serving import site
+from tests.tiny import make_variant
+
+
+class Animal(pydantic.BaseModel):
+    """What the answers of these tests are."""
+
+    kind: Literal["fox", "goose"]
+    legs: int = pydantic.Field(ge=0, le=9)
+
+
+@dataclass
+class Place:
+    name: str
+    since: datetime.date | None = None
+
+
+class Named(TypedDict):
+    name: str
+
+
+FOX = '{"kind": "fox", "legs": 4}'
+
+
+def test_a_model_goes_as_its_schema_and_comes_back_as_an_object(ask: Asker, server: WireServer) -> None:
+    server.will(answer({"content": FOX}, "stop"))
+    result = ask.call("parse", "Which animal?", Animal, temperature=0)
+    assert result.value == Animal(kind="fox", legs=4)
+    assert result.completion.text == FOX
+    sent = server.seen[0].body
+    assert sent["messages"] == [{"role": "user", "content": "Which animal?"}]
+    assert sent["temperature"] == 0
+    form = {"name": "answer", "schema": Animal.model_json_schema(), "strict": True}
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": form}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        (SCHEMA, '{"name": "x", "legs": 2}', {"name": "x", "legs": 2}),
+        (Place, '{"name": "Bern", "since": "1191-01-01"}', Place("Bern", datetime.date(1191, 1, 1))),
+        (Named, '{"name": "Bern"}', {"name": "Bern"}),
+        (list[int], "[1, 2]", [1, 2]),
+    ],
+)
+def test_other_types_and_schemas_are_read_too(
+    ask: Asker, server: WireServer, schema: Any, text: str, value: Any
+) -> None:
+    server.will(answer({"content": text}, "stop"))
+    assert ask.call("parse", "Hi", schema).value == value
+    sent = server.seen[0].body["response_format"]["json_schema"]["schema"]
+    jsonschema.validate(json.loads(text), sent)
+    if isinstance(schema, dict):
+        assert sent == schema
+
+
+def test_each_choice_is_parsed(ask: Asker, server: WireServer) -> None:
+    goose = FOX.replace("fox", "goose")
+    choices = [
+        {"index": number, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for number, text in enumerate((FOX, goose))
+    ]
+    server.will(Reply(body={"choices": choices}))
+    result = ask.call("parse", "Which animals?", Animal, n=2)
+    assert [animal.kind for animal in result.values] == ["fox", "goose"]
+
+
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "problem"),
+    [
+        ({"content": '{"kind": "fo'}, "length", r"cut off \(finish_reason \"length\"\).*allow more tokens.*\"fo"),
+        ({"content": FOX}, "length", "cut off"),
+        ({"content": None, "reasoning": "Hm"}, "length", "cut off"),
+        ({"content": None, "tool_calls": CALLS}, "tool_calls", "calls get_weather, get_time"),
+        ({"content": '{"kind": "cow", "legs": 4}'}, "stop", "'fox' or 'goose'"),
+        ({"content": "A fox."}, "stop", "'A fox.' is not what was asked for: (?s:.*)Invalid JSON"),
+        ({"content": None}, "stop", "is not what was asked for"),
+    ],
+)
+def test_an_answer_that_is_no_object_says_why_and_is_not_lost(
+    ask: Asker, server: WireServer, message: dict[str, Any], finish_reason: str, problem: str
+) -> None:
+    server.will(answer(message, finish_reason))
+    with pytest.raises(NotParsed, match=problem) as caught:
+        ask.call("parse", "Which animal?", Animal)
+    assert caught.value.completion.choices[0].finish_reason == finish_reason
+    assert caught.value.completion.message.content == message["content"]
+
+
+@pytest.mark.parametrize("schema", [object(), Asker, "Animal", 3])
+def test_what_has_no_schema_is_refused_before_anything_is_sent(ask: Asker, server: WireServer, schema: Any) -> None:
+    with pytest.raises(TypeError, match="schema is "):
+        ask.call("parse", "Hi", schema)
+    with pytest.raises(TypeError, match="no argument 'response_format'"):
+        ask.call("parse", "Hi", Animal, response_format={"type": "text"})
+    assert server.seen == []
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
+    return InlineEngine(folder=make_variant("llama-gqa", tmp_path_factory.mktemp("llama")))
+
+
+@pytest.fixture
+async def random_network(engine: InlineEngine) -> AsyncIterator[AsyncClient]:
+    """A client of Lightwell's own routes, before a small network whose weights are random."""
+    async with site(engine.folder, engine, config=engine.model_config) as at:
+        yield AsyncClient("http://lightwell", http_client=at.http)
+
+
+async def test_even_random_weights_answer_with_objects(random_network: AsyncClient) -> None:
+    result = await random_network.parse("Hi", Animal, n=8, max_tokens=40, temperature=1.0)
+    for animal, choice in zip(result.values, result.completion.choices, strict=True):
+        assert animal == Animal.model_validate_json(choice.message.content or "")
+    assert len(result.values) == 8
+    told = await random_network.parse("Hi", SCHEMA, max_tokens=44, temperature=1.0)
+    jsonschema.validate(told.value, SCHEMA)
+
+
+async def test_the_server_cuts_off_and_refuses_as_it_says(random_network: AsyncClient) -> None:
+    with pytest.raises(NotParsed, match="cut off") as caught:
+        await random_network.parse("Hi", Animal, max_tokens=4)
+    assert caught.value.completion.usage is not None
+    assert caught.value.completion.usage.completion_tokens == 4
+    with pytest.raises(BadRequest, match="uniqueItems"):
+        await random_network.parse("Hi", set[int])
