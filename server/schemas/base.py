@@ -195,6 +195,9 @@ class CalledFunction(TypedDict):
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     name: Annotated[Text, Field(min_length=1, description="Name of the function.")]
     arguments: Annotated[Text, Field(description="The arguments, an object as JSON.")]
+    parsed_arguments: Annotated[
+        NotRequired[Any], Field(description="Accepted and ignored: the openai package's reading of them.")
+    ]
 
 
 class ToolCallPart(TypedDict):

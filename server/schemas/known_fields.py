@@ -253,6 +253,7 @@ IGNORED_IN_MESSAGES: Ignored = {
     "weight": "of training data",
     "id": _ACCOUNT,
     "token_ids": "of answers; the template writes text",
+    "parsed": "the openai package's reading of content",
 }
 
 IGNORED_IN_TOOLS: Ignored = {"cache_control": "the prefix cache keeps what it can"}

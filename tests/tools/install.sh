@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `make test-all` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
-# (Debian), and the programs of others that are run unmodified (PyPI), each in a virtual environment of its own under
+# (Debian), and the programs of others that are run unmodified (PyPI, npm), each in an environment of its own under
 # .tools; there, too, the oldest and the newest torch that pyproject.toml allows, before all else that .venv has.
 #
 #   install.sh                 all of it; nothing is done for what is there already
@@ -15,6 +15,9 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 # Name of a program to what pip installs for it. torch is of the version that the peers use too.
 declare -A programs=(
   [openai]="openai==3.57.0"
+  [instructor]="instructor==1.17.0"
+  [pydantic-ai]="pydantic-ai-slim[openai]==2.68.0"
+  [outlines]="outlines[openai]==1.3.3"
   [anthropic]="anthropic==2.14.0"
   [litellm]="litellm==1.110.2"
   [langchain-openai]="langchain-openai==1.7.4"
@@ -24,6 +27,11 @@ declare -A programs=(
   [guidellm]="guidellm==0.8.1"
   [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"
   [zig]="ziglang==0.17.1"
+)
+# The same for npm, which needs node; where there is none the tests that need them are skipped.
+declare -A npm_programs=(
+  [claude-code]="@anthropic-ai/claude-code@2.1.332"
+  [codex]="@openai/codex@0.171.0"
 )
 
 install_debian() {
@@ -48,13 +56,20 @@ install_program() {
   local venv=.tools/$1 wanted
   [[ $1 != vllm ]] || { benchmarks/peers/install_vllm.sh "$venv"; return; }
   [[ $1 != torch-* ]] || { install_torch "$1" "$venv"; return; }
-  wanted=${programs[$1]:?"no program named $1; there are ${!programs[*]} vllm torch-oldest torch-newest"}
+  wanted=${programs[$1]:-${npm_programs[$1]:?"no program named $1; there are ${!programs[*]} ${!npm_programs[*]} vllm torch-oldest torch-newest"}}
   [[ $wanted != "$(cat "$venv/complete" 2> /dev/null)" ]] || return 0
   rm -rf "$venv"
+  [[ ! -v npm_programs[$1] ]] || { install_npm "$wanted" "$venv"; return; }
   "$python" -m venv "$venv"
   # shellcheck disable=SC2086  # several requirements
   "$venv/bin/python" -m pip install --quiet $wanted
   echo "$wanted" > "$venv/complete"
+}
+
+install_npm() {
+  command -v npm > /dev/null || { echo "without npm there is no $1" >&2; return 0; }
+  npm install --silent --no-fund --no-audit --global --prefix "$2" "$1"
+  echo "$1" > "$2/complete"
 }
 
 install_torch() {
@@ -70,5 +85,5 @@ install_torch() {
 
 [[ $* != debian ]] || { install_debian; exit; }
 (($# > 0)) || install_debian everything
-(($# > 0)) || set -- "${!programs[@]}" vllm torch-oldest torch-newest
+(($# > 0)) || set -- "${!programs[@]}" "${!npm_programs[@]}" vllm torch-oldest torch-newest
 for name in "$@"; do install_program "$name"; done

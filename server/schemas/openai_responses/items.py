@@ -42,6 +42,7 @@ class InputPart(TypedDict):
     annotations: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
     logprobs: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
     attention: Annotated[NotRequired[Any], Field(description="Accepted and ignored: no template reads it.")]
+    parsed: Annotated[NotRequired[Any], Field(description="Accepted and ignored: the openai package's reading of it.")]
     prompt_cache_breakpoint: Annotated[
         NotRequired[Any], Field(description="Accepted and ignored: the prefix cache needs none.")
     ]
@@ -74,7 +75,11 @@ class InputMessage(RequestModel):
 class FunctionCall(RequestModel):
     """A call of a tool that the assistant made."""
 
-    IGNORED: ClassVar[Ignored] = {**_OF_THE_ITEM, "caller": _OF_ANSWERS}
+    IGNORED: ClassVar[Ignored] = {
+        **_OF_THE_ITEM,
+        "caller": _OF_ANSWERS,
+        "parsed_arguments": "the openai package's reading of arguments",
+    }
     REFUSED: ClassVar[RefusedFields] = {
         "namespace": Refused("tools have no namespaces"),
         "async": Refused("a call is answered before the next turn"),

@@ -39,6 +39,7 @@ IGNORED_BY_RESPONSES: Ignored = {
     **{name: why for name, why in IGNORED_BY_GENERATION.items() if name not in _OWN},
     "access_programs": "there are none",
     "image": "nothing but text is read",
+    "client_metadata": "a label of the client's own",
 }
 
 REFUSED_BY_RESPONSES: RefusedFields = {
@@ -96,7 +97,7 @@ class Reasoning(RequestModel):
 
     REFUSED: ClassVar[RefusedFields] = {
         "effort": _NO_SUCH_SETTING,
-        "summary": Refused("reasoning is given as it is, never summarised"),
+        "summary": Refused("reasoning is given as it is, never summarised", ("auto",)),
         "generate_summary": Refused("reasoning is given as it is, never summarised"),
         "context": Refused("the model's template says which reasoning it reads", ("auto",)),
         "mode": Refused("there is one mode", ("standard",)),

@@ -48,6 +48,29 @@ async def test_an_answer_goes_back_as_it_came_for_a_second_turn(tmp_path: Path) 
             assert again.choices[0].message.content
 
 
+async def test_what_the_package_parsed_goes_back_as_it_came(tmp_path: Path) -> None:
+    """Send a message with what `parse` read out of it: the package takes it off in responses alone, and from objects
+    alone.
+    """
+    function: Any = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
+    call: Any = {"type": "function", "id": "c", "function": function}
+    result: Any = {"role": "tool", "tool_call_id": "c", "content": "3"}
+    said: Any = {"role": "assistant", "content": None, "parsed": {"a": 1}, "tool_calls": [call]}
+    part = {"type": "output_text", "text": "A", "annotations": [], "parsed": {"a": 1}}
+    items: Any = [
+        {"type": "message", "role": "assistant", "content": [part]},
+        {"type": "function_call", "call_id": "c", **function},
+        {"type": "function_call_output", "call_id": "c", "output": "3"},
+    ]
+    async with client(tmp_path) as api:
+        answer = await api.chat.completions.create(
+            model=MODEL, messages=[*MESSAGES, said, result], max_tokens=4, extra_body={"truncate": True}
+        )
+        assert answer.choices[0].message.content
+        response = await api.responses.create(model=MODEL, input=items, max_output_tokens=4, truncation="auto")
+        assert response.output_text
+
+
 async def test_completions(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.completions.create(model=MODEL, prompt="ab", max_tokens=4, logprobs=1, user="somebody")

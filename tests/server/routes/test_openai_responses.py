@@ -193,6 +193,15 @@ async def test_a_conversation_that_is_too_long_is_cut_if_asked(tmp_path: Path) -
         assert (await at.post(PATH, {"input": "x" * 99, "truncation": "auto"})).status_code == 200
 
 
+async def test_what_codex_sends_with_each_turn_is_taken(tmp_path: Path) -> None:
+    told = {"reasoning": {"summary": "auto"}, "store": False, "include": ["reasoning.encrypted_content"]}
+    told |= {"client_metadata": {"thread_id": "1"}, "prompt_cache_key": "1", "parallel_tool_calls": True}
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, {"input": "x", "max_output_tokens": 1, **told})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["reasoning"] == {"effort": None, "summary": None}
+
+
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
@@ -205,7 +214,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ({"background": True}, "background", "nothing is stored"),
         ({"prompt": {"id": "p"}}, "prompt", "no stored prompts"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort", "chat_template_kwargs"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "never summarised"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "never summarised"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "no such setting"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "needs schema"),
         ({"include": ["x"]}, "include[0]", LOGPROBS),
