@@ -20,7 +20,9 @@ MAX_TEXTS = 10_000
 """Most texts of which an answer may be one."""
 Schema = dict[str, Any] | bool | Text
 """A JSON schema, or its text."""
-Choices = Annotated[list[Annotated[Text, Field(min_length=1)]], Field(min_length=1, max_length=MAX_TEXTS)]
+Choices = Annotated[
+    list[Annotated[Text, Field(min_length=1)]], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)
+]
 Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "structural_tag"]
 
 
