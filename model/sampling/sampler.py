@@ -7,8 +7,10 @@ last dimension row by row (softmax, topk), an operation that rounds each element
 integers, whose order cannot matter. A draw is an inverse CDF over probabilities held as integers in units of 2**-60;
 its random number comes from a counter-based generator keyed by (seed, position), so there is no generator state.
 
-Order: edits of the logits (`model.sampling.logit_edits`) -> tokens that a grammar does not allow -> temperature and
-filters (`model.sampling.filters`) -> draw.
+Order: edits of the logits (`model.sampling.logit_edits`) -> temperature and filters (`model.sampling.filters`) -> draw.
+A token that the row's grammar does not allow is drawn again among those that it does, with another random number: that
+is the distribution of the allowed tokens, as far as no filter had dropped any, and what all of a vocabulary may do is
+seldom asked.
 
 Axes: R rows, V vocabulary.
 """
@@ -47,6 +49,18 @@ class SamplingOptions(FilterOptions, EditOptions, Protocol):
     def logprobs(self) -> int | None: ...
 
 
+class TokenFilter(Protocol):
+    """What says which tokens may be chosen next."""
+
+    def allows(self, token_id: int) -> bool:
+        """Return whether this token may."""
+        ...
+
+    def forbidden(self) -> NDArray[np.bool_]:
+        """Return whether each token may not, [V]."""
+        ...
+
+
 class SamplerRow(NamedTuple):
     """The facts about the sequence that a row of logits belongs to. It is a named tuple, as it is made for every
     token.
@@ -58,8 +72,12 @@ class SamplerRow(NamedTuple):
     token_ids: Sequence[int] = ()
     """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
     num_prompt_tokens: int = 0
+    grammar: "TokenFilter | None" = None
+    """What allows the new token, or None if any may be chosen. It goes before every other parameter."""
     forbidden: NDArray[np.bool_] | None = None
-    """Whether each token may not be chosen, [V], or None if any may. It goes before every other parameter."""
+    """Whether each token may not be chosen, [V], or None if any may."""
+    attempt: int = 0
+    """How many times the token was drawn before: each draw has its own random number."""
 
 
 class SampledToken(NamedTuple):
@@ -116,6 +134,19 @@ class Sampler:
         """
         if logits.shape != (len(rows), self.vocab_size):
             raise ValueError(f"logits have shape {tuple(logits.shape)}; expected {(len(rows), self.vocab_size)}")
+        token_ids = self._token_ids(logits, rows)
+        again: list[int] = []
+        narrowed: list[SamplerRow] = []
+        for r, row in enumerate(rows):
+            if row.grammar is not None and not row.grammar.allows(token_ids[r]):
+                again.append(r)
+                narrowed.append(row._replace(forbidden=row.grammar.forbidden(), attempt=row.attempt + 1))
+        for r, token_id in zip(again, self._token_ids(take(logits, again), narrowed) if again else (), strict=True):
+            token_ids[r] = token_id
+        return _with_logprobs(logits, rows, token_ids)
+
+    def _token_ids(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[int]:
+        """Choose the token of each row of logits [R, V], whatever its grammar says."""
         groups: dict[_Strategy, list[int]] = {}
         for r, row in enumerate(rows):
             groups.setdefault(_Strategy.of(row), []).append(r)
@@ -135,7 +166,7 @@ class Sampler:
             forbidden = rows[r].forbidden
             is_usable = token_id >= 0 and (forbidden is None or not forbidden[token_id])
             token_ids[r] = token_id if is_usable else self._largest(logits[r], rows[r])
-        return _with_logprobs(logits, rows, token_ids)
+        return token_ids
 
     def _choose(self, strategy: _Strategy, logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         """Choose the token ids [R] of rows with one strategy; -1 where there is no distribution to draw from."""
@@ -143,7 +174,9 @@ class Sampler:
         if strategy is _Strategy.GREEDY_EDITED:
             return argmax(buffers.scores)
         fill_weights(buffers, [row.params for row in rows])
-        return pick(buffers.weights, [random_uniform(row.params.seed, row.position) for row in rows])
+        # The bits over a seed's 64 are a part of the counter that no seed of a request has.
+        seeds = [row.params.seed + (row.attempt << 64) for row in rows]
+        return pick(buffers.weights, [random_uniform(s, row.position) for s, row in zip(seeds, rows, strict=True)])
 
     def distribution(self, logits: Tensor, row: SamplerRow) -> Tensor:
         """Return the probability [V], in float64, with which `sample` chooses each token of one row of raw logits [V].

@@ -5,7 +5,9 @@ The work is llguidance's. It never raises for a grammar or a text: a matcher tha
 
 from typing import Any
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits
+from numpy.typing import NDArray
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
@@ -16,8 +18,9 @@ LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 class GrammarMatcher:
     """The place of one text in its grammar. Only one thread at a time may use it."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        """Follow a text from where `matcher` is."""
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        """Follow a text from where `matcher` is, over so many tokens."""
+        self._vocab_size = vocab_size
         self.matcher = matcher
         """llguidance's matcher; it is past the forced tokens."""
         self._forced: list[int] = []
@@ -34,11 +37,11 @@ class GrammarMatcher:
             matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
         if matcher.is_error():
             raise ValueError(_one_line(matcher.get_error()))
-        return cls(matcher)
+        return cls(matcher, vocabulary.vocab_size)
 
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""
-        made = GrammarMatcher(self.matcher.deep_copy())
+        made = GrammarMatcher(self.matcher.deep_copy(), self._vocab_size)
         made._forced = [*self._forced]
         return made
 
@@ -55,10 +58,20 @@ class GrammarMatcher:
         gave_up = self.matcher.is_stopped() and not self.matcher.is_accepting()
         return f"llguidance stopped before the text was complete: {self.matcher.stop_reason()}" if gave_up else None
 
-    @property
-    def must_follow(self) -> int | None:
-        """Return the one token that may come next, if that is known without a mask."""
-        return self._forced[0] if self._forced else None
+    def allows(self, token_id: int) -> bool:
+        """Return whether a token may come next, in microseconds, where `forbidden` may take half a millisecond."""
+        if self._forced:
+            return self._forced[0] == token_id
+        return self.matcher.validate_tokens([token_id]) == 1
+
+    def forbidden(self) -> NDArray[np.bool_]:
+        """Return whether each token may not come next, [V]."""
+        if self._forced:
+            only = np.ones(self._vocab_size, np.bool_)
+            only[self._forced[0]] = False
+            return only
+        words = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(~words, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def accept(self, token_id: int) -> None:
         """Go past the next token. One that may not come is an `error`."""

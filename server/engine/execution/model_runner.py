@@ -96,11 +96,10 @@ class ModelRunner:
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
             if step.passed is None and any(chunk.sequence.awaits_token for chunk in chunks):
                 raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
-            masks = self._tokens.start_masks(step.sampling)
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
             self._read(asking, hidden, captures, step.result, check)
             if step.sampling and not (step.passed and step.passed.rows):
-                self._tokens.choose(step.sampling, hidden, captures, step.result, masks)
+                self._tokens.choose(step.sampling, hidden, captures, step.result)
         return step
 
     @torch.inference_mode()

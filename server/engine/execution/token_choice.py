@@ -3,7 +3,7 @@
 It knows sequences and rows of hidden states; it keeps no queue.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from math import isfinite
 from typing import NamedTuple
@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from model.network.transformer import Transformer
-from model.sampling.grammar.masks import Mask, MaskFiller, Masks
 from model.sampling.grammar.matcher import GrammarMatcher
 from model.sampling.row_search import largest, take
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
@@ -46,7 +45,6 @@ class TokenChoice:
     def __init__(self, model: Transformer) -> None:
         self._model = model
         self._sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
-        self._masks = MaskFiller(model.config.vocab_size)
 
     @staticmethod
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
@@ -61,9 +59,8 @@ class TokenChoice:
         hidden: torch.Tensor,
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
-        masks: Callable[[], Masks],
     ) -> None:
-        """Choose a token for each sequence that needs one, from hidden [T, d]; `masks` are those of `start_masks`."""
+        """Choose a token for each sequence that needs one, from hidden [T, d]."""
         rows = [at.last_row for at in sampling]
         sequences = [at.chunk.sequence for at in sampling]
         changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
@@ -79,24 +76,18 @@ class TokenChoice:
             if takes_largest:
                 ids, numbers = largest(logits, self._model.kernels)
             else:
-                ids, numbers = self._draw(logits, sequences, result, masks())
+                ids, numbers = self._draw(logits, sequences, result)
         _note_tokens(sampling, ids, numbers, result)
         for seq in sequences:
             error = None if seq.grammar is None else seq.grammar.error
             if error is not None:
                 _fail(seq, Failure("grammar", error), result)
 
-    def start_masks(self, sampling: ReadOnlySequence[Placed]) -> Callable[[], Masks]:
-        """Begin to find which tokens the grammars of these sequences forbid next, and return what waits for that."""
-        sequences = [at.chunk.sequence for at in sampling]
-        found = {seq.uid: seq.grammar for seq in sequences if isinstance(seq.grammar, GrammarMatcher)}
-        return self._masks.start(found) if found else dict
-
     def _draw(
-        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult, masks: Masks
+        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
     ) -> tuple[list[int], list[float]]:
         """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
-        scored = self._sampler.sample(logits, [sampler_row(seq, masks.get(seq.uid)) for seq in sequences])
+        scored = self._sampler.sample(logits, [sampler_row(seq) for seq in sequences])
         ids = [sampled.token_id for sampled in scored]
         _note_logprobs(sequences, scored, result)
         return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
@@ -130,13 +121,12 @@ def _note_logprobs(
             result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
 
 
-def sampler_row(seq: Sequence, forbidden: Mask | None = None) -> SamplerRow:
-    """Return what the sampler reads of a sequence, whose grammar forbids these tokens. Raises AssertionError for
-    one that generates nothing.
-    """
+def sampler_row(seq: Sequence) -> SamplerRow:
+    """Return what the sampler reads of a sequence. Raises AssertionError for one that generates nothing."""
     params = seq.sampling_params
     assert params is not None
-    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, forbidden)
+    grammar = seq.grammar if isinstance(seq.grammar, GrammarMatcher) else None
+    return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens, grammar)
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:

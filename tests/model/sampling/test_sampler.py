@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -255,3 +256,30 @@ def replace_logprobs(row: SamplerRow) -> SamplerRow:
     """A row that reports no log-probabilities, which are those of the logits as they came."""
     assert isinstance(row.params, SamplingParams)
     return row._replace(params=replace(row.params, logprobs=None))
+
+
+class Even:
+    """A grammar that allows the even tokens of a vocabulary."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def allows(self, token_id: int) -> bool:
+        return token_id % 2 == 0
+
+    def forbidden(self) -> np.ndarray:
+        return np.arange(self.vocab_size) % 2 == 1
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_under_a_grammar_tokens_come_as_often_as_among_the_allowed_ones_alone(temperature: float) -> None:
+    num, size, seed = 20_000, 8, random.randrange(2**40)
+    logits = make_logits(1, size, seed)
+    options = params(temperature=temperature)
+    rows = [SamplerRow(replace(options, seed=seed + i), 3, (), 0, Even(size)) for i in range(num)]
+    found = Counter(token.token_id for token in Sampler(size).sample(logits.expand(num, size), rows))
+    weights = torch.softmax(logits[0].double() / temperature, -1)[::2]
+    for token_id, share in zip(range(0, size, 2), (weights / weights.sum()).tolist(), strict=True):
+        deviation = math.sqrt(num * share * (1 - share))
+        assert abs(found.pop(token_id, 0) - num * share) < 5 * deviation + 1
+    assert not found
