@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -267,8 +268,9 @@ class Even:
     def allows(self, token_id: int) -> bool:
         return token_id % 2 == 0
 
-    def forbidden(self) -> np.ndarray:
-        return np.arange(self.vocab_size) % 2 == 1
+    def forbidden(self) -> npt.NDArray[np.bool_]:
+        odd: npt.NDArray[np.bool_] = np.arange(self.vocab_size) % 2 == 1
+        return odd
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
