@@ -154,4 +154,24 @@ BATCH = (
         "Preemptions", "ops", "Each one computes a request's tokens again. Should be 0.",
         ask("sum by (instance) (rate(lightwell_num_preemptions_total{HERE}[SPAN]))", "{{instance}}"),
     ),
+    lines(
+        "Grammars", "reqps", "Schemas, patterns, tools that answers keep to. Refused: wrong, or cannot be kept to.",
+        ask("sum(rate(lightwell_grammars_compiled_total{HERE}[SPAN]))", "compiled"),
+        ask("sum(rate(lightwell_grammars_cached_total{HERE}[SPAN]))", "known already"),
+        ask("sum(rate(lightwell_grammars_refused_total{HERE}[SPAN]))", "refused"),
+        width=12,
+    ),
+    lines(
+        "Work of grammars", "percentunit",
+        "Share of tokens that a grammar forced, which take no step of their own, and of a core that compiles grammars.",
+        ask(
+            share(
+                "sum(rate(lightwell_forced_tokens_total{HERE}[SPAN]))",
+                "sum(rate(lightwell_generation_tokens_total{HERE}[SPAN]))",
+            ),
+            "forced tokens",
+        ),
+        ask("sum(rate(lightwell_grammar_compile_seconds_total{HERE}[SPAN]))", "compiling"),
+        width=12,
+    ),
 )  # fmt: skip
