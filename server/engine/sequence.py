@@ -271,8 +271,8 @@ class Sequence:
         """Return why the sequence is complete now, or None if it is not.
 
         Generation ends with a stopping token or where the grammar allows no more ("stop"), or at max_tokens ("length");
-        with max_tokens 0, once the prompt
-        is computed. Other tasks are "done" once the prompt is computed, by the encoder and by the decoder.
+        with max_tokens 0, once the prompt is computed. Other tasks are "done" once the prompt is computed, by the
+        encoder and by the decoder.
         """
         params = self.sampling_params
         num_generated = len(self.token_ids) - self.num_prompt_tokens

@@ -3,6 +3,7 @@
 The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 class GrammarMatcher:
     """The place of one text in its grammar. Only one thread at a time may use it."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        """Follow a text from where `matcher` is, over so many tokens."""
+    def __init__(self, matcher: LLMatcher, vocab_size: int, forced: Sequence[int] | None = None) -> None:
+        """Follow a text from where `matcher` is, in a vocabulary of `vocab_size` tokens. `forced` are the tokens that
+        must come next, if the matcher is past them already; None means that they are still to be found.
+        """
         self._vocab_size = vocab_size
         self.matcher = matcher
         """llguidance's matcher; it is past the forced tokens."""
-        self._forced: list[int] = []
+        self._forced: list[int] = list(forced or ())
         """Tokens that must come next, before any other is asked for."""
-        self._look_ahead()
+        if forced is None:
+            self._look_ahead()
 
     @classmethod
     def compile(cls, grammar: str, vocabulary: Any) -> "GrammarMatcher":
@@ -41,9 +45,7 @@ class GrammarMatcher:
 
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""
-        made = GrammarMatcher(self.matcher.deep_copy(), self._vocab_size)
-        made._forced = [*self._forced]
-        return made
+        return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
 
     @property
     def is_complete(self) -> bool:
