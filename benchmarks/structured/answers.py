@@ -44,7 +44,7 @@ LEAST_ENDED = 0.95
 
 @dataclass
 class Tally:
-    """What came of the schemas of one source, with one model."""
+    """The counts of schemas and answers of one source of schemas, with one model."""
 
     answers: int = 0
     ended: int = 0
@@ -66,7 +66,7 @@ class Case:
     bodies: Sequence[dict[str, Any]]
 
 
-def cases(answers: int, seed: int, suite: Path | None, lengths: dict[str, Any]) -> Iterator[Case]:
+def cases(answers: int, seed: int, suite: Path | None) -> Iterator[Case]:
     """Draw schemas until `answers` answers were asked for; which are refused is not known yet, so there are more."""
     chance = random.Random(seed)
     number = answers // len(TEMPERATURES) + 1
@@ -83,7 +83,7 @@ def cases(answers: int, seed: int, suite: Path | None, lengths: dict[str, Any]) 
         bodies = []
         for turn, temperature in enumerate(TEMPERATURES):
             more = {"n": 2} if chance.random() < 0.2 else {}
-            body = {"temperature": temperature, "seed": chance.randrange(2**31), "max_tokens": MOST_TOKENS, **lengths}
+            body = {"temperature": temperature, "seed": chance.randrange(2**31), "max_tokens": MOST_TOKENS}
             bodies.append({**body, "stream": (index + turn) % 2 == 0, **more})
         yield Case(index, name, schema, bodies)
 
@@ -165,7 +165,7 @@ async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> 
 
 
 def fault(text: str, schema: Any) -> str | None:
-    """Say what is wrong with an answer, or None."""
+    """Return what is wrong with an answer, or None."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -184,7 +184,7 @@ def tell(kind: str, case: Case, body: dict[str, Any], what: str) -> None:
 async def measure(url: str, chat: bool, answers: int, seed: int, suite: Path | None) -> dict[str, Tally]:
     """Ask one server until it gave so many answers."""
     tallies = {MODELS: Tally(), KEYWORDS: Tally()} | ({SUITE: Tally()} if suite else {})
-    waiting = cases(answers, seed, suite, {})
+    waiting = cases(answers, seed, suite)
 
     async def client() -> None:
         for case in waiting:

@@ -24,7 +24,7 @@ LONGEST = 8
 MOST = 3
 """Most items or properties where the schema does not say."""
 SCALAR = {"type": ["integer", "boolean", "null"]}
-"""What stands where a schema lets any value be: one of the JSON values that end soon."""
+"""The schema that replaces one of any value: a value that ends after a few tokens."""
 _ONE = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems", "then", "else")
 _LISTED = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -53,7 +53,7 @@ _RARE: list[Any] = [
     _of(Annotated, _of(dict, _TEXTS[0], int), Field(max_length=MOST)),
     Annotated[decimal.Decimal, Field(max_digits=6, decimal_places=2)],
 ]
-"""What one field in a hundred is; a grammar of JSON can hardly hold the first."""
+"""Types of one field in a hundred. Our grammars refuse the first, whose items must differ."""
 
 
 def of_models(number: int, start: int) -> list[Any]:

@@ -22,9 +22,9 @@ from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 
 MEMORY = 2 << 30
-"""How much memory a process may have, in bytes."""
+"""Address space of each process, in bytes."""
 TIMEOUT = 20
-"""How long it may take, in seconds."""
+"""Seconds until a process is ended."""
 
 
 def nested(kind: str, depth: int) -> Any:

@@ -30,11 +30,11 @@ DRAFTS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
 TIMEOUT = 10
-"""How long one schema and its instances may take, in seconds."""
+"""Seconds until the process of one schema and its instances is ended."""
 LEFT_OUT = {"zeroTerminatedFloats.json": "is about 1.0 as a text", "content.json": "contents are annotations"}
 """Files of optional behaviour that are not tried, each with the reason."""
 MAX_WRITINGS = 200
-"""In how many orders of its properties an instance is tried."""
+"""Most texts of one instance that are tried: its properties in each order, its numbers in each form."""
 
 
 def writings(value: Any) -> Iterator[str]:

@@ -31,7 +31,7 @@ CATEGORIES = ("simple_python", "parallel", "live_simple", "live_parallel")
 MOST_TOKENS = 512
 CLIENTS = 8
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": None}
-"""What the data calls the types of JSON schema; "any" is no type."""
+"""JSON schema's name of each type that the data names otherwise; "any" restricts nothing."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def schema_of(given: Any) -> Any:
 
 
 def fault(calls: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str | None:
-    """Say what is wrong with the calls of an answer, or None."""
+    """Return what is wrong with the calls of an answer, or None."""
     parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     for call in calls:
         name, arguments = call["function"]["name"], call["function"]["arguments"]

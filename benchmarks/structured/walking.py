@@ -1,4 +1,4 @@
-"""What can be asked of a grammar, byte by byte: does it admit a text, and what may be written."""
+"""Follows grammars byte by byte: tells whether one admits a text, and writes texts at random."""
 
 import random
 from typing import Any

@@ -50,7 +50,7 @@ class SamplingOptions(FilterOptions, EditOptions, Protocol):
 
 
 class TokenFilter(Protocol):
-    """What says which tokens may be chosen next."""
+    """Tells which tokens may be chosen next."""
 
     def allows(self, token_id: int) -> bool:
         """Return whether this token may."""
@@ -73,7 +73,7 @@ class SamplerRow(NamedTuple):
     """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
     num_prompt_tokens: int = 0
     grammar: "TokenFilter | None" = None
-    """What allows the new token, or None if any may be chosen. It goes before every other parameter."""
+    """The filter of the new token, or None if any token may be chosen. No other parameter overrides it."""
     forbidden: NDArray[np.bool_] | None = None
     """Whether each token may not be chosen, [V], or None if any may."""
     attempt: int = 0

@@ -27,7 +27,7 @@ Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "str
 
 
 class Constraint(NamedTuple):
-    """What an answer's text keeps to."""
+    """The constraint of an answer's text."""
 
     field: str
     """The field that says it, by its path in the body."""

@@ -118,7 +118,7 @@ class SamplingOptions(ModelOptions, total=False):
 
 
 class FormOptions(TypedDict, total=False):
-    """What the text of an answer keeps to; at most one is accepted."""
+    """The constraints of an answer's text, of which at most one is accepted."""
 
     response_format: Annotated[
         Mapping[str, Any],
@@ -143,7 +143,7 @@ class GenerateOptions(FormOptions, SamplingOptions, total=False):
 
 
 class ParseOptions(SamplingOptions, total=False):
-    """What `parse` takes."""
+    """The options of `parse`."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; left out, the rest of the context.")]
     max_completion_tokens: Annotated[int, Argument("OpenAI's newer name of max_tokens.")]
