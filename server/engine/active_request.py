@@ -11,12 +11,13 @@ from model.network.transformer import Transformer
 from server.engine.adapters import Adapters
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_result import StepResult
+from server.engine.grammar import Grammar
 from server.engine.info import stacks_of
 from server.engine.outputs import FinishReason, RequestOutput, Timing
 from server.engine.request import EngineRequest
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequence import Grammar, Sequence
+from server.engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 

@@ -248,9 +248,7 @@ class Engine:
         settle(schedule.without(short), result.tokens)
         for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:
             if seq.uid in result.tokens or seq.is_finished:
-                output = self._output_or_end(seq, result, now)
-                if output is not None:
-                    outputs += with_forced(output, seq.forced) if seq.forced else [output]
+                outputs += self._outputs_or_end(seq, result, now)
         if short or self._intake.memory_retry.is_trying:
             outputs += self._retry_or_end(schedule, short)
         self._intake.memory_retry.forget(*[output.uid for output in outputs])
@@ -267,8 +265,8 @@ class Engine:
         if not result.failures:
             self._budgets.note(time.monotonic() - began, schedule)
 
-    def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput | None:
-        """Return a request's output, or its end if the output cannot be made; None if it waits to begin again."""
+    def _outputs_or_end(self, seq: Sequence, result: StepResult, now: float) -> list[RequestOutput]:
+        """Return a request's outputs, or its end if they cannot be made; none if it waits to begin again."""
         active = self._active[seq.uid]
         is_first = not active.has_answered
         try:
@@ -279,13 +277,14 @@ class Engine:
             failure = failure_of(error)
             if self._intake.memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
                 self._intake.memory_retry.add(self._active.withdraw(seq.uid))
-                return None
-            return self._active.end(seq.uid, failure.reason, failure.message)
+                return []
+            return [self._active.end(seq.uid, failure.reason, failure.message)]
         if is_first:  # the prompt is done, and so is all that it gave
             self._count(prompt_tokens_total=seq.num_read_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
-        return output
+        before = seq.first_forced if is_first else ()
+        return with_forced(output, before, seq.forced) if before or seq.forced else [output]
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Let the requests of a step that found no memory try again, and end those that have already tried again."""

@@ -10,9 +10,10 @@ Standard library only.
 from array import array
 from bisect import bisect_left
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from server.engine.base_task import Stacks
+from server.engine.grammar import Grammar
 from server.engine.outputs import FinishReason
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask, Task
 from server.engine.required_layers import NOT_AT_ALL, required_depths
@@ -28,28 +29,6 @@ NO_STATES = (0, 0)
 
 MOST_FORCED = 64
 """Most tokens that a sequence takes at a time without a step for each."""
-
-
-class Grammar(Protocol):
-    """The grammar that a text keeps to, at the place that the text has reached."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether nothing may follow."""
-        ...
-
-    @property
-    def error(self) -> str | None:
-        """Return why the text cannot be followed any further, in one line, or None if it can."""
-        ...
-
-    def accept(self, token_id: int) -> None:
-        """Go past the next token."""
-        ...
-
-    def take_forced(self, most: int) -> list[int]:
-        """Go past at most so many of the tokens that must come next, and return them."""
-        ...
 
 
 class SequenceStatus(Enum):
@@ -85,6 +64,7 @@ class Sequence:
         "encoder_is_computed",
         "encoder_token_ids",
         "finish_reason",
+        "first_forced",
         "forced",
         "grammar",
         "is_changed",
@@ -141,6 +121,8 @@ class Sequence:
         """What the text keeps to. It survives preemption, as `token_ids` do."""
         self.forced: list[int] = []
         """The tokens that the grammar forced after the last one that was chosen, the last of `token_ids`."""
+        self.first_forced: list[int] = []
+        """The tokens that the grammar forced before any was chosen: they are computed with the prompt."""
         self.takes_largest_logit = params is not None and grammar is None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
         self.encoder_is_computed = not stacks.encoder
@@ -240,6 +222,18 @@ class Sequence:
         index = bisect_left(positions, self.captured_upto)
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
+    def take_first_forced(self) -> None:
+        """Take the tokens that the grammar forces before any is chosen, so that one step computes them and the prompt.
+        It must be called before the sequence runs.
+        """
+        params, grammar = self.sampling_params, self.grammar
+        if params is None or grammar is None or self._notes_each_token or params.prompt_logprobs is not None:
+            return
+        room = min(MOST_FORCED, max(0, params.max_tokens - 1))
+        if not grammar.ends_with_forced and self.stopping_ids.isdisjoint(grammar.forced[:room]):  # only a step ends it
+            self.first_forced = grammar.take_forced(room)
+            self.token_ids += self.first_forced
+
     def take_token(self, token_id: int, takes_forced: bool) -> None:
         """Take the token that a step has chosen in the place of the unknown one. If `takes_forced`, also take those
         that the grammar then forces, unless something is captured of each token.
@@ -250,14 +244,19 @@ class Sequence:
             return
         self.grammar.accept(token_id)
         self.forced = []
-        is_captured = self.row_capture is not None or params.logprobs is not None
-        if takes_forced and not is_captured and token_id not in self.stopping_ids:
+        if takes_forced and not self._notes_each_token and token_id not in self.stopping_ids:
             room = params.max_tokens - (len(self.token_ids) - self.num_prompt_tokens)
             for token in self.grammar.take_forced(min(room, MOST_FORCED)):
                 self.forced.append(token)
                 if token in self.stopping_ids:
                     break
             self.token_ids += self.forced
+
+    @property
+    def _notes_each_token(self) -> bool:
+        """Return whether something comes with each token that only a step of its own finds."""
+        params = self.sampling_params
+        return self.row_capture is not None or (params is not None and params.logprobs is not None)
 
     def needs_sample(self, chunk: "Chunk") -> bool:
         """Return whether a token is to be sampled from the last position of `chunk`."""

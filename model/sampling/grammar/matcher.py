@@ -53,6 +53,16 @@ class GrammarMatcher:
         return not self._forced and self.matcher.is_stopped() and self.error is None
 
     @property
+    def forced(self) -> Sequence[int]:
+        """Return the tokens that must come next, before any other is asked for."""
+        return self._forced
+
+    @property
+    def ends_with_forced(self) -> bool:
+        """Return whether the text is complete after the tokens that must come next."""
+        return self.matcher.is_stopped()
+
+    @property
     def error(self) -> str | None:
         """Return why the text cannot be followed any further, in one line, or None if it can."""
         if self.matcher.is_error():

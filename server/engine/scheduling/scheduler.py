@@ -92,6 +92,8 @@ class Scheduler:
         if self.get(seq.uid) is not None:
             raise ValueError(f"request uid {seq.uid} is already in use")
         self.block_manager.check_fits(seq)
+        if self.config.takes_forced:
+            seq.take_first_forced()
         seq.rank = self._round_robin.rank(seq.request.priority, seq.request.client, self._waiting)
         self._waiting.add(seq)
         self._num_texts += seq.sampling_params is not None
@@ -339,7 +341,7 @@ class Scheduler:
         seq.num_computed_tokens = num_hit_tokens
         # Counted as vLLM counts: not again after a preemption, and not where a capture leaves nothing to look up.
         if caching and not seq.num_preemptions and seq.first_needed_position:
-            blocks.prefix_cache_queries += seq.num_tokens
-            blocks.prefix_cache_hits += num_hit_tokens
-            seq.num_cached_tokens = num_hit_tokens
+            seq.num_cached_tokens = min(num_hit_tokens, seq.num_prompt_tokens)  # and not what a grammar has forced
+            blocks.prefix_cache_queries += seq.num_prompt_tokens
+            blocks.prefix_cache_hits += seq.num_cached_tokens
         return True

@@ -111,8 +111,12 @@ def test_nothing_beside_a_request_changes_its_bits(model: Transformer, folder: P
     order = random.sample(crowd, len(crowd))
     arrivals = sorted(random.randrange(12) for _ in order)
     assert run(build(model, folder=folder), order, arrivals=arrivals) == expected
-    engine = build(model, folder=folder, num_blocks=26, max_num_seqs=6, max_num_batched_tokens=9)
+    engine = build(model, folder=folder, num_blocks=25, max_num_seqs=8, max_num_batched_tokens=9)
     assert run(engine, order, arrivals=arrivals) == expected
+    twins = [replace(each, uid=each.uid + len(order)) for each in order]  # so many that memory is short
+    found = run(engine, [*order, *twins])
+    assert {uid: found[uid] for uid in expected} == expected
+    assert {uid: found[uid + len(order)] for uid in expected} == expected
     assert engine.stats().num_preemptions_total > 0
 
 
@@ -124,10 +128,37 @@ def test_forced_tokens_take_no_step_and_are_the_same_as_step_by_step(model: Tran
     stats = engine.stats()
     assert stats.forced_tokens_total > 20
     assert stats.generation_tokens_total == len(found.tokens)
-    assert stats.engine_steps_total <= len(found.tokens) - stats.forced_tokens_total + 1
+    assert stats.engine_steps_total == len(found.tokens) - stats.forced_tokens_total, "a step that chose nothing"
     expected = run(engine, [request(1, start, slow)])[1]
     assert found.tokens == expected.tokens
     assert engine.stats().forced_tokens_total == stats.forced_tokens_total
+
+
+@pytest.mark.parametrize("grammar", [JSON, grammar_text("choice", ["a form with one text"]), REGEX])
+def test_what_is_forced_at_the_beginning_ends_as_step_by_step(
+    model: Transformer, folder: Path, tokenizer: Tokenizer, grammar: str
+) -> None:
+    beginning = tokenizer.encode('{"name": "a', add_special_tokens=False).ids
+    start, engine = prompt(), build(model, folder=folder)
+    for max_tokens in [1, 2, random.randrange(3, 12), ROOM]:
+        for stops in [(), (random.choice(beginning),)]:
+            quick = generate(max_tokens, grammar=grammar, temperature=1.0, seed=4, stop_token_ids=stops)
+            slow = replace(quick, sampling=replace(quick.sampling, logprobs=0))
+            found = run(engine, [request(0, start, quick), request(1, start, slow)])
+            assert found[0].tokens == found[1].tokens
+            assert found[0].finish_reason == found[1].finish_reason
+            assert len(found[0].tokens) <= max_tokens
+
+
+def test_forced_tokens_are_no_cached_tokens_of_the_prompt(model: Transformer, folder: Path) -> None:
+    start, engine = prompt(32), build(model, folder=folder)
+    task = generate(40, grammar=JSON)
+    run(engine, [request(0, start, task)])
+    engine.add_request(request(1, start, task))
+    cached = 0
+    while engine.has_work:
+        cached = max(cached, *(output.num_cached_tokens for output in engine.step().outputs))
+    assert 0 < cached <= len(start)
 
 
 def test_a_text_that_is_cut_off_is_the_beginning_of_one_that_the_grammar_accepts(
