@@ -5,13 +5,16 @@ schema does not name only where it says additionalProperties, numbers have 15 di
 docs/structured-outputs.md lists it.
 """
 
-import json
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from model.sampling.grammar.alternatives import (
-    Alternatives,
+from model.sampling.grammar.alternatives import Alternatives
+from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.errors import GrammarError, step
+from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
+from model.sampling.grammar.objects import array, members
+from model.sampling.grammar.parts import (
     Conjunction,
     first_items,
     item_of,
@@ -22,11 +25,7 @@ from model.sampling.grammar.alternatives import (
     types_of,
     unique,
 )
-from model.sampling.grammar.checking import why_refused
-from model.sampling.grammar.errors import GrammarError, step
-from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
-from model.sampling.grammar.objects import array, members
-from model.sampling.grammar.rules import Rules, Sequence_, Symbol, quoted
+from model.sampling.grammar.rules import Rules, Sequence_, Symbol, as_json, quoted
 from model.sampling.grammar.strings import (
     KEY,
     STRING,
@@ -127,9 +126,7 @@ class _Writer:
         """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
-            scalars = [
-                json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)
-            ]
+            scalars = [as_json(value) for value in literals if not isinstance(value, list | dict)]
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
             return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
         types = types_of(parts)
@@ -159,12 +156,12 @@ class _Writer:
             ]
             return self._braces(named, [])
         if isinstance(value, list | dict):
-            brackets = json.dumps(value)
+            brackets = as_json(value)
             return (self.literal(brackets[0]), *self.space, self.literal(brackets[1]))
-        return (self.literal(json.dumps(value, ensure_ascii=False)),)
+        return (self.literal(as_json(value)),)
 
     def _name(self, name: str) -> Symbol:
-        return self.literal(json.dumps(name, ensure_ascii=False))
+        return self.literal(as_json(name))
 
     def _number(self, parts: Conjunction, whole: bool) -> list[Sequence_]:
         bounds = Bounds.of(part.schema for part in parts)

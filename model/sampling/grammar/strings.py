@@ -1,13 +1,12 @@
 """Writes JSON texts as terminals: of some length, of a pattern or format, and as the names of properties."""
 
-import json
 import re
 from collections.abc import Sequence
 
 from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
-from model.sampling.grammar.rules import Rules, Symbol, quoted
+from model.sampling.grammar.rules import Rules, Symbol, as_json, quoted
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
 """A character of a JSON text. The escape \\u is left out: it would let a name be written in two ways, and half of a
@@ -92,7 +91,7 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
 
 def inner_schema(schema: dict[str, object]) -> Symbol:
     """Write a schema of one text or number for llguidance's own reading."""
-    return Symbol("%json " + json.dumps({**schema, "x-guidance": X_GUIDANCE}, ensure_ascii=False))
+    return Symbol("%json " + as_json({**schema, "x-guidance": X_GUIDANCE}))
 
 
 def check_pattern(path: str, pattern: str) -> None:
@@ -186,7 +185,7 @@ def admits_a_name(expression: str) -> bool:
 
 def other_key(taken: Sequence[str], patterns: Sequence[str]) -> str:
     """Write the names that are none of those taken and match no pattern, as an expression of Lark."""
-    excluded = [quoted(json.dumps(name, ensure_ascii=False)) for name in taken]
+    excluded = [quoted(as_json(name)) for name in taken]
     excluded += [f"( {pattern} )" for pattern in patterns]
     if not excluded:
         return KEY
