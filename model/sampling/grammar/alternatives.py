@@ -184,6 +184,20 @@ class Alternatives:
             None if listed is None else [v for v in listed if all(self._part_admits(part, v, parts) for part in parts)]
         )
 
+    def listed(self, conjunction: Conjunction) -> list[Any] | None:
+        """List the only values that satisfy all parts, each once; None where they are not listed."""
+        values: dict[Any, Any] = {}
+        for parts in self.of(conjunction):
+            found_ = self.literals(parts)
+            if found_ is None:
+                types = types_of(parts)
+                if not types <= {"null", "boolean"}:
+                    return None
+                found_ = [None] * ("null" in types) + [False, True] * ("boolean" in types)
+            for value in found_:
+                values.setdefault(key(value), value)
+        return list(values.values())
+
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
         """Say whether a value of an enum or const satisfies what stands beside it."""
         self._count(conjunction)
