@@ -283,7 +283,7 @@ class _Writer:
             )
             if not any(place.schema is False for place in value):
                 named = f"{expression} & {other_key(taken, others, admitted)}"
-                if admits_a_name(named):
+                if admits_a_name(parts[0].path, named):
                     written.append((self.rules.terminal(named), *self.colon, self.value(value)))
         rests = [rest_of(part) for part in parts]
         said = any(rests)
@@ -291,7 +291,7 @@ class _Writer:
         if any(place.schema is False for place in value) or (not said and (taken or patterns)):
             return written
         other = other_key(taken, list(patterns.values()), admitted)
-        if (patterns or admitted != KEY) and not admits_a_name(other):
+        if (patterns or admitted != KEY) and not admits_a_name(parts[0].path, other):
             return written
         key = self.rules.terminal(other)
         return [*written, (key, *self.colon, self.value(value))]

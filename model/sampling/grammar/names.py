@@ -32,21 +32,22 @@ def admitted_names(alternatives: Alternatives, rules: Conjunction) -> tuple[list
     The expression is KEY where they admit any name, and None where they admit none but those listed.
     """
     listed: list[str] = []
-    described: list[str] = []
+    described: list[list[str]] = []
     for parts in alternatives.of(rules):
         values = alternatives.literals(parts)
         if values is not None:
             listed += [value for value in values if isinstance(value, str)]
         elif "string" in types_of(parts):
             described += _described(parts)
-    if KEY in described:
+    if [KEY] in described:
         return listed, KEY
-    if len(described) > MAX_SHAPES:
-        raise GrammarError(rules[0].path, f"names are described in at most {MAX_SHAPES} ways")
-    return listed, f"( {' | '.join(f'( {one} )' for one in dict.fromkeys(described))} )" if described else None
+    if sum(map(len, described)) > MAX_SHAPES:
+        raise GrammarError(rules[0].path, f"names are described with at most {MAX_SHAPES} patterns and lengths")
+    ways = [f"( {' & '.join(way)} )" for way in described]
+    return listed, f"( {' | '.join(ways)} )" if ways else None
 
 
-def _described(parts: Conjunction) -> list[str]:
+def _described(parts: Conjunction) -> list[list[str]]:
     bounds = lengths(parts)
     if bounds is None:
         return []
@@ -56,10 +57,8 @@ def _described(parts: Conjunction) -> list[str]:
             raise GrammarError(part.at("format"), "it is not supported for names; describe them with pattern")
         if "pattern" in part.schema:
             patterns.append(key_pattern(part.at("pattern"), part.schema["pattern"]))
-    if len(patterns) > MAX_SHAPES:
-        raise GrammarError(parts[0].path, f"at most {MAX_SHAPES} patterns may hold for one name")
     length = of_length(*bounds)
-    return [" & ".join(patterns + [length] * (length != KEY)) or KEY]
+    return [patterns + [length] * (length != KEY or not patterns)]
 
 
 def key_pattern(path: str, pattern: str) -> str:
@@ -105,9 +104,12 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return top
 
 
-def admits_a_name(expression: str) -> bool:
-    """Say whether any name matches an expression."""
-    return why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n") is None
+def admits_a_name(path: str, expression: str) -> bool:
+    """Say whether any name matches an expression; refuse one that is too large."""
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    if error and "nsatisfiable" not in error:
+        raise GrammarError(path, error)
+    return error is None
 
 
 def other_key(taken: Sequence[str], patterns: Sequence[str], admitted: str = KEY) -> str:

@@ -54,7 +54,7 @@ def limits() -> str:
         ),
         ("minItems and minProperties; a larger maxItems is lowered to it", objects.MAX_ITEMS),
         ("minLength; a larger maxLength is lowered to it", strings.MAX_LENGTH),
-        ("patterns and formats of one text, and ways to describe names", strings.MAX_SHAPES),
+        ("patterns and formats of one text; patterns and lengths of an object's names", strings.MAX_SHAPES),
         ("all multipleOf of a schema together", json_schema.MAX_MULTIPLE),
         ("digits of a number", numbers.DIGITS),
         ("characters of a pattern", texts.MAX_PATTERN),
