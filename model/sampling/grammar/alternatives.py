@@ -1,13 +1,13 @@
-"""Writes a JSON schema as alternatives without allOf, anyOf, oneOf and `$ref`, and says what their parts restrict."""
+"""Writes a JSON schema as alternatives without allOf, anyOf, oneOf and `$ref`, and says which values they admit."""
 
 import itertools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.numbers import Bounds
-from model.sampling.grammar.places import HONOURED, TYPES, Place, check_keywords, draft_of, measure, resolve, shown
+from model.sampling.grammar.parts import Conjunction, found, item_of, names_of, property_of, spoken_of, types_of
+from model.sampling.grammar.places import Place, check_keywords, draft_of, measure, resolve
 
 MAX_ALTERNATIVES = 500
 """How many alternatives the anyOf and oneOf that hold at one place may make together."""
@@ -15,9 +15,6 @@ MAX_BRANCHES = 50
 """How many branches a oneOf has: each is compared with each."""
 MAX_STEPS = 200_000
 """How many parts of a schema are looked at, all alternatives together: some seconds at most."""
-
-Conjunction = tuple[Place, ...]
-"""Subschemas that must all hold, without doubles, in the order in which they were named."""
 
 COMBINING = {"anyOf", "allOf", "oneOf", "$ref", "unevaluatedProperties", "unevaluatedItems"}
 
@@ -46,8 +43,9 @@ class Alternatives:
         return self._known[conjunction]
 
     def _expand(self, conjunction: Conjunction) -> Iterator[Conjunction]:
-        Item = tuple[Place, frozenset[str]]  # a part, and the parts that led to it without a step into the value
-        stack: list[tuple[list[Item], Conjunction]] = [([(part, frozenset()) for part in conjunction], ())]
+        # parts, each with those that led to it without a step into the value; and the parts taken
+        stack: list[tuple[list[tuple[Place, frozenset[str]]], Conjunction]]
+        stack = [([(part, frozenset()) for part in conjunction], ())]
         made = 0
         while stack:
             pending, taken = stack.pop()
@@ -77,6 +75,8 @@ class Alternatives:
 
     def _choices(self, part: Place) -> list[list[Place]]:
         schema = part.schema
+        if schema.keys().isdisjoint(COMBINING):
+            return [[]]
         parts: list[list[list[Place]]] = []
         for keyword in schema:  # in the schema's order, which is the order of the properties
             if keyword == "$ref":
@@ -184,6 +184,20 @@ class Alternatives:
             None if listed is None else [v for v in listed if all(self._part_admits(part, v, parts) for part in parts)]
         )
 
+    def listed(self, conjunction: Conjunction) -> list[Any] | None:
+        """List the only values that satisfy all parts, each once; None where they are not listed."""
+        values: dict[Any, Any] = {}
+        for parts in self.of(conjunction):
+            found_ = self.literals(parts)
+            if found_ is None:
+                types = types_of(parts)
+                if not types <= {"null", "boolean"}:
+                    return None
+                found_ = [None] * ("null" in types) + [False, True] * ("boolean" in types)
+            for value in found_:
+                values.setdefault(key(value), value)
+        return list(values.values())
+
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
         """Say whether a value of an enum or const satisfies what stands beside it."""
         self._count(conjunction)
@@ -223,107 +237,6 @@ class Alternatives:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise GrammarError(parts[0].path if parts else "", "the schema has too many alternatives in one another")
-
-
-def types_of(parts: Conjunction) -> set[str]:
-    """Intersect the types that the parts name, with numbers parted as in TYPES; all without any."""
-    types = set().union(*TYPES.values())
-    for part in parts:
-        named = part.schema.get("type", list(TYPES))
-        types &= set().union(*(TYPES[name] for name in ([named] if isinstance(named, str) else named)))
-    return types
-
-
-def spoken_of(parts: Conjunction) -> set[str]:
-    """Name the types whose keywords the parts hold."""
-    keys = {keyword for part in parts for keyword in part.schema}
-    kinds = {kind for kind, keywords in HONOURED.items() if kind != "any" and keys & set(keywords)}
-    return set().union(*(TYPES[kind] for kind in kinds))
-
-
-def names_of(parts: Conjunction) -> list[str]:
-    """List the properties that the parts name, in the order of the answer."""
-    named = [name for part in parts for name in part.named("properties")]
-    required = [name for part in parts for name in part.schema.get("required", [])]
-    return list(dict.fromkeys(named + required))
-
-
-def property_of(parts: Conjunction, name: str) -> Conjunction:
-    """Gather what the parts say about one property."""
-    found_: list[Place] = []
-    for part in parts:
-        about = [part.child("properties", name)] if name in part.named("properties") else []
-        about += [
-            place
-            for pattern, place in part.named("patternProperties").items()
-            if found(part.at("patternProperties"), pattern, name)
-        ]
-        found_ += about or rest_of(part)
-    return unique(found_)
-
-
-def rest_of(part: Place) -> list[Place]:
-    """List what a part says about the properties that it does not name."""
-    for keyword in ("additionalProperties", "unevaluatedProperties"):
-        if keyword in part.schema:
-            if keyword == "unevaluatedProperties" and part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
-                raise GrammarError(
-                    part.at(keyword),
-                    "it is not supported beside $ref, allOf, anyOf or oneOf; name all properties in one object, with"
-                    " additionalProperties",
-                )
-            return [part.child(keyword)]
-    return []
-
-
-def item_of(parts: Conjunction, number: int) -> Conjunction:
-    """Gather what the parts say about the item at `number`; -1 for one behind all that have schemas of their own."""
-    return unique(place for part in parts for place in _item_of(part, number))
-
-
-def first_items(part: Place) -> list[Place]:
-    """List the schemas of a part's first items, each of which has its own."""
-    keyword = "items" if isinstance(part.schema.get("items"), list) else "prefixItems"
-    return part.children(keyword) if keyword in part.schema and part.schema[keyword] != [] else []
-
-
-def _item_of(part: Place, number: int) -> list[Place]:
-    first = first_items(part)
-    if 0 <= number < len(first):
-        return [first[number]]
-    listed = isinstance(part.schema.get("items"), list)
-    if listed and "additionalItems" in part.schema:
-        return [part.child("additionalItems")]
-    if "items" in part.schema and not listed:
-        return [part.child("items")]
-    if "unevaluatedItems" in part.schema:
-        if part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
-            raise GrammarError(
-                part.at("unevaluatedItems"), "it is not supported beside $ref, allOf, anyOf or oneOf; use items"
-            )
-        return [part.child("unevaluatedItems")]
-    return []
-
-
-def unique(places: Iterable[Place]) -> Conjunction:
-    """Drop doubles, and what is true."""
-    return tuple(dict.fromkeys(place for place in places if place.schema is not True))
-
-
-def found(path: str, pattern: str, text: str) -> bool:
-    """Search for a pattern in a name or value of the schema itself."""
-    repeated = len(re.findall(r"[*+{]", re.sub(r"(?<!\))\{\d+\}", "", pattern)))
-    chosen = len(re.findall(r"[|?]", pattern))
-    # Python's search tries every way to repeat and to choose: here there are few
-    if repeated > 1 or chosen > (0 if repeated else 8) or len(pattern) > 200 or len(text) > 1000:
-        raise GrammarError(
-            path,
-            f"{shown(pattern)} is not supported here: beside named values, a pattern may repeat one part, or choose",
-        )
-    try:
-        return re.search(pattern, text) is not None
-    except re.error as error:
-        raise GrammarError(path, f"{shown(pattern)} is no pattern: {error}") from None
 
 
 def key(value: Any) -> Any:

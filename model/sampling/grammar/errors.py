@@ -1,7 +1,5 @@
 """What is raised when a schema, pattern or grammar asks for what cannot be held, and how its place is written."""
 
-import re
-
 
 class GrammarError(ValueError):
     """A schema, pattern or grammar that is wrong or not supported; `path` names the place in it."""
@@ -16,7 +14,7 @@ def step(name: str | int) -> str:
     """Write one step of a path: `.name`, `["a name"]` or `[3]`."""
     if isinstance(name, int):
         return f"[{name}]"
-    if re.fullmatch(r"[A-Za-z_$][A-Za-z0-9_$]*", name):
+    if name.isascii() and name.replace("$", "_").isidentifier():
         return f".{name}"
     shown = name if len(name) <= 100 else name[:100] + "..."
     escaped = shown.replace("\\", "\\\\").replace('"', '\\"')

@@ -5,13 +5,17 @@ schema does not name only where it says additionalProperties, numbers have 15 di
 docs/structured-outputs.md lists it.
 """
 
-import json
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from model.sampling.grammar.alternatives import (
-    Alternatives,
+from model.sampling.grammar.alternatives import Alternatives
+from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.errors import GrammarError, step
+from model.sampling.grammar.names import KEY, admits_a_name, admitted_names, key_pattern, other_key
+from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
+from model.sampling.grammar.objects import array, members
+from model.sampling.grammar.parts import (
     Conjunction,
     first_items,
     item_of,
@@ -22,21 +26,8 @@ from model.sampling.grammar.alternatives import (
     types_of,
     unique,
 )
-from model.sampling.grammar.checking import why_refused
-from model.sampling.grammar.errors import GrammarError, step
-from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions, whole_numbers
-from model.sampling.grammar.objects import array, members
-from model.sampling.grammar.rules import Rules, Sequence_, Symbol, quoted
-from model.sampling.grammar.strings import (
-    KEY,
-    STRING,
-    admits_a_name,
-    inner_schema,
-    key_pattern,
-    other_key,
-    slashed,
-    string_terminal,
-)
+from model.sampling.grammar.rules import Rules, Sequence_, Symbol, as_json, quoted
+from model.sampling.grammar.strings import STRING, inner_schema, slashed, string_terminal
 
 ANY_DEPTH = 16
 """How many objects and arrays may hold each other where the schema says nothing."""
@@ -127,9 +118,7 @@ class _Writer:
         """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
-            scalars = [
-                json.dumps(value, ensure_ascii=False) for value in literals if not isinstance(value, list | dict)
-            ]
+            scalars = [as_json(value) for value in literals if not isinstance(value, list | dict)]
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
             return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
         types = types_of(parts)
@@ -159,12 +148,12 @@ class _Writer:
             ]
             return self._braces(named, [])
         if isinstance(value, list | dict):
-            brackets = json.dumps(value)
+            brackets = as_json(value)
             return (self.literal(brackets[0]), *self.space, self.literal(brackets[1]))
-        return (self.literal(json.dumps(value, ensure_ascii=False)),)
+        return (self.literal(as_json(value)),)
 
     def _name(self, name: str) -> Symbol:
-        return self.literal(json.dumps(name, ensure_ascii=False))
+        return self.literal(as_json(name))
 
     def _number(self, parts: Conjunction, whole: bool) -> list[Sequence_]:
         bounds = Bounds.of(part.schema for part in parts)
@@ -223,16 +212,28 @@ class _Writer:
         path = next((part.path for part in parts if part.schema.keys() & {"minItems", "items"}), parts[0].path)
         rest = item_of(parts, -1)
         more = None if any(place.schema is False for place in rest) else (self.value(rest),)
-        for part in parts:
-            longest_possible = own if more is None else most
-            if part.schema.get("uniqueItems") is True and (longest_possible is None or longest_possible > 1):
+        longest_possible = own if more is None else most
+        once = next((part for part in parts if part.schema.get("uniqueItems") is True), None)
+        if once is not None and (longest_possible is None or longest_possible > 1):
+            values = None if own else self.alternatives.listed(rest)
+            if values is None:
                 raise GrammarError(
-                    part.at("uniqueItems"),
-                    "it is not supported for arrays of more than one item; drop it, or set maxItems to 1",
+                    once.at("uniqueItems"),
+                    "it is supported for items that are listed with enum, const, boolean or null, or for at most one"
+                    " item; drop it, or set maxItems to 1",
                 )
+            return self._once_each(values, least, most, once.at("uniqueItems"))
         first = [(self.value(item_of(parts, number)),) for number in range(own)]
         written = array(self.rules, path, self.comma, self.space, first, more, least, most)
         return [] if written is None else [written]
+
+    def _once_each(self, values: list[Any], least: int, most: int | None, path: str) -> list[Sequence_]:
+        """Write an array of some of the values, each at most once and in their order."""
+        if least > len(values):
+            return []
+        items = [(self._literal_value(value), least == len(values)) for value in values]
+        inside = members(self.rules, path, self.comma, items, [], least, most)
+        return [(self.literal("["), *self.space, *inside, *self.space, self.literal("]"))]
 
     def _properties(self, parts: Conjunction) -> list[Sequence_]:
         schemas = [part.schema for part in parts]
@@ -242,39 +243,23 @@ class _Writer:
             (part.path for part in parts if part.schema.keys() & {"minProperties", "properties"}), parts[0].path
         )
         required = {name for schema in schemas for name in schema.get("required", [])}
-        names = names_of(parts)
-        allowed = self._allowed_names(parts)
-        if allowed is not None:
-            names = list(dict.fromkeys([name for name in names if name in allowed] + allowed))
-            if required - set(allowed):
-                return []
+        rules = unique(part.child("propertyNames") for part in parts if "propertyNames" in part.schema)
+        listed, admitted = admitted_names(self.alternatives, rules)
+        names = [name for name in names_of(parts) if not rules or self.alternatives.admits(rules, name)]
+        if required - set(names):
+            return []
+        names = list(dict.fromkeys(names + listed))
         named = []
         for name in names:
             value = property_of(parts, name)
             if any(place.schema is False for place in value) and name not in required:
                 continue
             named.append(((self._name(name), *self.colon, self.value(value)), name in required))
-        others = [] if allowed is not None else self._others(parts, names)
+        others = self._others(parts, names, admitted) if admitted else []
         return [self._braces(named, others, least, min(longest) if longest else None, path)]
 
-    def _allowed_names(self, parts: Conjunction) -> list[str] | None:
-        """Read propertyNames: the only names there may be; None for any."""
-        rules = [part.child("propertyNames") for part in parts if "propertyNames" in part.schema]
-        rules = [rule for rule in rules if rule.schema is not True and rule.schema not in ({}, {"type": "string"})]
-        if not rules:
-            return None
-        for rule in rules:
-            alternatives = self.alternatives.of((rule,))
-            listed = [self.alternatives.literals(parts) for parts in alternatives]
-            if all(values is not None for values in listed):
-                names = [value for values in listed for value in values or [] if isinstance(value, str)]
-                return [
-                    name for name in dict.fromkeys(names) if all(self.alternatives.admits((r,), name) for r in rules)
-                ]
-        raise GrammarError(rules[0].path, "names are listed with enum, or described with patternProperties")
-
-    def _others(self, parts: Conjunction, names: list[str]) -> list[Sequence_]:
-        """Write the members that the schema does not name.
+    def _others(self, parts: Conjunction, names: list[str], admitted: str) -> list[Sequence_]:
+        """Write the members that the schema does not name, of the names that propertyNames admits.
 
         A schema that names properties and says nothing of others means these: an answer that could always go on with
         properties of its own would be allowed, and be of no use. One that says additionalProperties gets them.
@@ -283,6 +268,7 @@ class _Writer:
         for part in parts:
             for pattern in part.named("patternProperties"):
                 patterns.setdefault(pattern, key_pattern(part.at("patternProperties") + step(pattern), pattern))
+        taken = list(dict.fromkeys(names_of(parts) + names))
         written: list[Sequence_] = []
         for pattern, expression in patterns.items():
             others = [other for name, other in patterns.items() if name != pattern]
@@ -296,16 +282,16 @@ class _Writer:
                 )
             )
             if not any(place.schema is False for place in value):
-                named = f"{expression} & {other_key(names, others)}"
-                if admits_a_name(named):
+                named = f"{expression} & {other_key(taken, others, admitted)}"
+                if admits_a_name(parts[0].path, named):
                     written.append((self.rules.terminal(named), *self.colon, self.value(value)))
         rests = [rest_of(part) for part in parts]
         said = any(rests)
         value = unique(place for rest in rests for place in rest)
-        if any(place.schema is False for place in value) or (not said and (names or patterns)):
+        if any(place.schema is False for place in value) or (not said and (taken or patterns)):
             return written
-        other = other_key(names, list(patterns.values()))
-        if patterns and not admits_a_name(other):
+        other = other_key(taken, list(patterns.values()), admitted)
+        if (patterns or admitted != KEY) and not admits_a_name(parts[0].path, other):
             return written
         key = self.rules.terminal(other)
         return [*written, (key, *self.colon, self.value(value))]

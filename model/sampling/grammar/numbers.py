@@ -65,15 +65,17 @@ class Bounds:
 
     def on_grid(self, step: Fraction) -> tuple[int, int] | None:
         """Find the least and greatest multiple of `step` that are admitted, in steps; None where there is none."""
-        reach = Fraction(10**DIGITS - 1)
-        for bound in (self.low, self.high):
-            if bound is not None and abs(bound) > reach:
-                reach = Fraction(10 ** (len(str(int(abs(bound)))) + 1) - 1)
-        low, high = -reach if self.low is None else self.low, reach if self.high is None else self.high
+        low = -self._reach() if self.low is None else self.low
+        high = self._reach() if self.high is None else self.high
         first, last = math.ceil(low / step), math.floor(high / step)
         first += self.low is not None and self.above and first * step == low
         last -= self.high is not None and self.below and last * step == high
         return (first, last) if first <= last else None
+
+    def _reach(self) -> Fraction:
+        """Say how far from 0 a side without a bound goes: a digit farther than a bound of the other side."""
+        bound = abs(self.low or self.high or Fraction(0))
+        return Fraction(10 ** (DIGITS if bound <= 10**DIGITS - 1 else len(str(int(bound))) + 1) - 1)
 
 
 def exact(number: float) -> Fraction:

@@ -9,7 +9,7 @@ MAX_ITEMS = 1000
 """How many items or properties are counted; where a schema lets there be more, this many may come."""
 
 MAX_OPTIONAL = 500
-"""How many properties may be left out: llguidance keeps three items for each, and 2000 in all."""
+"""How many properties, or items that are listed, may be left out: llguidance keeps three for each, and 2000 in all."""
 
 
 def array(
@@ -67,12 +67,13 @@ def members(
     least: int,
     most: int | None,
 ) -> Sequence_:
-    """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`.
+    """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`;
+    or an array's, whose items come at most once each.
 
     JSON lets a name come twice, and only the last counts: so at most one of the others is counted upon for `least`.
     """
     if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
-        raise GrammarError(path, f"an object has at most {MAX_OPTIONAL} properties that are not required")
+        raise GrammarError(path, f"at most {MAX_OPTIONAL} properties, or items of uniqueItems, may be left out")
     required = sum(needed for _, needed in named)
     if most is not None and (most >= len(named) + MAX_ITEMS or (not others and most >= len(named))):
         most = None

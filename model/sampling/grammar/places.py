@@ -15,6 +15,8 @@ MAX_DEPTH = 64
 """How many objects and arrays of a schema's JSON may hold each other."""
 MAX_VALUES = 50_000
 """How many values a schema's JSON may hold."""
+TOO_LARGE = 10**100
+"""No number of a schema is as far from 0."""
 
 DRAFTS = {
     "http://json-schema.org/draft-04/schema": 4,
@@ -61,11 +63,13 @@ TYPES = {
     "object": {"object"},
 }
 """JSON schema's types, with numbers parted into those that are whole and the others."""
+ALL_TYPES = frozenset().union(*TYPES.values())
 
-COUNTS = ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"]
+COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+BOUNDS = set(HONOURED["number"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """One subschema and its path from the root; two with one path are equal."""
 
@@ -74,6 +78,9 @@ class Place:
     kind: str = ""
     """What was made of the subschema at the path, where it is not itself."""
     _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        return hash(self.path)
 
     def child(self, *steps: str | int) -> "Place":
         """Find the subschema that `steps` lead to."""
@@ -114,36 +121,41 @@ def shown(value: object) -> str:
 def measure(schema: object) -> None:
     """Refuse what is no JSON or larger than the limits."""
     values = 0
-    stack: list[tuple[str, object, int]] = [("", schema, 0)]
+    stack: list[tuple[tuple[str | int, ...], object]] = [((), schema)]
     while stack:
-        path, value, depth = stack.pop()
+        steps, value = stack.pop()
         values += 1
         if values > MAX_VALUES:
             raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
-        if depth > MAX_DEPTH:
-            raise GrammarError(path, f"at most {MAX_DEPTH} objects and arrays may hold each other")
+        wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str) or not is_text(name):
-                    raise GrammarError(path, f"{shown(name)} is no name of JSON")
-                stack.append((path + step(name), inner, depth + 1))
+                    wrong = f"{shown(name)} is no name of JSON"
+                stack.append(((*steps, name), inner))
         elif isinstance(value, list):
-            stack.extend((path + step(number), inner, depth + 1) for number, inner in enumerate(value))
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise GrammarError(path, f"{value} is no number of JSON")
-        elif isinstance(value, int) and abs(value) >= 10**100:
-            raise GrammarError(path, "a number has at most 100 digits")
-        elif isinstance(value, str) and not is_text(value):
-            raise GrammarError(path, "the text holds half of a surrogate pair")
-        elif not isinstance(value, str | int | float | bool | None):
-            raise GrammarError(path, f"{type(value).__name__} is no value of JSON")
+            stack.extend(((*steps, number), inner) for number, inner in enumerate(value))
+        else:
+            wrong = wrong or _wrong_scalar(value)
+        if wrong:
+            raise GrammarError("".join(map(step, steps)), wrong)
     if len(json.dumps(schema)) > MAX_BYTES:
         raise GrammarError("", f"a schema has at most {MAX_BYTES} bytes")
 
 
+def _wrong_scalar(value: object) -> str | None:
+    if isinstance(value, str):
+        return None if is_text(value) else "the text holds half of a surrogate pair"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} is no number of JSON"
+    if isinstance(value, int):
+        return None if abs(value) < TOO_LARGE else "a number has at most 100 digits"
+    return None if value is None else f"{type(value).__name__} is no value of JSON"
+
+
 def is_text(text: str) -> bool:
     """Say whether UTF-8 can write it: no half of a surrogate pair."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def draft_of(schema: Mapping[str, Any] | bool) -> int:
@@ -211,35 +223,39 @@ def check_keywords(place: Place, draft: int, is_root: bool) -> None:
 
 
 def _wrong_value(keyword: str, value: Any, draft: int) -> str | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if keyword in COUNTS and (not is_number or value < 0 or value != int(value)):
-        return f"it is a whole number from 0, not {shown(value)}"
-    if keyword in {"minimum", "maximum"} and not is_number:
-        return f"it is a number, not {shown(value)}"
-    bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-    if keyword in bounds and is_number and abs(value) >= 10**100:
-        return f"a bound has at most 100 digits, not {shown(value)}"
-    if keyword in {"exclusiveMinimum", "exclusiveMaximum"}:
-        if draft == 4 and not isinstance(value, bool):
-            return f"in draft 4 it is true or false, not {shown(value)}"
-        if draft != 4 and not is_number:
-            return f"it is a number (true and false belong to draft 4, which $schema must name), not {shown(value)}"
-    if keyword == "multipleOf" and (not is_number or value <= 0):
-        return f"it is a number above 0, not {shown(value)}"
-    if keyword == "required" and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
-        return f"it is an array of names, not {shown(value)}"
-    if keyword == "enum" and not (isinstance(value, list) and value):
-        return f"it is an array of the values that may be, not {shown(value)}"
-    if keyword in {"pattern", "format"} and not isinstance(value, str):
-        return f"it is a text, not {shown(value)}"
-    if keyword == "type" and not (isinstance(value, str) or (isinstance(value, list) and value)):
-        return f"it is a type's name or an array of them, not {shown(value)}"
+    if keyword in COUNTS or keyword in BOUNDS:
+        return _wrong_number(keyword, value, draft)
     if keyword == "type":
+        if not (isinstance(value, str) or (isinstance(value, list) and value)):
+            return f"it is a type's name or an array of them, not {shown(value)}"
         for name in value if isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in TYPES:
                 return f"{shown(name)} is no type; the types are {', '.join(TYPES)}"
-    if keyword == "prefixItems" and draft < 2020:
+    elif keyword == "required" and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        return f"it is an array of names, not {shown(value)}"
+    elif keyword == "enum" and not (isinstance(value, list) and value):
+        return f"it is an array of the values that may be, not {shown(value)}"
+    elif keyword in {"pattern", "format"} and not isinstance(value, str):
+        return f"it is a text, not {shown(value)}"
+    elif keyword == "prefixItems" and draft < 2020:
         return "it belongs to draft 2020-12; in the draft that $schema names items takes an array"
-    if keyword == "items" and isinstance(value, list) and draft == 2020:
+    elif keyword == "items" and isinstance(value, list) and draft == 2020:
         return "it is one schema; the first items, each with its own, are prefixItems"
     return None
+
+
+def _wrong_number(keyword: str, value: Any, draft: int) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if keyword in COUNTS:
+        whole = is_number and value >= 0 and value == int(value)
+        return None if whole else f"it is a whole number from 0, not {shown(value)}"
+    if is_number and abs(value) >= TOO_LARGE:
+        return f"a bound has at most 100 digits, not {shown(value)}"
+    if keyword == "multipleOf":
+        return None if is_number and value > 0 else f"it is a number above 0, not {shown(value)}"
+    if keyword in {"minimum", "maximum"}:
+        return None if is_number else f"it is a number, not {shown(value)}"
+    if draft == 4:
+        return None if isinstance(value, bool) else f"in draft 4 it is true or false, not {shown(value)}"
+    said = "it is a number (true and false belong to draft 4, which $schema must name)"
+    return None if is_number else f"{said}, not {shown(value)}"

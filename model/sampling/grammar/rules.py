@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from model.sampling.grammar.errors import GrammarError
 
@@ -11,20 +12,17 @@ MAX_RULES = 20_000
 MAX_SYMBOLS = 200_000
 """How many parts the rules of a grammar may have together."""
 
+as_json = json.JSONEncoder(ensure_ascii=False).encode
+"""Writes a value as JSON; json.dumps would make an encoder for each."""
 
-@dataclass(frozen=True)
-class Symbol:
+
+class Symbol(NamedTuple):
     """One part of a rule: a terminal's text, or a rule's name, and how often it is repeated."""
 
     text: str
     is_rule: bool = False
     repeated: str = ""
-    """Lark's {least,most}, or nothing for once."""
-
-    @property
-    def may_lack(self) -> bool:
-        """Whether it may be left out, so that a rule can end without it."""
-        return self.repeated.startswith("{0,")
+    """Lark's {least,most}, or nothing for once; what begins with {0, may be left out."""
 
 
 Sequence_ = tuple[Symbol, ...]
@@ -65,39 +63,51 @@ class Rules:
 
     def written(self, start: str) -> str | None:
         """Write the grammar; None where no text satisfies it."""
-        ending = self._ending()
-        if start not in ending:
+        rules = self._that_end()
+        if start not in rules:
             return None
         lines = ["%llguidance {}", f"start: {start}"]
-        seen, stack, used = {start}, [start], set()
+        stack, used = [start], {start}
         while stack:
             name = stack.pop()
             alternatives = []
-            for sequence in self.rules[name]:
-                if not all(_ends(symbol, ending) for symbol in sequence):
-                    continue
-                kept = [symbol for symbol in sequence if not symbol.is_rule or symbol.text in ending]
-                for symbol in kept:
-                    if symbol.is_rule and symbol.text not in seen:
-                        seen.add(symbol.text)
-                        stack.append(symbol.text)
-                    used.add(symbol.text)
-                alternatives.append(" ".join(symbol.text + symbol.repeated for symbol in kept) or '""')
+            for sequence in rules[name]:
+                for text, is_rule, _ in sequence:
+                    if text not in used:
+                        used.add(text)
+                        if is_rule:
+                            stack.append(text)
+                alternatives.append(" ".join([text + repeated for text, _, repeated in sequence]) or '""')
             lines.append(f"{name}: " + " | ".join(dict.fromkeys(alternatives)))
         lines += [f"{name}: {expression}" for expression, name in self.terminals.items() if name in used]
         return "\n".join(lines) + "\n"
 
+    def _that_end(self) -> dict[str, list[Sequence_]]:
+        """Find the rules that some finite text satisfies, without what never ends."""
+        ending = self._ending()
+        if len(ending) == len(self.rules):
+            return self.rules
+
+        def ends(symbol: Symbol) -> bool:
+            return not symbol.is_rule or symbol.text in ending
+
+        return {
+            name: [
+                tuple(filter(ends, sequence))
+                for sequence in self.rules[name]
+                if all(ends(symbol) or symbol.repeated.startswith("{0,") for symbol in sequence)
+            ]
+            for name in ending
+        }
+
     def _ending(self) -> set[str]:
-        """Find the rules that some finite text satisfies."""
-        users: dict[str, list[tuple[str, int]]] = {}
-        missing: dict[tuple[str, int], int] = {}
+        users: dict[str, list[tuple[str, set[str]]]] = {}
         ready = []
         for name, alternatives in self.rules.items():
-            for number, sequence in enumerate(alternatives):
-                needed = {symbol.text for symbol in sequence if symbol.is_rule and not symbol.may_lack}
-                missing[name, number] = len(needed)
+            for sequence in alternatives:
+                needed = {text for text, is_rule, repeated in sequence if is_rule and not repeated.startswith("{0,")}
                 for other in needed:
-                    users.setdefault(other, []).append((name, number))
+                    users.setdefault(other, []).append((name, needed))
                 if not needed:
                     ready.append(name)
         ending: set[str] = set()
@@ -106,17 +116,13 @@ class Rules:
             if name in ending:
                 continue
             ending.add(name)
-            for user in users.get(name, []):
-                missing[user] -= 1
-                if missing[user] == 0:
-                    ready.append(user[0])
+            for user, needed in users.get(name, []):
+                needed.remove(name)
+                if not needed:
+                    ready.append(user)
         return ending
-
-
-def _ends(symbol: Symbol, ending: set[str]) -> bool:
-    return not symbol.is_rule or symbol.may_lack or symbol.text in ending
 
 
 def quoted(text: str) -> str:
     """Write a text as a literal of Lark."""
-    return json.dumps(text, ensure_ascii=False)
+    return as_json(text)

@@ -1,19 +1,17 @@
-"""Writes JSON texts as terminals: of some length, of a pattern or format, and as the names of properties."""
+"""Writes JSON texts as terminals: of some length, and of a pattern or format."""
 
-import json
 import re
 from collections.abc import Sequence
 
 from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
-from model.sampling.grammar.rules import Rules, Symbol, quoted
+from model.sampling.grammar.rules import Rules, Symbol, as_json
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
 """A character of a JSON text. The escape \\u is left out: it would let a name be written in two ways, and half of a
 surrogate pair be written at all; what it alone can write are control characters."""
 STRING = f'/"{CHARACTER}*"/'
-KEY = STRING
 PLAIN = r'/"[^"\\\x00-\x1F\x7F]*"/'
 """A JSON text without escapes, which stands as it is read."""
 MAX_SHAPES = 4
@@ -44,17 +42,31 @@ escapes of " and of the backslash too, whether the class holds them or not: [^"]
 """
 
 
-def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
-    """Write the texts that satisfy all parts; none where lengths exclude each other."""
+def lengths(parts: Sequence[Place]) -> tuple[int, int | None] | None:
+    """Read the least and the most characters that all parts admit; None where they exclude each other."""
     least = max([0, *(int(part.schema.get("minLength", 0)) for part in parts)])
     longest = [int(part.schema["maxLength"]) for part in parts if "maxLength" in part.schema]
     most = min(longest) if longest else None
     if most is not None and least > most:
-        return []
+        return None
     if least > MAX_LENGTH:
         path = next(part.at("minLength") for part in parts if part.schema.get("minLength", 0) > MAX_LENGTH)
         raise GrammarError(path, f"a text that must have more than {MAX_LENGTH} characters is not supported")
-    most = None if most is None else min(most, MAX_LENGTH)
+    return least, None if most is None else min(most, MAX_LENGTH)
+
+
+def of_length(least: int, most: int | None) -> str:
+    """Write the texts of some length as an expression of Lark."""
+    count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
+    return f'/"{CHARACTER}{count}"/'
+
+
+def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
+    """Write the texts that satisfy all parts; none where lengths exclude each other."""
+    bounds = lengths(parts)
+    if bounds is None:
+        return []
+    least, most = bounds
     shapes: list[tuple[str, dict[str, object]]] = []
     for part in parts:
         if "pattern" in part.schema:
@@ -72,8 +84,7 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
     if len(shapes) > MAX_SHAPES:
         raise GrammarError(shapes[MAX_SHAPES][0], f"at most {MAX_SHAPES} patterns and formats may hold for one text")
     if not shapes:
-        count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
-        return [rules.terminal(f'/"{CHARACTER}{count}"/')]
+        return [rules.terminal(of_length(least, most))]
     schema: dict[str, object] = {
         "type": "string",
         "allOf": [shape for _, shape in shapes],
@@ -92,14 +103,14 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
 
 def inner_schema(schema: dict[str, object]) -> Symbol:
     """Write a schema of one text or number for llguidance's own reading."""
-    return Symbol("%json " + json.dumps({**schema, "x-guidance": X_GUIDANCE}, ensure_ascii=False))
+    return Symbol("%json " + as_json({**schema, "x-guidance": X_GUIDANCE}))
 
 
 def check_pattern(path: str, pattern: str) -> None:
     """Refuse what llguidance would read otherwise than JSON schema's ECMA-262 and Python's `re` do."""
     if len(pattern) > MAX_LENGTH:
         raise GrammarError(path, f"a pattern has at most {MAX_LENGTH} characters")
-    for kind, piece in _pieces(pattern):
+    for kind, piece in pieces_of(pattern):
         if kind == "class" and re.search(r"(?<!\\)\[|&&|--|~~", piece[1:-1]):
             raise GrammarError(path, f"in {shown(piece)} write \\[, \\&, \\- and \\~ for these characters")
         if kind == "class" and re.match(r"\[\^?\]", piece):
@@ -116,10 +127,10 @@ def check_pattern(path: str, pattern: str) -> None:
 def _read_alike(pattern: str) -> str:
     """Write \\S, \\D and \\W as what they mean in ECMA-262 and in Python both."""
     alike = {r"\S": r"[^\s\x{FEFF}]", r"\D": r"[^\p{Nd}]", r"\W": r"[^\p{L}\p{M}\p{N}\p{Pc}]"}
-    return "".join(alike.get(piece, piece) for _, piece in _pieces(pattern))
+    return "".join(alike.get(piece, piece) for _, piece in pieces_of(pattern))
 
 
-def _pieces(pattern: str) -> list[tuple[str, str]]:
+def pieces_of(pattern: str) -> list[tuple[str, str]]:
     """Part a pattern into classes, escapes, repetitions and single characters."""
     token = re.compile(
         r"(?P<escape>\\.)|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<possessive>(?:[*+?]|\{\d*,?\d*\})\+)"
@@ -129,65 +140,8 @@ def _pieces(pattern: str) -> list[tuple[str, str]]:
     return [(str(match.lastgroup), match.group()) for match in token.finditer(pattern)]
 
 
-def key_pattern(path: str, pattern: str) -> str:
-    """Write the names that a pattern of patternProperties is found in, as an expression of Lark.
-
-    Only names without escapes, whose JSON text is what the pattern is searched in.
-    """
-    check_pattern(path, pattern)
-    pieces = _pieces(pattern)
-    starts = bool(pieces) and pieces[0] == ("anchor", "^")
-    ends = len(pieces) > starts and pieces[-1] == ("anchor", "$")
-    inner = pieces[int(starts) : len(pieces) - int(ends)]
-    if any(kind == "anchor" for kind, _ in inner) or ((starts or ends) and ("group", "|") in _top_level(inner)):
-        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ may stand at its ends only, around ( | )")
-    written = []
-    for kind, piece in inner:
-        if piece == "(?":
-            raise GrammarError(path, f"{shown(pattern)} is not supported: groups are ( ) and (?: )")
-        if kind == "class" and piece.startswith("[^") and re.search(r"\\[a-zA-Z]", piece):
-            raise GrammarError(path, f"{shown(piece)} is not supported; name its characters")
-        if kind == "class":
-            piece = piece.replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_")
-        if kind == "escape" and piece in {r"\d", r"\w"}:
-            piece = "[0-9]" if piece == r"\d" else "[A-Za-z0-9_]"
-        elif re.search(r"\\[a-zA-Z0-9]", piece):
-            raise GrammarError(path, f"{piece} is not supported in a name's pattern; name its characters")
-        written.append(piece)
-    any_text = r'[^"\\]*'
-    text = f'"{"" if starts else any_text}({"".join(written)}){"" if ends else any_text}"'
-    expression = f"/{slashed(text)}/ & {PLAIN}"
-    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
-    if error:
-        raise GrammarError(path, error)
-    return expression
-
-
-def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    depth, top = 0, []
-    for kind, piece in pieces:
-        depth += (kind == "group" and piece.startswith("(")) - (piece == ")" and kind == "group")
-        if depth == 0:
-            top.append((kind, piece))
-    return top
-
-
 def slashed(pattern: str) -> str:
     """Write a pattern so that it may stand between two slashes of Lark."""
     return "".join(
         {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece) for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
     )
-
-
-def admits_a_name(expression: str) -> bool:
-    """Say whether any name matches an expression."""
-    return why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n") is None
-
-
-def other_key(taken: Sequence[str], patterns: Sequence[str]) -> str:
-    """Write the names that are none of those taken and match no pattern, as an expression of Lark."""
-    excluded = [quoted(json.dumps(name, ensure_ascii=False)) for name in taken]
-    excluded += [f"( {pattern} )" for pattern in patterns]
-    if not excluded:
-        return KEY
-    return f"{PLAIN if patterns else KEY} & ~( {' | '.join(excluded)} )"

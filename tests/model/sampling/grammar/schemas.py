@@ -35,6 +35,17 @@ def _some(**keywords: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries({}, optional=keywords)
 
 
+NAMING = st.one_of(
+    st.just({"enum": ["a", "b", "x-1"]}),
+    _some(type=st.just("string"), minLength=st.integers(0, 2), maxLength=st.integers(0, 3), pattern=PATTERNS),
+)
+"""Schemas of names."""
+ONCE = st.fixed_dictionaries(
+    {"uniqueItems": st.just(True), "items": st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=5)})},
+    optional={"minItems": st.integers(0, 5), "maxItems": st.integers(0, 5)},
+)
+"""Schemas of arrays whose items come once."""
+
 LEAVES: st.SearchStrategy[Any] = st.one_of(
     st.booleans(),
     st.just({}),
@@ -72,7 +83,8 @@ def _holding(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             required=st.lists(NAMES, max_size=2, unique=True),
             additionalProperties=inner,
             patternProperties=st.dictionaries(st.sampled_from(["^x", "a", r"^\w$", "d|e"]), inner, max_size=2),
-            propertyNames=st.just({"enum": ["a", "b", "x-1"]}),
+            propertyNames=NAMING
+            | st.fixed_dictionaries({}, optional={"allOf": st.lists(NAMING, min_size=1, max_size=2)}),
             minProperties=count,
             maxProperties=count,
             unevaluatedProperties=inner,
@@ -86,6 +98,7 @@ def _holding(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             uniqueItems=st.booleans(),
             unevaluatedItems=inner,
         ),
+        ONCE,
         _some(anyOf=listed, allOf=listed, title=st.just("t")),
         _some(oneOf=listed, properties=named),
         st.fixed_dictionaries({"$ref": st.sampled_from(["#", "#/$defs/d"])}, optional={"maximum": NUMBERS}),

@@ -1,0 +1,124 @@
+"""Writes the names of properties as terminals: those that propertyNames admits, that match a pattern, or others."""
+
+import re
+from collections.abc import Sequence
+
+from model.sampling.grammar.alternatives import Alternatives
+from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.parts import Conjunction, types_of
+from model.sampling.grammar.places import shown
+from model.sampling.grammar.rules import as_json, quoted
+from model.sampling.grammar.strings import (
+    FORMATS,
+    MAX_SHAPES,
+    PLAIN,
+    REFUSED_FORMATS,
+    STRING,
+    check_pattern,
+    lengths,
+    of_length,
+    pieces_of,
+    slashed,
+)
+
+KEY = STRING
+"""Any name, as an expression of Lark."""
+
+
+def admitted_names(alternatives: Alternatives, rules: Conjunction) -> tuple[list[str], str | None]:
+    """Read the schemas of propertyNames: the names that they list, and an expression of all others that they admit.
+
+    The expression is KEY where they admit any name, and None where they admit none but those listed.
+    """
+    listed: list[str] = []
+    described: list[list[str]] = []
+    for parts in alternatives.of(rules):
+        values = alternatives.literals(parts)
+        if values is not None:
+            listed += [value for value in values if isinstance(value, str)]
+        elif "string" in types_of(parts):
+            described += _described(parts)
+    if [KEY] in described:
+        return listed, KEY
+    if sum(map(len, described)) > MAX_SHAPES:
+        raise GrammarError(rules[0].path, f"names are described with at most {MAX_SHAPES} patterns and lengths")
+    ways = [f"( {' & '.join(way)} )" for way in described]
+    return listed, f"( {' | '.join(ways)} )" if ways else None
+
+
+def _described(parts: Conjunction) -> list[list[str]]:
+    bounds = lengths(parts)
+    if bounds is None:
+        return []
+    patterns = []
+    for part in parts:
+        if part.schema.get("format") in FORMATS + REFUSED_FORMATS:
+            raise GrammarError(part.at("format"), "it is not supported for names; describe them with pattern")
+        if "pattern" in part.schema:
+            patterns.append(key_pattern(part.at("pattern"), part.schema["pattern"]))
+    length = of_length(*bounds)
+    return [patterns + [length] * (length != KEY or not patterns)]
+
+
+def key_pattern(path: str, pattern: str) -> str:
+    """Write the names that a pattern of patternProperties is found in, as an expression of Lark.
+
+    Only names without escapes, whose JSON text is what the pattern is searched in.
+    """
+    check_pattern(path, pattern)
+    pieces = pieces_of(pattern)
+    starts = bool(pieces) and pieces[0] == ("anchor", "^")
+    ends = len(pieces) > starts and pieces[-1] == ("anchor", "$")
+    inner = pieces[int(starts) : len(pieces) - int(ends)]
+    if any(kind == "anchor" for kind, _ in inner) or ((starts or ends) and ("group", "|") in _top_level(inner)):
+        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ may stand at its ends only, around ( | )")
+    written = []
+    for kind, piece in inner:
+        if piece == "(?":
+            raise GrammarError(path, f"{shown(pattern)} is not supported: groups are ( ) and (?: )")
+        if kind == "class" and piece.startswith("[^") and re.search(r"\\[a-zA-Z]", piece):
+            raise GrammarError(path, f"{shown(piece)} is not supported; name its characters")
+        if kind == "class":
+            piece = piece.replace(r"\d", "0-9").replace(r"\w", "A-Za-z0-9_")
+        if kind == "escape" and piece in {r"\d", r"\w"}:
+            piece = "[0-9]" if piece == r"\d" else "[A-Za-z0-9_]"
+        elif re.search(r"\\[a-zA-Z0-9]", piece):
+            raise GrammarError(path, f"{piece} is not supported in a name's pattern; name its characters")
+        written.append(piece)
+    any_text = r'[^"\\]*'
+    text = f'"{"" if starts else any_text}({"".join(written)}){"" if ends else any_text}"'
+    expression = f"/{slashed(text)}/ & {PLAIN}"
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    if error:
+        raise GrammarError(path, error)
+    return expression
+
+
+def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    depth, top = 0, []
+    for kind, piece in pieces:
+        depth += (kind == "group" and piece.startswith("(")) - (piece == ")" and kind == "group")
+        if depth == 0:
+            top.append((kind, piece))
+    return top
+
+
+def admits_a_name(path: str, expression: str) -> bool:
+    """Say whether any name matches an expression; refuse one that is too large."""
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    if error and "nsatisfiable" not in error:
+        raise GrammarError(path, error)
+    return error is None
+
+
+def other_key(taken: Sequence[str], patterns: Sequence[str], admitted: str = KEY) -> str:
+    """Write the admitted names that are none of those taken and match no pattern, as an expression of Lark."""
+    excluded = [quoted(as_json(name)) for name in taken]
+    excluded += [f"( {pattern} )" for pattern in patterns]
+    written = [PLAIN] if patterns else []
+    if admitted != KEY or not patterns:
+        written.append(admitted)
+    if excluded:
+        written.append(f"~( {' | '.join(excluded)} )")
+    return " & ".join(written)

@@ -1,0 +1,113 @@
+"""Says what subschemas that must all hold restrict together: types, properties and items."""
+
+import re
+from collections.abc import Iterable, Set
+
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.places import ALL_TYPES, HONOURED, TYPES, Place, shown
+
+Conjunction = tuple[Place, ...]
+"""Subschemas that must all hold, without doubles, in the order in which they were named."""
+
+
+def types_of(parts: Conjunction) -> Set[str]:
+    """Intersect the types that the parts name, with numbers parted as in TYPES; all without any."""
+    types = ALL_TYPES
+    for part in parts:
+        named = part.schema.get("type")
+        if named is not None:
+            types &= TYPES[named] if isinstance(named, str) else set().union(*map(TYPES.__getitem__, named))
+    return types
+
+
+def spoken_of(parts: Conjunction) -> set[str]:
+    """Name the types whose keywords the parts hold."""
+    keys = {keyword for part in parts for keyword in part.schema}
+    kinds = {kind for kind, keywords in HONOURED.items() if kind != "any" and keys & set(keywords)}
+    return set().union(*(TYPES[kind] for kind in kinds))
+
+
+def names_of(parts: Conjunction) -> list[str]:
+    """List the properties that the parts name, in the order of the answer."""
+    named = [name for part in parts for name in part.named("properties")]
+    required = [name for part in parts for name in part.schema.get("required", [])]
+    return list(dict.fromkeys(named + required))
+
+
+def property_of(parts: Conjunction, name: str) -> Conjunction:
+    """Gather what the parts say about one property."""
+    found_: list[Place] = []
+    for part in parts:
+        named = part.named("properties")
+        about = [named[name]] if name in named else []
+        about += [
+            place
+            for pattern, place in part.named("patternProperties").items()
+            if found(part.at("patternProperties"), pattern, name)
+        ]
+        found_ += about or rest_of(part)
+    return unique(found_)
+
+
+def rest_of(part: Place) -> list[Place]:
+    """List what a part says about the properties that it does not name."""
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in part.schema:
+            if keyword == "unevaluatedProperties" and part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
+                raise GrammarError(
+                    part.at(keyword),
+                    "it is not supported beside $ref, allOf, anyOf or oneOf; name all properties in one object, with"
+                    " additionalProperties",
+                )
+            return [part.child(keyword)]
+    return []
+
+
+def item_of(parts: Conjunction, number: int) -> Conjunction:
+    """Gather what the parts say about the item at `number`; -1 for one behind all that have schemas of their own."""
+    return unique(place for part in parts for place in _item_of(part, number))
+
+
+def first_items(part: Place) -> list[Place]:
+    """List the schemas of a part's first items, each of which has its own."""
+    keyword = "items" if isinstance(part.schema.get("items"), list) else "prefixItems"
+    return part.children(keyword) if keyword in part.schema and part.schema[keyword] != [] else []
+
+
+def _item_of(part: Place, number: int) -> list[Place]:
+    first = first_items(part)
+    if 0 <= number < len(first):
+        return [first[number]]
+    listed = isinstance(part.schema.get("items"), list)
+    if listed and "additionalItems" in part.schema:
+        return [part.child("additionalItems")]
+    if "items" in part.schema and not listed:
+        return [part.child("items")]
+    if "unevaluatedItems" in part.schema:
+        if part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
+            raise GrammarError(
+                part.at("unevaluatedItems"), "it is not supported beside $ref, allOf, anyOf or oneOf; use items"
+            )
+        return [part.child("unevaluatedItems")]
+    return []
+
+
+def unique(places: Iterable[Place]) -> Conjunction:
+    """Drop doubles, and what is true."""
+    return tuple(dict.fromkeys(place for place in places if place.schema is not True))
+
+
+def found(path: str, pattern: str, text: str) -> bool:
+    """Search for a pattern in a name or value of the schema itself."""
+    repeated = len(re.findall(r"[*+{]", re.sub(r"(?<!\))\{\d+\}", "", pattern)))
+    chosen = len(re.findall(r"[|?]", pattern))
+    # Python's search tries every way to repeat and to choose: here there are few
+    if repeated > 1 or chosen > (0 if repeated else 8) or len(pattern) > 200 or len(text) > 1000:
+        raise GrammarError(
+            path,
+            f"{shown(pattern)} is not supported here: beside named values, a pattern may repeat one part, or choose",
+        )
+    try:
+        return re.search(pattern, text) is not None
+    except re.error as error:
+        raise GrammarError(path, f"{shown(pattern)} is no pattern: {error}") from None

@@ -1,0 +1,88 @@
+"""uniqueItems: arrays whose items are listed come in the order of the list, each item at most once."""
+
+import enum
+import itertools
+import json
+import random
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from benchmarks.structured.walking import admits, walk
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.json_schema import json_schema_grammar
+from tests.model.sampling.grammar.schemas import Validator
+
+
+@pytest.mark.parametrize("counts", [{}, {"minItems": 2}, {"maxItems": 2}, {"minItems": 1, "maxItems": 3}])
+@pytest.mark.parametrize(
+    ("items", "values"),
+    [
+        ({"enum": ["b", "a", 1, True, None]}, ["b", "a", 1, True, None]),
+        ({"enum": [1, 1.0, True, [1], [1.0], {"a": 1}, {"a": True}]}, [1, True, [1], {"a": 1}, {"a": True}]),
+        ({"enum": ["a", 1, 2], "type": "integer"}, [1, 2]),
+        ({"type": ["boolean", "null"]}, [None, False, True]),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"const": "c"}, {"const": "a"}]}, ["a", "b", "c"]),
+    ],
+)
+def test_items_come_once_and_in_order(items: Any, values: list[Any], counts: dict[str, int]) -> None:
+    schema = {"type": "array", "items": items, "uniqueItems": True, **counts}
+    grammar = json_schema_grammar(schema)
+    for length in range(4):
+        for chosen in itertools.product(range(len(values)), repeat=length):
+            value = [values[number] for number in chosen]
+            in_order = list(chosen) == sorted(set(chosen))
+            assert admits(grammar, json.dumps(value)) == (in_order and Validator(schema).is_valid(value)), value
+
+
+def test_more_items_than_are_listed_cannot_be() -> None:
+    items = {"type": "array", "items": {"enum": ["a", "b", "a"]}, "uniqueItems": True}
+    assert admits(json_schema_grammar({**items, "minItems": 2}), '["a", "b"]')
+    with pytest.raises(GrammarError, match="no value"):
+        json_schema_grammar({**items, "minItems": 3})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"items": {"type": "string"}},
+        {"items": {"type": ["boolean", "integer"]}},
+        {"items": {"enum": [1]}, "prefixItems": [{"const": 1}]},
+        {"items": {"enum": [f"value {n}" for n in range(1000)]}},
+    ],
+)
+def test_items_that_are_not_listed_or_too_many_are_refused(schema: Any) -> None:
+    with pytest.raises(GrammarError) as raised:
+        json_schema_grammar({"properties": {"a": {"type": "array", "uniqueItems": True, **schema}}})
+    assert raised.value.path == ".properties.a.uniqueItems"
+
+
+class Colour(enum.Enum):
+    red = "red"
+    green = "green"
+    blue = "blue"
+
+
+class Choice(BaseModel):
+    colours: set[Colour]
+    letters: set[Literal["a", "b"]]
+    flags: frozenset[bool]
+
+
+def test_pydantic_reads_what_is_written_for_its_sets() -> None:
+    grammar = json_schema_grammar(Choice.model_json_schema())
+    seen = set()
+    for seed in range(30):
+        text = walk(grammar, random.Random(seed))
+        assert text is not None
+        Validator(Choice.model_json_schema()).validate(json.loads(text))
+        seen.add(len(Choice.model_validate_json(text).colours))
+    assert len(seen) > 1
+
+
+def test_spaces_stand_between_items_that_come_once() -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}
+    grammar = json_schema_grammar(schema, whitespace_pattern="[ ]?")
+    assert admits(grammar, "[ false ,true ]")
+    assert admits(grammar, "[]")
