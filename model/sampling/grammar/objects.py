@@ -81,10 +81,11 @@ def members(
     if least > MAX_ITEMS:
         raise GrammarError(path, f"an object that must have more than {MAX_ITEMS} properties is not supported")
     cap = max(1, least, most or 0)
-    after: list[Symbol] = []
+    after: dict[int, Sequence_] = {}
+    """What follows, by how many have come; members that must be there need no rule of their own."""
     entry = rules.one_of(path, list(others)) if others else None
     following = rules.one_of(path, [(*comma, entry)]) if entry else None
-    for count in range(cap + 1):
+    for count in range(min(required, cap), min(len(named), cap) + 1):
         missing = max(0, least - count)
         room = None if most is None else most - count
         endings: list[Sequence_] = [()] if missing == 0 else []
@@ -93,15 +94,18 @@ def members(
                 endings = [_repeated(following, missing, room)]
             else:
                 endings.append((entry, *_repeated(following, 0, None if room is None else room - 1)))
-        after.append(rules.one_of(path, endings))
-    for member, needed in reversed(named):
-        before: list[Symbol] = []
-        for count in range(cap + 1):
-            choices: list[Sequence_] = []
-            if most is None or count < most:
-                choices.append((*(comma if count else ()), *member, after[min(count + 1, cap)]))
-            if not needed:
-                choices.append((after[count],))
-            before.append(rules.one_of(path, choices))
+        after[count] = (rules.one_of(path, endings),)
+    fewest = required
+    for number, (member, needed) in reversed(list(enumerate(named))):
+        fewest -= needed
+        before: dict[int, Sequence_] = {}
+        for count in range(min(fewest, cap), min(number, cap) + 1):
+            taken = (*(comma if count else ()), *member, *after[min(count + 1, cap)])
+            if most is not None and count >= most:
+                before[count] = (rules.one_of(path, [] if needed else [after[count]]),)
+            elif needed and min(number, cap) == min(fewest, cap):
+                before[count] = taken
+            else:
+                before[count] = (rules.one_of(path, [taken] if needed else [taken, after[count]]),)
         after = before
-    return (after[0],)
+    return after[0]

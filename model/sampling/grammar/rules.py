@@ -1,7 +1,7 @@
 """Holds the rules of a grammar, drops those that could never end, and writes them as llguidance's Lark."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,22 +63,17 @@ class Rules:
 
     def written(self, start: str) -> str | None:
         """Write the grammar; None where no text satisfies it."""
-        rules = self._that_end()
-        if start not in rules:
+        ending = self._that_end()
+        if start not in ending:
             return None
-        lines = ["%llguidance {}", f"start: {start}"]
-        stack, used = [start], {start}
-        while stack:
-            name = stack.pop()
-            alternatives = []
-            for sequence in rules[name]:
-                for text, is_rule, _ in sequence:
-                    if text not in used:
-                        used.add(text)
-                        if is_rule:
-                            stack.append(text)
-                alternatives.append(" ".join([text + repeated for text, _, repeated in sequence]) or '""')
-            lines.append(f"{name}: " + " | ".join(dict.fromkeys(alternatives)))
+        rules, start = _shortened(ending, start)
+        lines, used = ["%llguidance {}", f"start: {start}"], set[str]()
+        for name, sequences in rules.items():
+            used.update([text for sequence in sequences for text, is_rule, _ in sequence if not is_rule])
+            alternatives = [
+                " ".join([text + repeated for text, _, repeated in sequence]) or '""' for sequence in sequences
+            ]
+            lines.append(f"{name}: " + " | ".join(alternatives))
         lines += [f"{name}: {expression}" for expression, name in self.terminals.items() if name in used]
         return "\n".join(lines) + "\n"
 
@@ -121,6 +116,61 @@ class Rules:
                 if not needed:
                     ready.append(user)
         return ending
+
+
+def _shortened(rules: Mapping[str, Sequence[Sequence_]], start: str) -> tuple[dict[str, list[Sequence_]], str]:
+    """Return the rules that `start` reaches, of equal ones one, and without those that stand for another or for a
+    terminal; and the name of the first. Such a grammar is compiled in half the time.
+    """
+    short: dict[str, list[Sequence_]] = {}
+    instead: dict[str, Sequence_] = {}
+    """What is written for each rule: nothing, or one part."""
+    names: dict[tuple[Sequence_, ...], str] = {}
+    for name in _from_the_inside(rules, start):
+        alternatives = list(dict.fromkeys([_replaced(sequence, instead) for sequence in rules[name]]))
+        if name != start and len(alternatives) == 1 and _is_short(alternatives[0]):
+            instead[name] = alternatives[0]
+            continue
+        kept = names.setdefault(tuple(alternatives), name)
+        instead[name] = (Symbol(kept, True),)
+        short[kept] = alternatives
+    return short, instead[start][0].text
+
+
+def _replaced(sequence: Sequence_, instead: Mapping[str, Sequence_]) -> Sequence_:
+    """Write a sequence with what is written in place of its rules."""
+    parts: list[Symbol] = []
+    for symbol in sequence:
+        text, is_rule, repeated = symbol
+        found = instead.get(text) if is_rule else None
+        if found is None:  # a terminal, or a rule that uses itself
+            parts.append(symbol)
+        elif not repeated:
+            parts += found
+        elif found:
+            parts.append(Symbol(found[0].text, found[0].is_rule, repeated))
+    return tuple(parts)
+
+
+def _from_the_inside(rules: Mapping[str, Sequence[Sequence_]], start: str) -> list[str]:
+    """Return the names of the rules that `start` reaches, each behind those that it uses."""
+    order: list[str] = []
+    entered: set[str] = set()
+    stack = [start]
+    while stack:
+        name = stack.pop()
+        if not name:  # the one before it has nothing more to wait for
+            order.append(stack.pop())
+        elif name not in entered:
+            entered.add(name)
+            stack += [name, ""]
+            stack += [text for sequence in rules[name] for text, is_rule, _ in sequence if is_rule]
+    return order
+
+
+def _is_short(sequence: Sequence_) -> bool:
+    """Return whether a sequence may be written in many places: nothing, or one part that is no grammar of its own."""
+    return not sequence or (len(sequence) == 1 and not sequence[0].repeated and not sequence[0].text.startswith("%"))
 
 
 def quoted(text: str) -> str:
