@@ -203,9 +203,9 @@ def _check_content_type(headers: Headers) -> None:
     """Raise UnsupportedMediaType if the body may come from a page of another origin that nobody asked whether it may.
 
     Browsers ask first (a preflight) where a page sends JSON, but not where it sends a form, text/plain, or, in a Blob
-    without a type, no Content-Type at all. So these are refused. Clients that are no browsers may leave the type out,
-    as Ollama lets them: browsers send `Origin` with every POST, `fetch` and `sendBeacon` alike, and leave it out only of
-    some GETs and HEADs, which have no body.
+    without a type, no Content-Type at all: these are refused. Clients that are no browsers may leave the type out, as
+    Ollama lets them, since browsers send `Origin` with every POST, by `fetch`, `sendBeacon` or a form, and leave it
+    out only of a GET or HEAD.
     """
     content_type = headers.get("content-type")
     if content_type is None and "origin" not in headers:
