@@ -71,21 +71,34 @@ def events_of(client: str, program: str, *arguments: str, folder: Path, environm
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def test_claude_code_reads_a_file_and_answers(tmp_path: Path) -> None:
-    note = tmp_path / "note.txt"
-    note.write_text(NOTE)
+def claude_code(server: Server, folder: Path, *arguments: str) -> list[Any]:
+    """Ask the question of Claude Code, and return its events."""
     models = ("MODEL", "DEFAULT_HAIKU_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_OPUS_MODEL")
     environment = {f"ANTHROPIC_{name}": MODEL for name in models}
     environment |= {"ANTHROPIC_AUTH_TOKEN": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     environment |= {"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
+    environment["ANTHROPIC_BASE_URL"] = server.url
+    options = ["-p", QUESTION, "--output-format", "stream-json", "--verbose", *arguments]
+    return events_of("claude-code", "claude", *options, folder=folder, environment=environment)
+
+
+def test_claude_code_reads_a_file_and_answers(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text(NOTE)
     with caller(tmp_path, "Read", "file_path", str(note)) as server:
-        environment["ANTHROPIC_BASE_URL"] = server.url
-        arguments = ["-p", QUESTION, "--output-format", "stream-json", "--verbose", "--allowedTools", "Read"]
-        events = events_of("claude-code", "claude", *arguments, folder=tmp_path, environment=environment)
+        events = claude_code(server, tmp_path, "--allowedTools", "Read")
     (read,) = [event["tool_use_result"]["file"] for event in events if "tool_use_result" in event]
     assert read["content"] == NOTE
     (last,) = [event for event in events if event["type"] == "result"]
     assert (last["is_error"], last["num_turns"], last["result"]) == (False, 2, "".join(ANSWER))
+
+
+def test_claude_code_finds_a_tool_that_it_has_deferred(tmp_path: Path) -> None:
+    with caller(tmp_path, "ToolSearch", "query", "select:WebSearch") as server:
+        events = claude_code(server, tmp_path)
+    (found,) = [event["message"]["content"][0]["content"] for event in events if "tool_use_result" in event]
+    assert found == [{"type": "tool_reference", "tool_name": "WebSearch"}]
+    assert [event["result"] for event in events if event["type"] == "result"] == ["".join(ANSWER)]
 
 
 def test_codex_reads_a_file_and_answers(tmp_path: Path) -> None:
