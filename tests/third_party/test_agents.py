@@ -29,7 +29,6 @@ QUESTION = "What does the note say?"
 CODEX = """
 model = "{model}"
 model_provider = "here"
-web_search = "disabled"
 
 [model_providers.here]
 name = "here"
@@ -37,9 +36,6 @@ base_url = "{url}/v1"
 wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
-
-[agents]
-enabled = false
 
 [analytics]
 enabled = false
@@ -101,14 +97,28 @@ def test_claude_code_finds_a_tool_that_it_has_deferred(tmp_path: Path) -> None:
     assert [event["result"] for event in events if event["type"] == "result"] == ["".join(ANSWER)]
 
 
+def codex(server: Server, folder: Path) -> list[Any]:
+    """Ask the question of Codex, and return its events."""
+    (folder / "config.toml").write_text(CODEX.format(model=MODEL, url=server.url))
+    arguments = ["exec", "--json", "--skip-git-repo-check", QUESTION]
+    return events_of("codex", "codex", *arguments, folder=folder, environment={"CODEX_HOME": str(folder)})
+
+
+def test_codex_calls_a_function_of_a_namespace(tmp_path: Path) -> None:
+    nobody = "00000000-0000-0000-0000-000000000000"
+    with caller(tmp_path, "multi_agent_v1.close_agent", "target", nobody) as server:
+        events = codex(server, tmp_path)
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    (called,) = [item for item in items if item["type"] == "collab_tool_call"]
+    assert (called["tool"], called["agents_states"][nobody]["status"]) == ("close_agent", "not_found")
+    assert events[-1]["type"] == "turn.completed"
+
+
 def test_codex_reads_a_file_and_answers(tmp_path: Path) -> None:
     note = tmp_path / "note.txt"
     note.write_text(NOTE)
     with caller(tmp_path, "exec_command", "cmd", f"cat {note}") as server:
-        (tmp_path / "config.toml").write_text(CODEX.format(model=MODEL, url=server.url))
-        arguments = ["exec", "--json", "--skip-git-repo-check", QUESTION]
-        environment = {"CODEX_HOME": str(tmp_path)}
-        events = events_of("codex", "codex", *arguments, folder=tmp_path, environment=environment)
+        events = codex(server, tmp_path)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (ran,) = [item for item in items if item["type"] == "command_execution"]
     assert (ran["aggregated_output"], ran["exit_code"]) == (NOTE, 0)
