@@ -105,6 +105,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             """Check whether this key may use this route: every key may."""
 
         def get_route_handler(self) -> Handler:
+            self.strict_content_type = False  # `read_body` has checked it
             handle = super().get_route_handler()
             reads_body = self.body_field is not None
 
@@ -158,13 +159,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
 
     BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would take long to parse.
     """
-    content_type = request.headers.get("content-type", "")
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        got = shown(content_type) if content_type else "none"
-        raise UnsupportedMediaType(
-            f"Content-Type is {got}; application/json is accepted.", code="unsupported_media_type"
-        )
+    _check_content_type(request.headers)
     encoding = request.headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaType(
@@ -202,6 +197,25 @@ async def read_body(request: Request, max_bytes: int) -> None:
         body.decode()
     except UnicodeDecodeError as error:
         raise _no_utf8(body[error.start], error.start) from None
+
+
+def _check_content_type(headers: Headers) -> None:
+    """Raise UnsupportedMediaType if the body may come from a page of another origin that nobody asked whether it may.
+
+    Browsers ask first (a preflight) where a page sends JSON, but not where it sends a form, text/plain, or, in a Blob
+    without a type, no Content-Type at all: these are refused. Clients that are no browsers may leave the type out, as
+    Ollama lets them, since browsers send `Origin` with every POST, by `fetch`, `sendBeacon` or a form, and leave it
+    out only of a GET or HEAD.
+    """
+    content_type = headers.get("content-type")
+    if content_type is None and "origin" not in headers:
+        return
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        got = shown(content_type) if content_type else "none"
+        raise UnsupportedMediaType(
+            f"Content-Type is {got}; application/json is accepted.", code="unsupported_media_type"
+        )
 
 
 def _parse(body: bytes) -> Any:

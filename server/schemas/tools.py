@@ -13,7 +13,7 @@ MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_VALUES = 4096
 """Most names and values in the schema of one tool."""
 
-ToolName = Annotated[Text, Field(pattern=r"^[a-zA-Z0-9_.\-]{1,64}$", description="Letters, digits, _, . and -.")]
+ToolName = Annotated[Text, Field(pattern=r"^[a-zA-Z0-9_.\-]{1,128}$", description="Letters, digits, _, . and -.")]
 
 
 def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:

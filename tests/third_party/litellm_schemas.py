@@ -23,8 +23,6 @@ question = [{"role": "user", "content": "Is it cold in Oslo?"}]
 objects, calls, answers = [], [], []
 for provider, path in ("openai", "/v1"), ("hosted_vllm", "/v1"), ("anthropic", ""), ("ollama_chat", ""):
     asked: Any = {"model": f"{provider}/{model}", "api_base": f"{url}{path}", "api_key": "none", "temperature": 0}
-    if provider == "ollama_chat":  # whose requests do not say by themselves that they are JSON
-        asked["extra_headers"] = {"Content-Type": "application/json"}
     found = litellm.completion(messages=question, response_format=Weather, **asked)
     objects.append(Weather.model_validate_json(found.choices[0].message.content).model_dump())
     message = litellm.completion(messages=question, tools=tools, tool_choice=NAMED, **asked).choices[0].message

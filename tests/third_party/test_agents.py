@@ -29,7 +29,6 @@ QUESTION = "What does the note say?"
 CODEX = """
 model = "{model}"
 model_provider = "here"
-web_search = "disabled"
 
 [model_providers.here]
 name = "here"
@@ -37,9 +36,6 @@ base_url = "{url}/v1"
 wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
-
-[agents]
-enabled = false
 
 [analytics]
 enabled = false
@@ -71,31 +67,58 @@ def events_of(client: str, program: str, *arguments: str, folder: Path, environm
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def test_claude_code_reads_a_file_and_answers(tmp_path: Path) -> None:
-    note = tmp_path / "note.txt"
-    note.write_text(NOTE)
+def claude_code(server: Server, folder: Path, *arguments: str) -> list[Any]:
+    """Ask the question of Claude Code, and return its events."""
     models = ("MODEL", "DEFAULT_HAIKU_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_OPUS_MODEL")
     environment = {f"ANTHROPIC_{name}": MODEL for name in models}
     environment |= {"ANTHROPIC_AUTH_TOKEN": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     environment |= {"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1"}
+    environment["ANTHROPIC_BASE_URL"] = server.url
+    options = ["-p", QUESTION, "--output-format", "stream-json", "--verbose", *arguments]
+    return events_of("claude-code", "claude", *options, folder=folder, environment=environment)
+
+
+def test_claude_code_reads_a_file_and_answers(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text(NOTE)
     with caller(tmp_path, "Read", "file_path", str(note)) as server:
-        environment["ANTHROPIC_BASE_URL"] = server.url
-        arguments = ["-p", QUESTION, "--output-format", "stream-json", "--verbose", "--allowedTools", "Read"]
-        events = events_of("claude-code", "claude", *arguments, folder=tmp_path, environment=environment)
+        events = claude_code(server, tmp_path, "--allowedTools", "Read")
     (read,) = [event["tool_use_result"]["file"] for event in events if "tool_use_result" in event]
     assert read["content"] == NOTE
     (last,) = [event for event in events if event["type"] == "result"]
     assert (last["is_error"], last["num_turns"], last["result"]) == (False, 2, "".join(ANSWER))
 
 
+def test_claude_code_finds_a_tool_that_it_has_deferred(tmp_path: Path) -> None:
+    with caller(tmp_path, "ToolSearch", "query", "select:WebSearch") as server:
+        events = claude_code(server, tmp_path)
+    (found,) = [event["message"]["content"][0]["content"] for event in events if "tool_use_result" in event]
+    assert found == [{"type": "tool_reference", "tool_name": "WebSearch"}]
+    assert [event["result"] for event in events if event["type"] == "result"] == ["".join(ANSWER)]
+
+
+def codex(server: Server, folder: Path) -> list[Any]:
+    """Ask the question of Codex, and return its events."""
+    (folder / "config.toml").write_text(CODEX.format(model=MODEL, url=server.url))
+    arguments = ["exec", "--json", "--skip-git-repo-check", QUESTION]
+    return events_of("codex", "codex", *arguments, folder=folder, environment={"CODEX_HOME": str(folder)})
+
+
+def test_codex_calls_a_function_of_a_namespace(tmp_path: Path) -> None:
+    nobody = "00000000-0000-0000-0000-000000000000"
+    with caller(tmp_path, "multi_agent_v1.close_agent", "target", nobody) as server:
+        events = codex(server, tmp_path)
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    (called,) = [item for item in items if item["type"] == "collab_tool_call"]
+    assert (called["tool"], called["agents_states"][nobody]["status"]) == ("close_agent", "not_found")
+    assert events[-1]["type"] == "turn.completed"
+
+
 def test_codex_reads_a_file_and_answers(tmp_path: Path) -> None:
     note = tmp_path / "note.txt"
     note.write_text(NOTE)
     with caller(tmp_path, "exec_command", "cmd", f"cat {note}") as server:
-        (tmp_path / "config.toml").write_text(CODEX.format(model=MODEL, url=server.url))
-        arguments = ["exec", "--json", "--skip-git-repo-check", QUESTION]
-        environment = {"CODEX_HOME": str(tmp_path)}
-        events = events_of("codex", "codex", *arguments, folder=tmp_path, environment=environment)
+        events = codex(server, tmp_path)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (ran,) = [item for item in items if item["type"] == "command_execution"]
     assert (ran["aggregated_output"], ran["exit_code"]) == (NOTE, 0)

@@ -152,10 +152,12 @@ class _Writer:
         if syntax.prefix:
             openings = f"({openings} | {' '.join(self._parts(syntax.prefix + syntax.opening))})"
         self._rules["calls"] = f"{openings} calls_after_opening"
-        calls = ["call"]
+        calls, closing = ["call"], self._parts(syntax.closing)
         if self._answers.parallel and syntax.next_call is not None:
             calls.append(f"({' '.join([*self._parts(syntax.next_call), 'call'])})*")
-        self._rules["calls_after_opening"] = " ".join([*calls, *self._parts(syntax.closing)])
+            if re.match(r"\s", syntax.next_call.removeprefix(syntax.closing)):
+                closing = self._with_space(closing)
+        self._rules["calls_after_opening"] = " ".join([*calls, *closing])
         options = []
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(syntax.between)
@@ -166,6 +168,15 @@ class _Writer:
             else:
                 self._write_pairs(f"arguments_{number}", tool, syntax.pairs)
         self._rules["call"] = " | ".join(options)
+
+    def _with_space(self, closing: list[str]) -> list[str]:
+        """Return the end of a call with white space after it, which may end the answer: a model that writes a newline
+        there, as some do always, would else have to call again, and again after that, until the last token.
+        """
+        if not closing or _is_token(closing[-1]):
+            return [*closing, "SPACE"]
+        self._lexemes["CLOSING"] = f"{closing[-1]} SPACE"
+        return [*closing[:-1], "CLOSING"]
 
     def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
         """Write arguments that stand one by one, in the order of the schema."""

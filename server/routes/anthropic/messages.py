@@ -69,14 +69,14 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
         find_adapter(context, body.model)  # adapters have the tokens of the model
         check_route(context, PATH)
         turns = turns_of(body)
-        with told_in_terms_of(turns):
+        with told_in_terms_of(body, turns):
             prompt = await read_conversation(context, to_chat(body, turns))
         return _json({"input_tokens": prompt.num_tokens})
 
 
 async def _begin(context: AppContext, body: MessagesRequest, arrival: float) -> "_Answer":
     turns = turns_of(body)
-    with told_in_terms_of(turns):
+    with told_in_terms_of(body, turns):
         conversation = await begin_conversation(context, to_chat(body, turns), arrival, cuts_max_tokens=True)
     return _Answer(context, body, conversation)
 
@@ -95,7 +95,7 @@ class _Answer:
             conversation.started.rows,
             len(conversation.job.prompt.ids),
             streams=bool(body.stream),
-            shows_thinking=body.thinking is None or body.thinking.display != "omitted",
+            shows_thinking=body.thinking is None or body.thinking.is_shown,
         )
         adapter = current_request().adapter
         self._head = {

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,15 @@ from pydantic import ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas.anthropic.blocks import AnthropicMessage, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from server.schemas.anthropic.blocks import (
+    AnthropicMessage,
+    ResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
 from server.schemas.base import RunFields
 from server.schemas.generation import ChatCompletionRequest
@@ -22,8 +30,8 @@ _LIKE_A_CHATS = {*SamplingFields.model_fields, "max_tokens", "truncate"} - RunFi
 _NAMES = (
     (r"stop\b", "stop_sequences"),
     (r"response_format(\.json_schema)?", "output_config.format"),
-    (r"tools\[(\d+)\]\.function\.parameters", r"tools[\1].input_schema"),
-    (r"tools\[(\d+)\]\.function", r"tools[\1]"),
+    (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+    (r"(tools\[\d+\])\.function", r"\1"),
     (r"tool_choice\.function", "tool_choice"),
     (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
 )
@@ -40,18 +48,18 @@ class Turn:
 
 
 @contextmanager
-def told_in_terms_of(turns: Sequence[Turn]) -> Iterator[None]:
-    """Name the body's fields in what is wrong with the chat that these turns are."""
+def told_in_terms_of(body: ConversationFields, turns: Sequence[Turn]) -> Iterator[None]:
+    """Name the body's fields in what is wrong with the chat that it becomes, whose messages are these turns."""
     try:
         yield
     except ValidationError as error:
         problems = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
-        raise _retold(validation_error(problems), turns) from None
+        raise _retold(validation_error(problems), body, turns) from None
     except BadRequest as error:
-        raise _retold(error, turns) from error
+        raise _retold(error, body, turns) from error
 
 
-def _retold(error: BadRequest, turns: Sequence[Turn]) -> BadRequest:
+def _retold(error: BadRequest, body: ConversationFields, turns: Sequence[Turn]) -> BadRequest:
     if error.param is None:
         return error
     field = error.param
@@ -59,6 +67,8 @@ def _retold(error: BadRequest, turns: Sequence[Turn]) -> BadRequest:
         field = re.sub(f"^{pattern}", name, field)
     if found := re.match(r"messages\[(\d+)\]", field):
         field = turns[int(found[1])].field
+    if found := re.match(r"tools\[(\d+)\]", field):
+        field = f"tools[{list(loaded_tools(body))[int(found[1])]}]{field[found.end() :]}"
     message = error.message
     if message.startswith(error.param):
         message = field + message.removeprefix(error.param)
@@ -77,7 +87,7 @@ def turns_of(body: ConversationFields) -> list[Turn]:
     return turns
 
 
-def _joined(content: str | Sequence[TextBlock]) -> str:
+def _joined(content: str | Sequence[ResultBlock]) -> str:
     return content if isinstance(content, str) else "\n".join([block.text for block in content])
 
 
@@ -137,7 +147,7 @@ def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, An
         "chat_template_kwargs": _template_arguments(body),
     }
     if body.tools:
-        fields["tools"] = [_tool(tool) for tool in body.tools]
+        fields["tools"] = [_tool(tool) for tool in loaded_tools(body).values()]
         fields |= _tool_choice(body.tool_choice)
     if body.format is not None:
         schema = {"name": "answer", "schema": body.format.json_schema, "strict": True}
@@ -147,6 +157,18 @@ def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, An
     else:
         fields["add_generation_prompt"] = body.messages[-1].role != "assistant"
     return fields
+
+
+def loaded_tools(body: ConversationFields) -> Mapping[int, Tool]:
+    """Return the tools that the model sees, by their numbers in the body: those that are deferred once they are found.
+
+    Who searches is a tool of the client's, as Claude Code's ToolSearch, so that nothing is lost by not showing them.
+    """
+    blocks = [block for message in body.messages for block in message.content if isinstance(block, ToolResultBlock)]
+    parts = [part for block in blocks if isinstance(block.content, list) for part in block.content]
+    found = {part.tool_name for part in parts if isinstance(part, ToolReferenceBlock)}
+    tools = enumerate(body.tools or ())
+    return {number: tool for number, tool in tools if not tool.defer_loading or tool.name in found}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -3,6 +3,7 @@ stream, and none of the other items.
 """
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,7 +57,9 @@ class Item:
     """Its place in the output."""
     rows: RowWriter | None
     call: ToolCallDelta | None = None
-    """The first of a call, which names it."""
+    """The first of a call."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What names the function that a call is of: its name, and its namespace if it has one."""
     id: str = ""
     texts: list[str] = field(default_factory=list)
     logprobs: list[orjson.Fragment] | None = None
@@ -115,7 +118,7 @@ class Item:
         elif self.kind is MESSAGE:
             item["role"] = "assistant"
         elif self.call is not None:
-            item |= {"call_id": self.call.id, "name": self.call.name}
+            item |= {"call_id": self.call.id, **self.called}
         return {**item, **fields}
 
     def _attention(self) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from server.schemas.openai_responses.items import (
     InputPart,
     NamedTool,
     ToolChoice,
+    name_in_prompt,
+    offered_functions,
 )
 from server.schemas.openai_responses.responses import ResponsesRequest
 from server.schemas.sampling import SamplingFields
@@ -46,7 +48,13 @@ def told(model: RequestModel, *, without: tuple[str, ...] = ()) -> dict[str, Any
     """Return the fields of a part of a body that have a value, by their names in JSON."""
     fields = type(model).model_fields.items()
     values = {info.alias or name: getattr(model, name) for name, info in fields if name not in without}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return told(value) if isinstance(value, RequestModel) else value
 
 
 class Translation:
@@ -129,7 +137,7 @@ class Translation:
                 calls = self._assistant(origin).setdefault("tool_calls", [])
                 self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"] = origin
                 self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}].function"] = origin
-                function = {"name": item.name, "arguments": item.arguments}
+                function = {"name": name_in_prompt(item.name, item.namespace), "arguments": item.arguments}
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutput():
                 self.names[f"messages[{len(self.messages)}].tool_call_id"] = f"{origin}.call_id"
@@ -149,8 +157,14 @@ class Translation:
     def _tools(self, body: ResponsesRequest) -> dict[str, Any]:
         if not body.tools and body.tool_choice in (None, "none", "auto"):
             return {}
-        self.names |= {f"tools[{i}].function": f"tools[{i}]" for i in range(len(body.tools or []))}
-        tools = [{"type": "function", "function": told(tool, without=("type",))} for tool in body.tools or []]
+        functions = list(offered_functions(body.tools or []))
+        self.names |= {f"tools[{i}].function": each.place for i, each in enumerate(functions)}
+        tools = []
+        for each in functions:
+            function = {**told(each.tool, without=("type",)), "name": each.name}
+            if each.description is not None:
+                function["description"] = each.description
+            tools.append({"type": "function", "function": function})
         fields = {
             "tools": tools,
             "tool_choice": _choice(body.tool_choice),

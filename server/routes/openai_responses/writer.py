@@ -23,6 +23,7 @@ from server.routes.openai.logprobs import chat_entries
 from server.routes.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
 from server.routes.openai_responses.request import told
 from server.routes.responses import model_name, new_answer_id
+from server.schemas.openai_responses.items import WebSearch, offered_functions
 from server.schemas.openai_responses.responses import ResponsesRequest
 
 
@@ -35,6 +36,7 @@ class ResponseWriter:
         self._conversation = conversation
         self._rows = conversation.started.rows
         self._head = _head(context, body, conversation)
+        self._called = _called(body)
         self._status = "in_progress"
         self._done: list[orjson.Fragment] = []
         """The items that are over, as JSON."""
@@ -120,7 +122,8 @@ class ResponseWriter:
 
     def _begin_item(self, kind: Kind, call: ToolCallDelta | None = None) -> None:
         logprobs: list[orjson.Fragment] | None = [] if kind is MESSAGE and self._body.gives_logprobs else None
-        item = Item(kind, len(self._done), self._rows, call, logprobs=logprobs)
+        called = {} if call is None else self._called.get(call.name or "", {"name": call.name or ""})
+        item = Item(kind, len(self._done), self._rows, call, called, logprobs=logprobs)
         self._open = item
         item.first_query = len(self._conversation.job.prompt.ids) - 1 + self._num_tokens
         self._emit("response.output_item.added", output_index=item.index, item=item.opening())
@@ -237,6 +240,15 @@ def _parts(delta: MessageDelta) -> Iterator[tuple[Kind, ToolCallDelta | None, st
         yield CALL, call, call.arguments
 
 
+def _called(body: ResponsesRequest) -> dict[str, dict[str, str]]:
+    """Return what a call's item names a function by, by what the model calls it."""
+    found = {}
+    for each in offered_functions(body.tools or []):
+        namespace = {} if each.namespace is None else {"namespace": each.namespace.name}
+        found[each.name] = {"name": each.tool.name, **namespace}
+    return found
+
+
 def _head(context: AppContext, body: ResponsesRequest, conversation: Conversation) -> dict[str, Any]:
     """Return the fields that do not change: who answers, and on what terms."""
     sampling = conversation.job.sampling
@@ -255,7 +267,7 @@ def _head(context: AppContext, body: ResponsesRequest, conversation: Conversatio
         "top_logprobs": body.top_logprobs or 0,
         "text": {"format": {"type": "text"} if text is None else told(text), "verbosity": "medium"},
         "reasoning": {"effort": None, "summary": None},
-        "tools": [told(tool) for tool in body.tools or []],
+        "tools": [told(tool) for tool in body.tools or [] if not isinstance(tool, WebSearch)],
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "max_tool_calls": body.max_tool_calls,

@@ -19,7 +19,6 @@ UNREAD_BLOCKS = {
     "search_result": "send what was found as text",
     "container_upload": "there are no containers",
     "compaction": "this server summarises no conversations: send the whole of one",
-    "tool_reference": "this server searches no tools: send all of them",
     "browser_state": "this server reads no pictures of a browser",
     **dict.fromkeys(
         (
@@ -87,10 +86,37 @@ def _of_type(*types: str) -> Callable[[Any], Any]:
     return check
 
 
+def _tag(block: Any) -> str:
+    """Return the tag of a block's schema. It is no identifier, so that no error's path has it."""
+    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+    return f"a {kind}" if isinstance(kind, str) else "a text"  # which says that a type is missing
+
+
 OnlyText = Annotated[
     list[Annotated[TextBlock, BeforeValidator(_of_type("text"))]], Field(max_length=MAX_PARTS, fail_fast=True)
 ]
 """Blocks of text alone."""
+
+
+class ToolReferenceBlock(RequestModel):
+    """A tool that a search of the client's has found: its definition is in the prompt from then on."""
+
+    IGNORED = _CACHE_CONTROL
+
+    type: Literal["tool_reference"] = Field(description="tool_reference.")
+    tool_name: Text = Field(min_length=1, description="Name of the tool.")
+
+    @property
+    def text(self) -> str:
+        """Return what the model reads in its place."""
+        return f"The tool {self.tool_name} was found."
+
+
+ResultBlock = Annotated[
+    Annotated[TextBlock, Tag("a text")] | Annotated[ToolReferenceBlock, Tag("a tool_reference")],
+    Discriminator(_tag),
+    BeforeValidator(_of_type("text", "tool_reference")),
+]
 
 
 class ToolResultBlock(RequestModel):
@@ -101,7 +127,9 @@ class ToolResultBlock(RequestModel):
 
     type: Literal["tool_result"] = Field(description="tool_result.")
     tool_use_id: Text = Field(min_length=1, description="Id of the call.")
-    content: Text | OnlyText | None = Field(None, description="What it returned: a text, or blocks of text.")
+    content: Text | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
+        None, description="What it returned: a text, or blocks of text and references to tools."
+    )
     is_error: bool = Field(False, description="Whether the tool failed: the model then reads `Error: ` before it.")
 
 
@@ -113,12 +141,6 @@ BLOCKS: dict[str, type[RequestModel]] = {
     "tool_result": ToolResultBlock,
 }
 """The blocks that are read, by their type."""
-
-
-def _tag(block: Any) -> str:
-    """Return the tag of a block's schema. It is no identifier, so that no error's path has it."""
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return f"a {kind}" if isinstance(kind, str) else "a text"  # which says that a type is missing
 
 
 ContentBlock = Annotated[

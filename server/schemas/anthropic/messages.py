@@ -70,7 +70,6 @@ class Tool(RequestModel):
         "eager_input_streaming": "arguments are always sent as they are written",
     }
     REFUSED: ClassVar[RefusedFields] = {
-        "defer_loading": Refused("this server searches no tools: leave out those that are not needed yet"),
         "allowed_callers": Refused("the model alone calls tools", (["direct"],)),
         "input_examples": Refused("no template has a place for them: write them into description"),
     }
@@ -80,6 +79,9 @@ class Tool(RequestModel):
     description: Text | None = Field(None, description="What it does, for the model.")
     input_schema: dict[Text, Any] = Field(description="JSON schema of its arguments.")
     strict: bool | None = Field(None, description="Let the arguments keep to the schema.")
+    defer_loading: bool | None = Field(
+        None, description="Leave it out of the prompt until a tool_reference in the result of a tool names it."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -121,9 +123,16 @@ class Thinking(RequestModel):
         description="enabled and adaptive: it may think; disabled: it does not. What the chat template has no switch "
         "for stays as it is."
     )
-    display: Literal["summarized", "omitted"] | None = Field(
-        None, description="omitted leaves thinking out of the answer; else it is sent as it is, not summarised."
+    display: Literal["summarized", "omitted", "updates"] | None = Field(
+        None,
+        description="omitted leaves thinking out of the answer, and so does updates, which asks for notes on the "
+        "progress that no model here writes; else it is sent as it is, not summarised.",
     )
+
+    @property
+    def is_shown(self) -> bool:
+        """Return whether the answer has what is thought."""
+        return self.display not in ("omitted", "updates")
 
 
 class JsonFormat(RequestModel):

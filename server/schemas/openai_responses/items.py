@@ -1,7 +1,8 @@
 """Defines what the body of POST /v1/responses lists: the items of a conversation, and the tools."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NotRequired
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
@@ -19,6 +20,9 @@ REFUSED_ITEMS: Mapping[str, str] = {"item_reference": "nothing is stored: send t
 """Types of items in `input` that are refused for a reason of their own."""
 REFUSED_TOOLS: Mapping[str, str] = {"custom": "a tool's arguments are JSON"}
 """Types of tools that are refused for a reason of their own."""
+LeftOut = Literal["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"]
+LEFT_OUT_TOOLS: tuple[str, ...] = get_args(LeftOut)
+"""Types of tools that are left out beside functions: see `WebSearch`."""
 
 
 def _refuse_types(value: Any, accepted: tuple[str, ...], reasons: Mapping[str, str], reason: str) -> Any:
@@ -80,22 +84,23 @@ class FunctionCall(RequestModel):
         "caller": _OF_ANSWERS,
         "parsed_arguments": "the openai package's reading of arguments",
     }
-    REFUSED: ClassVar[RefusedFields] = {
-        "namespace": Refused("tools have no namespaces"),
-        "async": Refused("a call is answered before the next turn"),
-    }
+    REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call is answered before the next turn")}
 
     type: Literal["function_call"] = Field(description='"function_call".')
     call_id: Text = Field(min_length=1, description="The call's id, which its output repeats.")
     name: Text = Field(min_length=1, description="The tool's name.")
+    namespace: Text | None = Field(None, min_length=1, description="The namespace that the tool is in.")
     arguments: Text = Field(description="The arguments, as JSON.")
 
 
 class FunctionCallOutput(RequestModel):
     """What a tool answered."""
 
-    IGNORED: ClassVar[Ignored] = {**_OF_THE_ITEM, "caller": _OF_ANSWERS, "name": "the call has it"}
-    REFUSED: ClassVar[RefusedFields] = {"namespace": Refused("tools have no namespaces")}
+    IGNORED: ClassVar[Ignored] = {
+        **_OF_THE_ITEM,
+        "caller": _OF_ANSWERS,
+        **dict.fromkeys(("name", "namespace"), "the call has it"),
+    }
 
     type: Literal["function_call_output"] = Field(description='"function_call_output".')
     call_id: Text = Field(min_length=1, description="The id of the call that it answers.")
@@ -149,10 +154,94 @@ class FunctionTool(RequestModel):
     strict: bool | None = Field(None, description="Let arguments keep to the schema; null is false.")
 
 
+RUNS_NO_TOOLS = "this server runs no tools itself"
+
+
+class Namespace(RequestModel):
+    """Functions under a name of their own, which their calls have as `namespace`."""
+
+    type: Literal["namespace"] = Field(description='"namespace".')
+    name: Text = Field(min_length=1, max_length=128, description="What the namespace is called.")
+    description: Text | None = Field(None, description="What its tools are for, for the assistant to read.")
+    tools: Annotated[
+        list[
+            Annotated[
+                FunctionTool,
+                BeforeValidator(lambda tool: _refuse_types(tool, ("function",), REFUSED_TOOLS, RUNS_NO_TOOLS)),
+            ]
+        ],
+        Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True),
+    ] = Field(description="The tools.")
+
+
+class WebSearch(RequestModel):
+    """A search that a server runs, which this one does not.
+
+    Codex always asks for it beside functions of its own. An assistant that may call it or not answers without it as one
+    that does not call it, so that it is left out there, and the answer's `tools` says what was offered. It is refused
+    where it is all that may be called, and a `tool_choice` cannot name it.
+    """
+
+    type: LeftOut = Field(description="It is left out where there are functions too.")
+
+
+_TOOL_TYPES = ("function", "namespace", *LEFT_OUT_TOOLS)
+
+
+def _known_tool(tool: Any) -> Any:
+    """Return a tool as it is, or of one that is left out only the type: how it would search changes nothing."""
+    tool = _refuse_types(tool, _TOOL_TYPES, REFUSED_TOOLS, RUNS_NO_TOOLS)
+    return {"type": tool["type"]} if isinstance(tool, dict) and tool.get("type") in LEFT_OUT_TOOLS else tool
+
+
+def _tool_tag(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "<web_search>" if kind in LEFT_OUT_TOOLS else "<namespace>" if kind == "namespace" else "<function>"
+
+
 Tool = Annotated[
-    FunctionTool,
-    BeforeValidator(lambda tool: _refuse_types(tool, ("function",), REFUSED_TOOLS, "this server runs no tools itself")),
+    Annotated[FunctionTool, Tag("<function>")]
+    | Annotated[Namespace, Tag("<namespace>")]
+    | Annotated[WebSearch, Tag("<web_search>")],
+    Discriminator(_tool_tag),
+    BeforeValidator(_known_tool),
 ]
+
+
+def name_in_prompt(name: str, namespace: str | None) -> str:
+    """Return what the model calls a function: with its namespace, since two may have functions of one name."""
+    return name if namespace is None else f"{namespace}.{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedFunction:
+    """A function that the assistant may call."""
+
+    tool: FunctionTool
+    place: str
+    """Its path in the body."""
+    namespace: Namespace | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what the model calls it."""
+        return name_in_prompt(self.tool.name, None if self.namespace is None else self.namespace.name)
+
+    @property
+    def description(self) -> str | None:
+        """Return what the model reads of it. The first of a namespace tells what the namespace is for."""
+        of_all = self.namespace and self.tool is self.namespace.tools[0] and self.namespace.description
+        return "\n".join([each for each in (of_all, self.tool.description) if each]) or None
+
+
+def offered_functions(tools: Sequence[Tool]) -> Iterator[OfferedFunction]:
+    """Yield the functions among the tools, and those in namespaces."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, FunctionTool):
+            yield OfferedFunction(tool, f"tools[{i}]")
+        elif isinstance(tool, Namespace):
+            for j, function in enumerate(tool.tools):
+                yield OfferedFunction(function, f"tools[{i}].tools[{j}]", tool)
 
 
 class NamedTool(RequestModel):

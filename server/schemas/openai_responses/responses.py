@@ -20,7 +20,14 @@ from server.schemas.known_fields import (
     Refused,
     RefusedFields,
 )
-from server.schemas.openai_responses.items import MAX_TOOLS, InputItem, Tool, ToolChoice
+from server.schemas.openai_responses.items import (
+    MAX_TOOLS,
+    RUNS_NO_TOOLS,
+    InputItem,
+    Tool,
+    ToolChoice,
+    WebSearch,
+)
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 
 MAX_INCLUDED = 32
@@ -180,6 +187,9 @@ class ResponsesRequest(SamplingFields):
     def _fields_agree(self) -> "ResponsesRequest":
         if self.top_logprobs and not self.gives_logprobs:
             raise wrong("top_logprobs", f'top_logprobs {self.top_logprobs} needs include ["{LOGPROBS}"]')
+        if self.tools and all(isinstance(tool, WebSearch) for tool in self.tools):
+            said = f"{self.tools[0].type!r} is not supported: {RUNS_NO_TOOLS}; beside functions it is left out"
+            raise wrong("tools[0].type", said)
         return self
 
     @property

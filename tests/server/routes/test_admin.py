@@ -61,7 +61,9 @@ async def test_a_key_in_flight_is_counted_out_whatever_becomes_of_its_request(tm
         headers = bearer("alice")
         for _ in range(3):
             assert (await at.post("/v1/completions", {"prompt": 1.5}, headers=headers)).status_code == 400
-            assert (await at.http.post("/v1/completions", content=b"{", headers=headers)).status_code == 415
+            assert (await at.http.post("/v1/completions", content=b"{", headers=headers)).status_code == 400
+            text = {**headers, "content-type": "text/plain"}
+            assert (await at.http.post("/v1/completions", content=b"{}", headers=text)).status_code == 415
             assert (await at.http.get("/v1/models/none", headers=headers)).status_code == 404
             streamed = await at.post("/v1/completions", {**BODY, "stream": True}, headers=headers)
             assert streamed.text.endswith("data: [DONE]\n\n")

@@ -209,6 +209,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field that no block has": (of_user({**TEXT, "txet": "T"}), "messages[0].content[0].txet"),
     "a prefill": ({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages[1].role"),
     "a tool that must be called of none": ({"tool_choice": {"type": "any"}}, "tool_choice"),
+    "a call of a tool that no search has found": (
+        {"tools": [{**TOOL, "defer_loading": True}], "tool_choice": {"type": "tool", "name": "look"}}, "tool_choice",
+    ),
+    "a reference to a tool as a block of its own": (
+        of_user({"type": "tool_reference", "tool_name": "look"}), "messages[0].content[0].type",
+    ),
     "a tool without a name": ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
     "too many tools": ({"tools": [TOOL] * (MAX_TOOLS + 1)}, "tools"),
     "edits of the context": ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),

@@ -53,3 +53,15 @@ async def test_a_call_and_its_result(thought: str, tmp_path: Path) -> None:
     assert "9 degrees" in again
     assert '"Köln"' in again
     assert ("Hm." in again) == bool(thought)
+
+
+@pytest.mark.parametrize(
+    ("display", "kinds"), [("summarized", ["thinking", "text"]), ("omitted", ["text"]), ("updates", ["text"])]
+)
+async def test_thinking_is_shown_or_left_out_as_the_client_wants(
+    display: str, kinds: list[str], tmp_path: Path
+) -> None:
+    async with tool_site(tmp_path, "<think>\nHm.\n</think>\n\nWarm.", THINKS) as at:
+        asked = {"messages": [USER], "max_tokens": 500, "thinking": {"type": "adaptive", "display": display}}
+        message = (await at.post("/v1/messages", asked)).json()
+    assert [block["type"] for block in message["content"]] == kinds

@@ -129,6 +129,18 @@ def test_which_tools_are_called_is_said_as_chats_say_it(choice: Any, expected: d
     assert {name: fields[name] for name in ("tool_choice", "parallel_tool_calls") if name in fields} == expected
 
 
+def test_a_deferred_tool_is_there_once_a_search_of_the_clients_has_found_it() -> None:
+    late, never = ({**TOOL, "name": name, "defer_loading": True} for name in ("late", "never"))
+    tools = [late, never, {**TOOL, "defer_loading": False}]
+    before = chat_of(tools=tools)
+    assert [tool["function"]["name"] for tool in before["tools"]] == ["look"]
+    found = {**RESULT, "content": [TEXT, {"type": "tool_reference", "tool_name": "late"}]}
+    turns = [USER, {"role": "assistant", "content": [CALL]}, {"role": "user", "content": [found]}]
+    after = chat_of(tools=tools, messages=turns)
+    assert [tool["function"]["name"] for tool in after["tools"]] == ["late", "look"]
+    assert after["messages"][-1]["content"] == "T\nThe tool late was found."
+
+
 @pytest.mark.parametrize("asked", [{"output_format": JSON_FORMAT}, {"output_config": {"format": JSON_FORMAT}}])
 def test_a_schema_becomes_a_response_format(asked: dict[str, Any]) -> None:
     schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
@@ -159,8 +171,9 @@ async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
         ("messages[0]", "system"),
         ("messages[2].tool_calls[1].function.arguments", "messages[1]"),
         ("messages[4].tool_call_id", "messages[2].content[1]"),
-        ("tools[1].function.parameters.type", "tools[1].input_schema.type"),
-        ("tools[1].function.name", "tools[1].name"),
+        ("tools[1].function.parameters.type", "tools[2].input_schema.type"),
+        ("tools[0].function.name", "tools[1].name"),
+        ("tools", "tools"),
         ("tool_choice.function.name", "tool_choice.name"),
         ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
         ("response_format", "output_config.format"),
@@ -171,8 +184,9 @@ async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
     ],
 )
 def test_what_is_wrong_with_the_chat_is_told_in_the_bodys_names(theirs: str, ours: str) -> None:
-    turns = turns_of(MessagesRequest.model_validate({**BODY, "messages": TURNS, "system": "S"}))
-    with pytest.raises(BadRequest, match="no such") as caught, told_in_terms_of(turns):
+    tools = [{**TOOL, "name": "later", "defer_loading": True}, TOOL, {**TOOL, "name": "wait"}]
+    body = MessagesRequest.model_validate({**BODY, "messages": TURNS, "system": "S", "tools": tools})
+    with pytest.raises(BadRequest, match="no such") as caught, told_in_terms_of(body, turns_of(body)):
         raise BadRequest(f"{theirs}: no such thing.", param=theirs, code="invalid_value")
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no such thing.")
     assert caught.value.code == "invalid_value"

@@ -3,6 +3,7 @@ works.
 """
 
 import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path
             (b'{"\\ud800": 1}', JSON, 400),
             (b"{}", {"content-type": "text/plain"}, 415),
             (b"{}", {"content-type": "application/x-www-form-urlencoded"}, 415),
-            (b"{}", {}, 415),
+            (b"{}", {"content-type": ""}, 415),
+            (b"{}", {"origin": "http://elsewhere.test"}, 415),
+            (b"{}", {"content-type": "text/plain", "origin": "http://elsewhere.test"}, 415),
             (b" " * 2001, JSON, 413),
         ):
             answer = await at.http.post(path, content=content, headers=headers)
@@ -61,6 +64,17 @@ async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path
             error_of(answer)
         assert at.engine.submitted == []
         await check_next_request_works(at, path)
+
+
+@pytest.mark.parametrize("path", GOOD)
+async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: str, tmp_path: Path) -> None:
+    """Send what a browser's page can send without asking first, too: a Blob without a type, which has an Origin."""
+    body = json.dumps(GOOD[path]).encode()
+    async with site(tmp_path) as at:
+        assert (await at.http.post(path, content=body)).status_code == 200
+        for origin in ("http://elsewhere.test", "null"):
+            assert (await at.http.post(path, content=body, headers={"origin": origin})).status_code == 415
+        assert (await at.http.post(path, content=b"{", headers={})).status_code == 400
 
 
 @pytest.mark.parametrize("path", GOOD)

@@ -121,6 +121,24 @@ async def test_tokens_around_a_thought_and_a_call_are_no_part_of_what_is_said(tm
     assert stable(events[-1]["response"]) == stable(whole)
 
 
+async def test_a_call_names_the_namespace_of_its_function(tmp_path: Path) -> None:
+    """Let two namespaces and none have a function of one name; the search, which is not there, is not told."""
+    here, there = ({"type": "namespace", "name": name, "description": "", "tools": [WEATHER]} for name in "ab")
+    calls = [
+        MessageDelta(tool_calls=(ToolCallDelta(index=i, id=f"call_{i}", name=name, arguments="{}"),))
+        for i, name in enumerate(("weather", "a.weather", "b.weather"))
+    ]
+    tools = [WEATHER, here, there, {"type": "web_search", "external_web_access": False}]
+    whole, events = await written(tmp_path, calls, "tool_calls", tools=tools)
+    items = [item for item in Response.model_validate(whole).output if item.type == "function_call"]
+    assert [(item.name, item.namespace) for item in items] == [("weather", None), ("weather", "a"), ("weather", "b")]
+    assert whole["tools"] == tools[:3]
+    assert stable(events[-1]["response"]) == stable(whole)
+    body = ResponsesRequest.model_validate({"input": [QUESTION, *whole["output"]], "tools": tools})
+    (_, turn) = Translation(body).messages
+    assert [call["function"]["name"] for call in turn["tool_calls"]] == ["weather", "a.weather", "b.weather"]
+
+
 async def test_reasoning_that_reaches_the_limit_is_incomplete(tmp_path: Path) -> None:
     whole, events = await written(tmp_path, TURN[:2], "length")
     assert [item["type"] for item in whole["output"]] == ["reasoning"]
@@ -168,6 +186,16 @@ def test_tools_and_formats_become_those_of_a_chat() -> None:
     assert "tools" not in plain.fields
 
 
+def test_the_first_function_of_a_namespace_tells_what_all_are_for() -> None:
+    other = {"type": "function", "name": "other"}
+    group = {"type": "namespace", "name": "met", "description": "Asks the office.", "tools": [WEATHER, other]}
+    tools = Translation(ResponsesRequest.model_validate({"input": "x", "tools": [group]})).fields["tools"]
+    first, second = (tool["function"] for tool in tools)
+    assert (first["name"], first["description"]) == ("met.weather", "Asks the office.\nTells the weather.")
+    assert first["parameters"] == WEATHER["parameters"]
+    assert second == {"name": "met.other"}
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
@@ -178,6 +206,7 @@ def test_tools_and_formats_become_those_of_a_chat() -> None:
         ("messages[2].tool_calls[1].function.arguments", "input[3].arguments"),
         ("messages[3].tool_call_id", "input[4].call_id"),
         ("tools[0].function.parameters.type", "tools[0].parameters.type"),
+        ("tools[2].function.parameters.type", "tools[2].tools[1].parameters.type"),
         ("tool_choice.function.name", "tool_choice.name"),
         ("response_format.json_schema.schema", "text.format.schema"),
         ("max_tokens", "max_output_tokens"),
@@ -187,7 +216,8 @@ def test_tools_and_formats_become_those_of_a_chat() -> None:
 def test_errors_of_the_chat_name_the_fields_of_the_response(theirs: str, ours: str) -> None:
     calls = [{"type": "function_call", "call_id": each, "name": "f", "arguments": "{}"} for each in "ab"]
     items = [QUESTION, {"type": "reasoning", "summary": []}, *calls, {**OUTPUTS[0], "call_id": "a"}]
-    body = {"input": items, "instructions": "S", "tools": [WEATHER]}
+    group = {"type": "namespace", "name": "n", "tools": [WEATHER, {**WEATHER, "name": "other"}]}
+    body = {"input": items, "instructions": "S", "tools": [WEATHER, {"type": "web_search"}, group]}
     translation = Translation(ResponsesRequest.model_validate(body))
     with pytest.raises(ApiError) as caught, translation.retold():
         raise BadRequest(f"{theirs}: this is wrong.", param=theirs)

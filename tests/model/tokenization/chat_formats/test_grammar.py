@@ -134,6 +134,21 @@ def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
         assert reader.takes(f"Yes.\n{syntax.written([('get_all', '{}')])}", **asked) == (calls == "auto")
 
 
+@pytest.mark.parametrize("calls", ["auto", "required"])
+@every_syntax
+def test_white_space_after_a_call_asks_for_no_other(reader: Reader, syntax: CallSyntax, calls: str) -> None:
+    """A newline that a model writes out of habit must not be the beginning of a further call alone."""
+    asked = {"syntax": syntax, "tools": TOOLS, "calls": calls}
+    one, two = (syntax.written([("get_all", "{}")] * number) for number in (1, 2))
+    after = (syntax.next_call or "").removeprefix(syntax.closing)
+    if space := after[: len(after) - len(after.lstrip())]:
+        assert reader.takes(f"{one}{space}", **asked)
+        assert reader.takes(f"{two}{space}\n", **asked)
+        assert not reader.takes(f"{one}{space}x", **asked)
+    if syntax.next_call is not None:
+        assert reader.takes(two, **asked)
+
+
 def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
     call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
     assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
