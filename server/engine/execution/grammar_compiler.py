@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.matcher import GrammarMatcher
 from server.engine.outputs import Failure, failure_of
 from server.engine.request import EngineRequest, GenerateTask
@@ -101,7 +102,8 @@ class GrammarCompiler:
     def _queue(self, request: EngineRequest | None) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="grammars", daemon=True)
-            thread.start()
+            with deep_stacks():
+                thread.start()
             self._thread = thread
         with self._changed:
             self._waiting.append(request)

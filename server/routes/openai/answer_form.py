@@ -2,7 +2,6 @@
 of it.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from model.tokenization.chat_formats.parser import MessageParser, PlainText, Tag
 from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
+from server.routes.openai.structured_outputs import in_grammar_thread
 from server.schemas.tools import ToolDefinition, ToolFields
 
 
@@ -43,7 +43,7 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     tags = template.thought_tags
     start = start_of(tags, prompt)
     definitions = body.callable_tools
-    tools = await asyncio.to_thread(_read_tools, definitions) if definitions else []
+    tools = await in_grammar_thread(_read_tools, definitions) if definitions else []
     syntax = template.tool_use.syntax if tools else None
     if tools or (grammar is not None and start is not Start.ANSWER):
         answers = Answers(
@@ -56,7 +56,7 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await asyncio.to_thread(_composed, answers)
+        grammar = await in_grammar_thread(_composed, answers)
     if syntax is None and start is Start.ANSWER:
         return AnswerForm(grammar)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]

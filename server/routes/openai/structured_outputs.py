@@ -2,25 +2,45 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import orjson
 
 from model.sampling.grammar.constraint import grammar_text
+from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.schemas.structured_outputs import CanConstrain, Constraint
 
-_THREAD = ThreadPoolExecutor(1, "grammars")
-"""Reads schemas one after the other: a hostile one takes long, and the threads of all other work must stay free."""
 _MAX_KEPT = 256
 _MOST_KEPT_BYTES = 1 << 16
 """Longer descriptions are read anew each time."""
 
 _kept: OrderedDict[bytes, str] = OrderedDict()
 """Grammars by the JSON of what they were made from, the one used last at the end."""
+
+
+Result = TypeVar("Result")
+
+
+async def in_grammar_thread(function: Callable[..., Result], *args: Any) -> Result:
+    """Call a function that reads or makes grammars, in the thread for that."""
+    return await asyncio.get_running_loop().run_in_executor(_thread(), function, *args)
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    """Start the thread that reads schemas one after the other: a hostile one takes long, and the threads of all other
+    work must stay free.
+    """
+    executor = ThreadPoolExecutor(1, "grammars")
+    with deep_stacks():
+        executor.submit(int)  # starts the thread
+    return executor
 
 
 async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
@@ -39,11 +59,8 @@ async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
     if grammar is not None and key is not None:
         _kept.move_to_end(key)
         return grammar
-    work = asyncio.get_running_loop().run_in_executor(
-        _THREAD, grammar_text, constraint.kind, value, constraint.whitespace_pattern
-    )
     try:
-        grammar = await work
+        grammar = await in_grammar_thread(grammar_text, constraint.kind, value, constraint.whitespace_pattern)
     except GrammarError as error:
         context.metrics.grammars_refused.inc()
         place = f"{constraint.field}{error.path}"

@@ -184,6 +184,8 @@ async def test_a_hostile_grammar_is_answered_or_refused(at: Site) -> None:
         {"guided_regex": "(a{1000}){1000}"},
         {"guided_json": {"enum": [f"{i:020}" for i in range(100_000)]}},
         {"guided_regex": "(" * 200 + "a" + ")*" * 200},
+        {"guided_grammar": "start: r0\n" + "".join(f'r{i}:"a"r{i + 1}\n' for i in range(13_000)) + 'r13000: "z"\n'},
+        {"grammar": "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(8_000)) + 'r8000 ::= "z"\n'},
     ]
     answers = [await at.post(COMPLETIONS, body_of(COMPLETIONS, **bomb)) for bomb in bombs]
     assert {answer.status_code for answer in answers} <= {200, 400}
