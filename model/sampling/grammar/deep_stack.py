@@ -1,4 +1,5 @@
-"""Starts threads on which llguidance may recurse through all rules of a grammar: on others it would end the process.
+"""Starts threads on which llguidance may recurse through all rules of a grammar, and bounds these: without both, a
+chain of some thousands would end the process.
 
 Standard library only.
 """
@@ -7,10 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STACK_BYTES = 256 << 20
-"""llguidance takes some 3 kB for each rule of a chain, and the longest text of a grammar has room for 33,000. It is
-address space: only what is used takes memory.
-"""
+from model.sampling.grammar.errors import GrammarError
+
+MAX_NESTED = 5_000
+"""How many rules and brackets a grammar may have: each may be within the one before."""
+STACK_BYTES = 32 << 20
+"""Bytes of address space, twice what MAX_NESTED takes: llguidance needs some 3 kB for each."""
 
 _lock = threading.Lock()
 
@@ -24,3 +27,9 @@ def deep_stacks() -> Iterator[None]:
             yield
         finally:
             threading.stack_size(before)
+
+
+def check_nesting(count: int) -> None:
+    """Raise GrammarError for more rules and brackets than may be in a grammar."""
+    if count > MAX_NESTED:
+        raise GrammarError("", f"it has {count} rules and brackets; at most {MAX_NESTED} are supported")

@@ -7,8 +7,11 @@ admits, no more and no less.
 
 import itertools
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
+from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.rules import quoted
 
@@ -157,14 +160,15 @@ def gbnf_grammar(text: str) -> str:
     names = [token[1] for token, after in itertools.pairwise(tokens) if token[0] == "name" and after[0] == "defines"]
     if "root" not in names:
         raise GrammarError("", "a grammar begins with its rule root ::= ...")
+    check_nesting(sum(part in ("::=", "(") for _, part, _ in tokens))
     terminals = {name: f"R{number}" for number, name in enumerate(dict.fromkeys(names))}
     written, used = _rules(tokens, terminals, True)
-    reached = _reached(used)
-    if any(name in inner for name, inner in reached.items() if name == "root" or name in reached.get("root", ())):
+    reached = _reached("root", used)
+    if _is_recursive({name: used.get(name, ()) for name in reached}):
         rules = {name: f"r{number}" for number, name in enumerate(dict.fromkeys(names))}
         written, _ = _rules(tokens, rules, False)
         return f"%llguidance {{}}\nstart: {rules['root']}\n" + "\n".join(written) + "\n"
-    kept = {terminals[name] for name in {"root", *reached.get("root", ())}}
+    kept = {terminals[name] for name in reached}
     lines = [line for line in written if line.partition(":")[0] in kept]
     return f"%llguidance {{}}\nstart: {terminals['root']}\n" + "\n".join(lines) + "\n"
 
@@ -199,16 +203,21 @@ def _rules(
     return list(written.values()), reader.used
 
 
-def _reached(used: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Find the rules that each rule leads to."""
-    reached: dict[str, set[str]] = {}
-    for name, named in used.items():
-        seen: set[str] = set()
-        stack = list(named)
-        while stack:
-            other = stack.pop()
-            if other not in seen:
-                seen.add(other)
-                stack += used.get(other, ())
-        reached[name] = seen
+def _reached(first: str, used: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return a rule and all that it leads to."""
+    reached, stack = {first}, [first]
+    while stack:
+        for name in used.get(stack.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                stack.append(name)
     return reached
+
+
+def _is_recursive(used: Mapping[str, Iterable[str]]) -> bool:
+    """Return whether a rule leads back to itself."""
+    try:
+        TopologicalSorter(used).prepare()
+    except CycleError:
+        return True
+    return False

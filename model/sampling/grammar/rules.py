@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 
 MAX_RULES = 20_000
@@ -67,6 +68,7 @@ class Rules:
         if start not in ending:
             return None
         rules, start = _shortened(ending, start)
+        check_nesting(len(rules))
         lines, used = ["%llguidance {}", f"start: {start}"], set[str]()
         for name, sequences in rules.items():
             used.update([text for sequence in sequences for text, is_rule, _ in sequence if not is_rule])

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
@@ -79,4 +80,5 @@ def lark_or_ebnf_grammar(text: str) -> str:
         raise GrammarError("", f"line {line}: {setting[1]} is not supported in a grammar; it is a field of the request")
     if not re.search(r"^\s*start\b", text, re.MULTILINE):
         raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
+    check_nesting(sum(map(text.count, "\n([")))  # each rule has a line of its own
     return "%llguidance {}\n" + text + "\n"

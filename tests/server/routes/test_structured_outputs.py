@@ -179,13 +179,21 @@ async def test_what_cannot_be_honoured_is_refused_by_its_path(
     await answered(at, COMPLETIONS, guided_regex="ok")
 
 
+def lark_chain(length: int) -> str:
+    return "start: r0\n" + "".join(f'r{i}:"a"r{i + 1}\n' for i in range(length)) + f'r{length}: "z"\n'
+
+
+def gbnf_chain(length: int) -> str:
+    return "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(length)) + f'r{length} ::= "z" root\n'
+
+
 async def test_a_hostile_grammar_is_answered_or_refused(at: Site) -> None:
     bombs: list[dict[str, Any]] = [
         {"guided_regex": "(a{1000}){1000}"},
         {"guided_json": {"enum": [f"{i:020}" for i in range(100_000)]}},
         {"guided_regex": "(" * 200 + "a" + ")*" * 200},
-        {"guided_grammar": "start: r0\n" + "".join(f'r{i}:"a"r{i + 1}\n' for i in range(13_000)) + 'r13000: "z"\n'},
-        {"grammar": "root ::= r0\n" + "".join(f'r{i} ::= "a" r{i + 1}\n' for i in range(8_000)) + 'r8000 ::= "z"\n'},
+        *({"guided_grammar": lark_chain(length)} for length in (4_900, 13_000)),
+        *({"grammar": gbnf_chain(length)} for length in (4_900, 8_000)),
     ]
     answers = [await at.post(COMPLETIONS, body_of(COMPLETIONS, **bomb)) for bomb in bombs]
     assert {answer.status_code for answer in answers} <= {200, 400}
