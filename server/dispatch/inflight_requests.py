@@ -59,14 +59,14 @@ class InflightRequests:
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
             handle = worker.requests.get(uid)
             if handle is not None:  # or it was aborted while the step ran
-                num_read += self._note_token(worker, handle, 0)
+                num_read += self._note_token(worker, handle, 0, step.stepped)
                 handle.push_token(token_id)
         for wire in step.outputs:
             handle = worker.requests.get(wire.uid)
             if handle is None:
                 continue
             if wire.token_id is not None:
-                num_read += self._note_token(worker, handle, wire.num_cached_tokens)
+                num_read += self._note_token(worker, handle, wire.num_cached_tokens, step.stepped)
             handle.push(messages.request_output(wire, buffers))
             if handle.is_finished:
                 self._finish(worker, handle)
@@ -86,12 +86,14 @@ class InflightRequests:
         for handle in handles:
             self.send(worker, messages.Abort(handle.uid))
 
-    def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int) -> int:
+    def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int, stepped: bool) -> int:
         """Return how many prompt tokens a step that brought a request a token read beyond what it computed. The
-        first token says that the prompt was read, of which some came from the cache; the tokens after it are no
-        prompt's.
+        first token of a step says that the prompt was read, of which some came from the cache; the tokens after it are
+        no prompt's.
         """
         worker.num_tokens_left -= 1
+        if not stepped:
+            return 0
         if handle.was_read:
             return -1
         handle.was_read = True

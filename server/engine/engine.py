@@ -81,6 +81,7 @@ class Engine:
         )
         self._outputs: list[RequestOutput] = []
         """The outputs of the next report; requests may end between steps too."""
+        self._send: Callable[[StepOutput], None] | None = None
         self._counted: dict[str, Any] = {}
         """The counters of `EngineStats`, by field name."""
         self.info = engine_info(model, cache, max_model_len)
@@ -112,6 +113,10 @@ class Engine:
         that are not known yet.
         """
         self._new_aborts = new_aborts
+
+    def send_early(self, send: Callable[[StepOutput], None]) -> None:
+        """Call `send` with outputs that are there before their step has run; else they are reported with the step's."""
+        self._send = send
 
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
         """Call `let_answers_go` when memory is short: it returns when nothing holds the answers of earlier steps any
@@ -145,6 +150,7 @@ class Engine:
         if step is None:
             return self._report()
         schedule, wanted = step.schedule, self._cancellation_check(step.schedule)
+        self._send_first_forced(schedule)
         run = partial(self._ahead.run, self._runner, step, wanted)
         try:
             with self._intake.memory_retry.reserve():
@@ -212,6 +218,17 @@ class Engine:
             return None
         schedule, began = self._budgets.schedule(self._scheduler), time.monotonic()
         return Step(schedule, self._active.captures_of(schedule, began), began)
+
+    def _send_first_forced(self, schedule: Schedule) -> None:
+        """Send the tokens that grammars force at the beginning of texts whose first step is to run."""
+        tokens = [
+            (seq.uid, token) for seq in schedule.sequences if seq.first_forced for token in seq.pop_first_forced()
+        ]
+        if tokens:
+            self._outputs += [RequestOutput(uid=uid, token_id=token) for uid, token in tokens]
+            self._count(generation_tokens_total=len(tokens), forced_tokens_total=len(tokens))
+            if self._send is not None:
+                self._send(self._report())
 
     def _cancellation_check(self, schedule: Schedule) -> CancellationCheck:
         """Return what the network asks, as it runs, whether the step is still wanted."""
@@ -283,8 +300,7 @@ class Engine:
             self._count(prompt_tokens_total=seq.num_read_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
-        before = seq.first_forced if is_first else ()
-        return with_forced(output, before, seq.forced) if before or seq.forced else [output]
+        return with_forced(output, seq.forced) if seq.forced else [output]
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Let the requests of a step that found no memory try again, and end those that have already tried again."""

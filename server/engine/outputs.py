@@ -43,6 +43,7 @@ class Timing:
     arrival: float
     scheduled: float | None = None
     first_token: float | None = None
+    """When the first token was there that a step chose; those that a grammar forces before it are sent at once."""
     finished: float | None = None
 
 
@@ -76,20 +77,15 @@ class RequestOutput:
     """The request's times, sent with the first token and with its last output."""
 
 
-def with_forced(output: RequestOutput, before: Sequence[int], after: Sequence[int]) -> list[RequestOutput]:
-    """Return an output, and one for each token that a grammar forced before and after its token. The last has the
-    end.
-    """
-    leading = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in before]
-    following = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in after]
-    if leading:  # whoever counts the cached tokens of the prompt looks at the first token
-        leading[0].num_cached_tokens = output.num_cached_tokens
+def with_forced(output: RequestOutput, forced: Sequence[int]) -> list[RequestOutput]:
+    """Return an output and one for each token that a grammar forced after its token, the last of which has the end."""
+    following = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in forced]
     if following and output.finish_reason is not None:
         last = following[-1]
         last.finish_reason, output.finish_reason = output.finish_reason, None
         last.stop_token_id, output.stop_token_id = output.stop_token_id, None
         last.timing, last.num_cached_tokens = output.timing, output.num_cached_tokens
-    return [*leading, output, *following]
+    return [output, *following]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,10 +96,7 @@ class Sequence:
         self, request: EngineRequest, stacks: Stacks, adapter: object | None = None, grammar: Grammar | None = None
     ) -> None:
         """Start `request` on a model with these stacks; `adapter` is what changes the model for it, or None, and
-        `grammar` what its text keeps to, or None.
-
-        Raises:
-            ValueError: what a stack is to read is empty, or there is no such stack.
+        `grammar` what its text keeps to, or None. Raises ValueError if what a stack is to read is empty.
         """
         self.is_changed = is_changed = bool(request.interventions)
         """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
@@ -122,7 +119,7 @@ class Sequence:
         self.forced: list[int] = []
         """The tokens that the grammar forced after the last one that was chosen, the last of `token_ids`."""
         self.first_forced: list[int] = []
-        """The tokens that the grammar forced before any was chosen: they are computed with the prompt."""
+        """The tokens that the grammar forced before any was chosen, until they are sent."""
         self.takes_largest_logit = params is not None and grammar is None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
         self.encoder_is_computed = not stacks.encoder
@@ -227,12 +224,19 @@ class Sequence:
         It must be called before the sequence runs.
         """
         params, grammar = self.sampling_params, self.grammar
-        if params is None or grammar is None or self._notes_each_token or params.prompt_logprobs is not None:
+        if params is None or grammar is None or self._notes_each_token:
+            return
+        if params.prompt_logprobs is not None:  # it may begin anew for lack of memory, and nothing may be sent before
             return
         room = min(MOST_FORCED, max(0, params.max_tokens - 1))
         if not grammar.ends_with_forced and self.stopping_ids.isdisjoint(grammar.forced[:room]):  # only a step ends it
             self.first_forced = grammar.take_forced(room)
             self.token_ids += self.first_forced
+
+    def pop_first_forced(self) -> list[int]:
+        """Return the tokens that were forced before any was chosen, which are to be sent now."""
+        tokens, self.first_forced = self.first_forced, []
+        return tokens
 
     def take_token(self, token_id: int, takes_forced: bool) -> None:
         """Take the token that a step has chosen in the place of the unknown one. If `takes_forced`, also take those

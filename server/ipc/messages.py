@@ -155,7 +155,9 @@ class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
     stats: EngineStats
     refusals: tuple[RequestRefused, ...] = ()
     stepped: bool = True
-    """Whether an engine step caused the message; False if only gauges changed."""
+    """Whether an engine step caused the message; False if only gauges changed, or its tokens are those that grammars
+    force before a prompt is read.
+    """
     token_uids: tuple[int, ...] = ()
     """Uids of requests to which the step brought a token and nothing else: they are in no other output."""
     token_ids: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ fails the requests and starts another worker. It knows nothing of HTTP, and of t
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
     """Run the loop. It ends by an exception only: ConnectionError when the link ends, or what the engine raised."""
     engine.call_when_ready(link.wake)  # an answer that needs no step must not wait for one
     engine.watch_aborts(lambda: _new_aborts(link))
+    engine.send_early(lambda early: _send(link, early, stepped=False))
     engine.call_when_short(lambda: link.flush(_LAST_WORDS))
     watch = StepWatch()
     while True:
@@ -61,9 +62,15 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
                 give_back_memory()
             continue
         step = replace(step, outputs=(*taken.failures, *step.outputs))
-        message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
-        link.send(messages.encode(message), buffers)
-        del step, message, buffers, taken  # or the next step would hold this one's answers in addition to its own
+        _send(link, step, taken.refusals, stepped=stepped)
+        del step, taken  # or the next step would hold this one's answers in addition to its own
+
+
+def _send(
+    link: WorkerLink, step: StepOutput, refusals: Sequence[messages.RequestRefused] = (), *, stepped: bool
+) -> None:
+    message, buffers = messages.step_message(step, refusals, stepped=stepped)
+    link.send(messages.encode(message), buffers)
 
 
 def _check(engine: "Engine", link: WorkerLink) -> None:

@@ -40,10 +40,15 @@ class PlayedWorker:
         self.say(Ready(INFO))
         await until(lambda: self.client.workers[self.worker_id].is_ready)
 
-    def step(self, *outputs: RequestOutput, refusals: tuple[RequestRefused, ...] = (), **stats: int) -> None:
+    def step(
+        self,
+        *outputs: RequestOutput,
+        refusals: tuple[RequestRefused, ...] = (),
+        stepped: bool = True,
+        **stats: int,
+    ) -> None:
         message, buffers = messages.step_message(
-            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)),
-            refusals,
+            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)), refusals, stepped=stepped
         )
         self.link.send(messages.encode(message), buffers)
 

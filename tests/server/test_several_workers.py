@@ -78,12 +78,15 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
         await each.become_ready()
     first, second = [await client.submit(generate(8), (1,) * length) for length in (20, 10)]
     assert [worker.num_tokens_left for worker in client.workers] == [28, 18]
+    played[0].step(RequestOutput(uid=first.uid, token_id=1), stepped=False)  # a grammar forces it
+    await until(lambda: client.workers[0].num_tokens_left == 27)
+    assert not first.was_read
     played[0].step(RequestOutput(uid=first.uid, token_id=1))
-    await until(lambda: client.workers[0].num_tokens_left == 7)  # the prompt is read, and a token was written
+    await until(lambda: client.workers[0].num_tokens_left == 6)  # the prompt is read, and a token was written
     played[0].step(RequestOutput(uid=first.uid, token_id=1))
-    await until(lambda: client.workers[0].num_tokens_left == 6)
+    await until(lambda: client.workers[0].num_tokens_left == 5)
     third = await client.submit(generate(3), (2,) * 5)
-    assert [worker.num_tokens_left for worker in client.workers] == [14, 18]
+    assert [worker.num_tokens_left for worker in client.workers] == [13, 18]
     played[0].step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     await until(lambda: client.workers[0].num_tokens_left == 8)
     second.close()

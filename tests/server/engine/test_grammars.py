@@ -19,6 +19,8 @@ import torch
 from model.network.transformer import Transformer
 from model.sampling.grammar.constraint import grammar_text
 from model.tokenization.tokenizer import Tokenizer
+from server.engine.engine import Engine
+from server.engine.outputs import RequestOutput
 from server.engine.request import AttentionCapture, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
@@ -69,6 +71,14 @@ def text_of(answer: Answer, tokenizer: Tokenizer) -> str:
 
 def answered(model: Transformer, folder: Path, requests: Sequence[EngineRequest], **config: int) -> dict[int, Answer]:
     return run(build(model, folder=folder, **config), [replace(each) for each in requests])
+
+
+def drained(engine: Engine) -> list[RequestOutput]:
+    """Run the engine until it has nothing to do, and return what it reports."""
+    outputs: list[RequestOutput] = []
+    while engine.has_work:
+        outputs += engine.step().outputs
+    return outputs
 
 
 def each_alone(model: Transformer, folder: Path, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
@@ -150,14 +160,27 @@ def test_what_is_forced_at_the_beginning_ends_as_step_by_step(
             assert len(found[0].tokens) <= max_tokens
 
 
+def test_what_is_forced_at_the_beginning_is_sent_before_the_prompt_is_read(model: Transformer, folder: Path) -> None:
+    engine = build(model, folder=folder, max_num_batched_tokens=9, max_num_seqs=4, enable_prefix_caching=False)
+    start, task = prompt(30), generate(ROOM, grammar=JSON)
+    expected = run(engine, [request(0, start, task)])[0].tokens
+    early: list[RequestOutput] = []
+    engine.send_early(lambda step: early.extend(step.outputs))
+    engine.add_request(request(1, start, task))
+    assert not engine.step().outputs, "one step does not read the whole prompt"
+    sent = [output.token_id for output in early]
+    assert sent == expected[: len(sent)]
+    assert len(sent) > 1
+    late = [output.token_id for output in drained(engine)]
+    assert [*sent, *late] == expected
+
+
 def test_forced_tokens_are_no_cached_tokens_of_the_prompt(model: Transformer, folder: Path) -> None:
     start, engine = prompt(32), build(model, folder=folder)
     task = generate(40, grammar=JSON)
     run(engine, [request(0, start, task)])
     engine.add_request(request(1, start, task))
-    cached = 0
-    while engine.has_work:
-        cached = max(cached, *(output.num_cached_tokens for output in engine.step().outputs))
+    cached = max(output.num_cached_tokens for output in drained(engine))
     assert 0 < cached <= len(start)
 
 
