@@ -32,4 +32,4 @@ def deep_stacks() -> Iterator[None]:
 def check_nesting(count: int) -> None:
     """Raise GrammarError for more rules and brackets than may be in a grammar."""
     if count > MAX_NESTED:
-        raise GrammarError("", f"it has {count} rules and brackets; at most {MAX_NESTED} are supported")
+        raise GrammarError("", f"the grammar has {count} rules and brackets; at most {MAX_NESTED} are supported")
