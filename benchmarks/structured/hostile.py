@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.structured.walking import matcher
 from model.sampling.grammar.checking import END, check
+from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.json_schema import json_schema_grammar
@@ -134,6 +135,11 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
     listed["gbnf choosing in recursion"] = (gbnf_grammar, 'root ::= ("a" | "ab" | "abc" | root "x" root){1,9000}')
     listed["lark counted"] = (lark_or_ebnf_grammar, "start: ((A{1,900}){1,900}){1,900}\nA: /[a-z]{1,900}/\n")
     listed["lark negated"] = (lark_or_ebnf_grammar, "start: A\nA: ~/(?s:.*)a.{18}b(?s:.*)/ & /(?s:.*)c.{18}d(?s:.*)/\n")
+    for length in (4_900, 13_000):
+        rules = "".join(f'r{n}: "a" r{n + 1}\n' for n in range(length))
+        listed[f"lark chain of {length}"] = (lark_or_ebnf_grammar, f'start: r0\n{rules}r{length}: "z"\n')
+    rules = "".join(f'r{n} ::= "a" r{n + 1}\n' for n in range(4_900))
+    listed["gbnf chain of 4900"] = (gbnf_grammar, f'root ::= r0\n{rules}r4900 ::= "z" root\n')
     tags = [{"begin": f"<{n}>", "schema": names(20), "end": "</>"} for n in range(100)]
     listed["100 tags"] = (structural_tag_grammar, {"structures": tags, "triggers": ["<"]})
     return listed
@@ -199,13 +205,21 @@ def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
     answer.send((times, ticking.longest, memory, said.splitlines()[0][:90] if said else ""))
 
 
+def measured_deep(*arguments: Any) -> None:
+    """Do it on such a stack as the server's threads have."""
+    with deep_stacks():
+        thread = threading.Thread(target=measured, args=arguments)
+        thread.start()
+    thread.join()
+
+
 def main() -> None:
     """Measure all, and print a table."""
     print(f"{'':32}{'write':>7}{'check':>7}{'compile':>8}{'30 steps':>9}  s{'MB':>6}{'lock':>8} ms")
     context = multiprocessing.get_context("fork")
     for name, (write, given) in cases().items():
         ours, theirs = context.Pipe(False)
-        process = context.Process(target=measured, args=(write, given, theirs))
+        process = context.Process(target=measured_deep, args=(write, given, theirs))
         process.start()
         theirs.close()
         try:

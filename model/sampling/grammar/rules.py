@@ -128,25 +128,29 @@ def _shortened(rules: Mapping[str, Sequence[Sequence_]], start: str) -> tuple[di
     instead: dict[str, Sequence_] = {}
     """What is written for each rule: nothing, or one part."""
     names: dict[tuple[Sequence_, ...], str] = {}
+    named = {start}
+    """Rules that must keep their names: those that use themselves were named before they were written."""
     for name in _from_the_inside(rules, start):
-        alternatives = list(dict.fromkeys([_replaced(sequence, instead) for sequence in rules[name]]))
-        if name != start and len(alternatives) == 1 and _is_short(alternatives[0]):
+        alternatives = list(dict.fromkeys([_replaced(sequence, instead, named) for sequence in rules[name]]))
+        if name not in named and len(alternatives) == 1 and _is_short(alternatives[0]):
             instead[name] = alternatives[0]
             continue
-        kept = names.setdefault(tuple(alternatives), name)
+        kept = name if name in named else names.setdefault(tuple(alternatives), name)
         instead[name] = (Symbol(kept, True),)
         short[kept] = alternatives
     return short, instead[start][0].text
 
 
-def _replaced(sequence: Sequence_, instead: Mapping[str, Sequence_]) -> Sequence_:
-    """Write a sequence with what is written in place of its rules."""
+def _replaced(sequence: Sequence_, instead: Mapping[str, Sequence_], named: set[str]) -> Sequence_:
+    """Write a sequence with what is written in place of its rules, and add those that keep their names to `named`."""
     parts: list[Symbol] = []
     for symbol in sequence:
         text, is_rule, repeated = symbol
         found = instead.get(text) if is_rule else None
-        if found is None:  # a terminal, or a rule that uses itself
+        if found is None:
             parts.append(symbol)
+            if is_rule:
+                named.add(text)
         elif not repeated:
             parts += found
         elif found:
