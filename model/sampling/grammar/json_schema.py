@@ -43,11 +43,7 @@ def json_schema_grammar(schema: object, *, whitespace_pattern: str | None = None
 
     Without a `whitespace_pattern` texts are written with ", " and ": " and no other space.
     """
-    writer = _Writer(Alternatives(schema), whitespace_pattern)
-    grammar = writer.rules.written(writer.start())
-    if grammar is None:
-        raise GrammarError("", "no value satisfies the schema, or none that ends")
-    return grammar
+    return Writer(Alternatives(schema), whitespace_pattern).grammar()
 
 
 def json_object_grammar() -> str:
@@ -55,10 +51,12 @@ def json_object_grammar() -> str:
     return json_schema_grammar({"type": "object"})
 
 
-class _Writer:
-    """Makes one rule for each conjunction of subschemas that a value may have to satisfy."""
+class Writer:
+    """Makes one rule for each conjunction of subschemas that a value may have to satisfy. Subclasses may write texts
+    and names otherwise than JSON does.
+    """
 
-    def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None) -> None:
+    def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None = None) -> None:
         self.alternatives = alternatives
         self.rules = Rules()
         self._values: dict[Conjunction, str] = {}
@@ -77,8 +75,42 @@ class _Writer:
             self.comma = (*self.space, self.literal(","), *self.space)
             self.colon = (*self.space, self.literal(":"), *self.space)
 
-    def start(self) -> str:
-        """Write all rules, and return the name of the first."""
+    def grammar(self) -> str:
+        """Write the grammar. Raises GrammarError where nothing satisfies the schema."""
+        grammar = self.rules.written(self._start())
+        if grammar is None:
+            raise GrammarError("", "no value satisfies the schema, or none that ends")
+        return grammar
+
+    def any_text(self) -> Sequence_:
+        """Write any text."""
+        return (self.rules.terminal(STRING),)
+
+    def texts(self, parts: Conjunction) -> list[Sequence_]:
+        """Write the texts that satisfy all parts."""
+        return [(symbol,) for symbol in string_terminal(self.rules, parts)]
+
+    def scalar(self, value: Any) -> Sequence_:
+        """Write a value that is no array and no object."""
+        return (self.literal(as_json(value)),)
+
+    def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
+        """Write any of these values, none of which is an array or an object."""
+        return [(self.rules.terminal(" | ".join([quoted(as_json(value)) for value in values])),)] if values else []
+
+    def name(self, name: str) -> Symbol:
+        """Write the name of a property."""
+        return self.literal(as_json(name))
+
+    def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
+        """Write the admitted names that are none of those taken and match no pattern, as an expression of Lark."""
+        return other_key(taken, patterns, admitted)
+
+    def ordered(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of an object's properties in the order in which they come."""
+        return names
+
+    def _start(self) -> str:
         first = self.value((self.alternatives.root,) if self.alternatives.root.schema is not True else ())
         while self._pending:
             conjunction = self._pending.pop()
@@ -104,12 +136,12 @@ class _Writer:
         while len(self._any) <= depth:
             name = self.rules.new("")
             scalars = [self._literal_value(v) for v in (None, True, False)]
-            scalars += [(self.rules.terminal(f"/{UNBOUNDED}/"),), (self.rules.terminal(STRING),)]
+            scalars += [(self.rules.terminal(f"/{UNBOUNDED}/"),), self.any_text()]
             self.rules.add(name, scalars)
             if self._any:
                 inner = Symbol(self._any[-1], True)
                 self.rules.add(name, [self._array([], (inner,), 0, None)])
-                entry = (self.rules.terminal(KEY), *self.colon, inner)
+                entry = (self.rules.terminal(self.other_name([])), *self.colon, inner)
                 self.rules.add(name, [self._braces([], [entry])])
             self._any.append(name)
         return self._any[depth]
@@ -118,9 +150,8 @@ class _Writer:
         """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
-            scalars = [as_json(value) for value in literals if not isinstance(value, list | dict)]
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
-            return ([(self.rules.terminal(" | ".join(map(quoted, scalars))),)] if scalars else []) + others
+            return self.scalars([value for value in literals if not isinstance(value, list | dict)]) + others
         types = types_of(parts)
         if types == types_of(()) and not spoken_of(parts):
             return [(self.value(()),)]
@@ -132,7 +163,7 @@ class _Writer:
         if "integer" in types:
             written += self._number(parts, "fraction" not in types)
         if "string" in types:
-            written += [(symbol,) for symbol in string_terminal(self.rules, parts)]
+            written += self.texts(parts)
         if "array" in types:
             written += self._items(parts)
         if "object" in types:
@@ -144,16 +175,14 @@ class _Writer:
             return self._array([self._literal_value(item) for item in value], None, len(value), len(value))
         if isinstance(value, dict) and value:
             named = [
-                ((self._name(name), *self.colon, *self._literal_value(inner)), True) for name, inner in value.items()
+                ((self.name(name), *self.colon, *self._literal_value(value[name])), True)
+                for name in self.ordered(list(value))
             ]
             return self._braces(named, [])
         if isinstance(value, list | dict):
             brackets = as_json(value)
             return (self.literal(brackets[0]), *self.space, self.literal(brackets[1]))
-        return (self.literal(as_json(value)),)
-
-    def _name(self, name: str) -> Symbol:
-        return self.literal(as_json(name))
+        return self.scalar(value)
 
     def _number(self, parts: Conjunction, whole: bool) -> list[Sequence_]:
         bounds = Bounds.of(part.schema for part in parts)
@@ -248,13 +277,13 @@ class _Writer:
         names = [name for name in names_of(parts) if not rules or self.alternatives.admits(rules, name)]
         if required - set(names):
             return []
-        names = list(dict.fromkeys(names + listed))
+        names = list(dict.fromkeys([*self.ordered(names), *listed]))
         named = []
         for name in names:
             value = property_of(parts, name)
             if any(place.schema is False for place in value) and name not in required:
                 continue
-            named.append(((self._name(name), *self.colon, self.value(value)), name in required))
+            named.append(((self.name(name), *self.colon, self.value(value)), name in required))
         others = self._others(parts, names, admitted) if admitted else []
         return [self._braces(named, others, least, min(longest) if longest else None, path)]
 
@@ -290,7 +319,7 @@ class _Writer:
         value = unique(place for rest in rests for place in rest)
         if any(place.schema is False for place in value) or (not said and (taken or patterns)):
             return written
-        other = other_key(taken, list(patterns.values()), admitted)
+        other = self.other_name(taken, list(patterns.values()), admitted)
         if (patterns or admitted != KEY) and not admits_a_name(parts[0].path, other):
             return written
         key = self.rules.terminal(other)

@@ -66,6 +66,16 @@ def key_pattern(path: str, pattern: str) -> str:
 
     Only names without escapes, whose JSON text is what the pattern is searched in.
     """
+    named = found_pattern(path, pattern, r'[^"\\]')
+    expression = f'/"{slashed(named)}"/ & {PLAIN}'
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    if error:
+        raise GrammarError(path, error)
+    return expression
+
+
+def found_pattern(path: str, pattern: str, character: str) -> str:
+    """Write the texts of some characters that a pattern is found in, as a pattern that they match from end to end."""
     check_pattern(path, pattern)
     pieces = pieces_of(pattern)
     starts = bool(pieces) and pieces[0] == ("anchor", "^")
@@ -84,15 +94,9 @@ def key_pattern(path: str, pattern: str) -> str:
         if kind == "escape" and piece in {r"\d", r"\w"}:
             piece = "[0-9]" if piece == r"\d" else "[A-Za-z0-9_]"
         elif re.search(r"\\[a-zA-Z0-9]", piece):
-            raise GrammarError(path, f"{piece} is not supported in a name's pattern; name its characters")
+            raise GrammarError(path, f"{piece} is not supported in a pattern here; name its characters")
         written.append(piece)
-    any_text = r'[^"\\]*'
-    text = f'"{"" if starts else any_text}({"".join(written)}){"" if ends else any_text}"'
-    expression = f"/{slashed(text)}/ & {PLAIN}"
-    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
-    if error:
-        raise GrammarError(path, error)
-    return expression
+    return f"{'' if starts else f'{character}*'}({''.join(written)}){'' if ends else f'{character}*'}"
 
 
 def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -1,10 +1,11 @@
 """Reads the arguments of a call out of a text that comes in pieces, and gives them as JSON. It knows no message."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Protocol
 
-from model.tokenization.chat_formats.call_syntax import PairSyntax
+from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
 
 
 class ArgumentsReader(Protocol):
@@ -89,7 +90,7 @@ class PairReader:
         if tag:
             self._is_text = None
             return f'{_escaped(value)}"', len(value) + len(after)
-        keep = 0 if is_over else next(n for n in range(len(after) - 1, -1, -1) if text.endswith(after[:n]))
+        keep = 0 if is_over else _num_begun(text, after)
         return _escaped(text[: len(text) - keep]), len(text) - keep
 
     def _read_value(self, text: str, is_over: bool) -> tuple[str, int]:
@@ -98,6 +99,74 @@ class PairReader:
             return (value, len(text)) if is_over else ("", 0)
         self._is_text = None
         return _as_json(value), len(value) + len(tag)
+
+
+_NAME = re.compile(r"[^:,{}\[\]]*")
+
+
+class BareReader:
+    """Reads arguments whose names are bare and whose texts are literal, and writes them as JSON."""
+
+    def __init__(self, syntax: BareSyntax) -> None:
+        self.is_whole = False
+        self._quote = syntax.quote
+        self._open: list[str] = []
+        """The brackets that are open."""
+        self._in_text = False
+        self._is_name_next = False
+
+    def read(self, text: str, is_over: bool) -> tuple[str, int]:
+        written: list[str] = []
+        position = 0
+        while position < len(text) and not self.is_whole:
+            read = self._text if self._in_text else self._name if self._is_name_next else self._mark
+            new, end = read(text, position, is_over)
+            if end == position:
+                break
+            written.append(new)
+            position = end
+        return "".join(written), position
+
+    # Each of these reads what is at a position, and returns JSON and the position behind it: the same, for more text.
+
+    def _text(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
+        end = text.find(self._quote, position)
+        if end >= 0:
+            self._in_text = False
+            return f'{_escaped(text[position:end])}"', end + len(self._quote)
+        end = len(text) - (0 if is_over else _num_begun(text[position:], self._quote))
+        return _escaped(text[position:end]), end
+
+    def _name(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
+        match = _NAME.match(text, position)
+        assert match is not None, "nothing is a name, too"
+        end = match.end()
+        if end == len(text) and not is_over:
+            return "", position
+        self._is_name_next = False
+        if text[end : end + 1] == ":":
+            return f"{json.dumps(match[0].strip(), ensure_ascii=False)}: ", end + 1
+        return self._mark(text, end, is_over) if end == position else (match[0], end)  # it is none
+
+    def _mark(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
+        if text.startswith(self._quote, position):
+            self._in_text = True
+            return '"', position + len(self._quote)
+        char = text[position]
+        if self._quote.startswith(text[position:]) and not is_over:
+            return "", position
+        if char in "{[":
+            self._open.append(char)
+        elif char in "}]":
+            self._open.pop()
+            self.is_whole = not self._open
+        self._is_name_next = char in "{," and self._open[-1] == "{"
+        return ", " if char == "," else "" if char.isspace() else char, position + 1
+
+
+def _num_begun(text: str, tag: str) -> int:
+    """Return how many characters at the end of a text may be the beginning of a tag."""
+    return next(n for n in range(len(tag) - 1, -1, -1) if text.endswith(tag[:n]))
 
 
 def _escaped(text: str) -> str:

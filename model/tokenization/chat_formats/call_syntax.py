@@ -22,6 +22,34 @@ class PairSyntax:
     after_value: str
 
 
+@dataclass(frozen=True, slots=True)
+class BareSyntax:
+    """How arguments are written that are like JSON but for two things: names have nothing around them, and texts stand
+    as they are, without escapes, between two of `quote`.
+    """
+
+    quote: str
+    comma: str = ","
+    colon: str = ":"
+    is_sorted: bool = False
+    """Whether properties come in the order of their names, at every depth."""
+
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """Return names in the order in which they are written."""
+        return sorted(names, key=str.lower) if self.is_sorted else list(names)
+
+    def written(self, value: Any) -> str:
+        """Return the text of a value."""
+        if isinstance(value, str):
+            return f"{self.quote}{value}{self.quote}"
+        if isinstance(value, dict):
+            members = [f"{name}{self.colon}{self.written(value[name])}" for name in self.ordered(value)]
+            return f"{{{self.comma.join(members)}}}"
+        if isinstance(value, list):
+            return f"[{self.comma.join(map(self.written, value))}]"
+        return json.dumps(value)
+
+
 @dataclass(frozen=True)
 class CallSyntax:
     """The calls of a message are `opening`, name, `between`, arguments as JSON; then, for each further one,
@@ -36,7 +64,9 @@ class CallSyntax:
     prefix: str = ""
     """What some answers have before `opening`, such as a token that says that a call follows."""
     pairs: PairSyntax | None = None
-    """How arguments are written, if not as JSON."""
+    """How arguments are written that stand one by one."""
+    bare: BareSyntax | None = None
+    """How arguments are written that are like JSON. They are JSON where this and `pairs` are None."""
 
     @cached_property
     def trigger(self) -> str:
@@ -63,7 +93,8 @@ class CallSyntax:
         """Return all texts that may stand around a call."""
         pairs = self.pairs
         around = () if pairs is None else (pairs.before_name, pairs.after_name, pairs.after_value)
-        return (self.prefix, self.opening, self.between, self.closing, self.next_call or "", *around)
+        quotes = () if self.bare is None else (self.bare.quote,)
+        return (self.prefix, self.opening, self.between, self.closing, self.next_call or "", *around, *quotes)
 
     @property
     def after_between(self) -> tuple[str, ...]:
@@ -87,6 +118,8 @@ class CallSyntax:
 
     def _written(self, arguments: str) -> str:
         pairs = self.pairs
+        if self.bare is not None:
+            return self.bare.written(json.loads(arguments))
         if pairs is None:
             return arguments
         return "".join(
@@ -113,8 +146,8 @@ class Tool:
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, which are an object."""
     grammar: str | None = None
-    """The grammar of the arguments as JSON, in llguidance's dialect of Lark; None is what llguidance makes of the
-    schema by itself.
+    """The grammar of the arguments in llguidance's dialect of Lark, for calls that write them as JSON, or nearly so;
+    None is what llguidance makes of the schema by itself, which is JSON.
     """
 
     def argument(self, name: str) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts.
+
+What they stand for is JSON that the schema admits, as `json_schema` has it. A text holds all characters as they are, so
+the formats that llguidance writes between the quotes of JSON are refused; names are described by no pattern.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from model.sampling.grammar.alternatives import Alternatives
+from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.errors import GrammarError, step
+from model.sampling.grammar.json_schema import Writer
+from model.sampling.grammar.names import KEY, found_pattern
+from model.sampling.grammar.parts import Conjunction
+from model.sampling.grammar.places import shown
+from model.sampling.grammar.rules import Sequence_, Symbol, quoted
+from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, lengths, slashed
+from model.tokenization.chat_formats.call_syntax import BareSyntax
+
+_CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
+"""A character of a text: what JSON may escape, and none of the other control characters."""
+_NAME = re.compile(r"[^ \t\r\n:,{}\[\]]+( +[^ \t\r\n:,{}\[\]]+)*")
+_OTHER_NAME = r"""/[^\s:,{}\[\]<>"'\x00-\x1F\x7F]+/"""
+"""A name that the schema does not have; it has no quotes either, which a model might write out of habit."""
+_MOST_LEFT_OUT = 50
+"""How many parts of a schema are left out, one after another, before all of it is."""
+
+
+def bare_arguments_grammar(
+    schema: object, syntax: BareSyntax, quote_id: int | None, *, is_lenient: bool = False
+) -> str:
+    """Write the grammar of the arguments that satisfy a schema, or refuse it by the place that cannot be held.
+
+    `quote_id` is the id of the quote, if that is a special token. If it `is_lenient`, what cannot be held is left out.
+    """
+    for _ in range(_MOST_LEFT_OUT):
+        try:
+            return _Writer(schema, syntax, quote_id).grammar()
+        except GrammarError as error:
+            if not is_lenient:
+                raise
+            if not error.path:
+                break
+            schema = _without(schema, error.path)
+    return _Writer({"type": "object"}, syntax, quote_id).grammar()
+
+
+def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> Any:
+    """Return a schema without the keyword at a path; a schema that is there admits everything."""
+    if isinstance(value, list):
+        places = [here + step(number) for number in range(len(value))]
+        return [True if at == path else _without(each, path, at) for at, each in zip(places, value, strict=True)]
+    if not isinstance(value, dict) or not path.startswith(here):
+        return value
+    kept = {}
+    for name, inner in value.items():
+        inner_path = here + step(name)
+        if inner_path == path and (is_schema or inner is True):
+            continue
+        are_named = is_schema and name in ("properties", "patternProperties", "$defs", "definitions")
+        kept[name] = True if inner_path == path else _without(inner, path, inner_path, not are_named)
+    return kept
+
+
+def _check_name(path: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise GrammarError(path, f"this model's calls cannot hold the name {shown(name)}")
+
+
+class _Writer(Writer):
+    """Writes texts between quotes that may be special tokens, and names without any."""
+
+    def __init__(self, schema: object, syntax: BareSyntax, quote_id: int | None) -> None:
+        super().__init__(Alternatives(schema))
+        self._syntax = syntax
+        self._quote_id = quote_id
+        self.comma = (self.literal(syntax.comma),)
+        self.colon = (self.literal(syntax.colon),)
+
+    def any_text(self) -> Sequence_:
+        """Write any text."""
+        return self._text(f"/{_CHARACTER}*/")
+
+    def texts(self, parts: Conjunction) -> list[Sequence_]:
+        """Write the texts that satisfy all parts."""
+        bounds = lengths(parts)
+        if bounds is None:
+            return []
+        least, most = bounds
+        shapes = [f"/{_CHARACTER}{{{least},{'' if most is None else most}}}/"]
+        for part in parts:
+            if part.schema.get("format") in FORMATS + REFUSED_FORMATS:
+                raise GrammarError(
+                    part.at("format"), "this model's calls cannot be held to it; describe the text with pattern"
+                )
+            if "pattern" in part.schema:
+                if len(shapes) > MAX_SHAPES:
+                    raise GrammarError(part.at("pattern"), f"at most {MAX_SHAPES} patterns may hold for one text")
+                pattern = found_pattern(part.at("pattern"), part.schema["pattern"], _CHARACTER)
+                shapes.append(f"/{slashed(pattern)}/")
+                error = why_refused(f"%llguidance {{}}\nstart: T\nT: {' & '.join(shapes)}\n")
+                if error == "" or (error and "nsatisfiable" in error):
+                    return []
+                if error:
+                    raise GrammarError(part.at("pattern"), error)
+        return [self._text(" & ".join(shapes))]
+
+    def scalar(self, value: Any) -> Sequence_:
+        """Write a value that is no array and no object."""
+        return self.scalars([value])[0] if isinstance(value, str) else super().scalar(value)
+
+    def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
+        """Write any of these values, none of which is an array or an object."""
+        texts = [value for value in values if isinstance(value, str)]
+        wrong = next((text for text in texts if self._syntax.quote in text), None)
+        if wrong is not None:
+            raise GrammarError("", f"this model's calls cannot hold the text {shown(wrong)}")
+        written = super().scalars([value for value in values if not isinstance(value, str)])
+        return [*written, self._text(" | ".join(map(quoted, texts)))] if texts else written
+
+    def name(self, name: str) -> Symbol:
+        """Write the name of a property."""
+        _check_name("", name)
+        return self.literal(name)
+
+    def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
+        """Write the names that are none of those taken."""
+        return " & ".join([_OTHER_NAME, *([f"~( {' | '.join(map(quoted, taken))} )"] if taken else [])])
+
+    def ordered(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of an object's properties in the order in which they come."""
+        return self._syntax.ordered(names)
+
+    def _properties(self, parts: Conjunction) -> list[Sequence_]:
+        for part in parts:
+            for keyword in ("patternProperties", "propertyNames"):
+                if keyword in part.schema:
+                    raise GrammarError(part.at(keyword), "this model's calls cannot be held to it; name the properties")
+            for name in part.named("properties"):
+                _check_name(part.at("properties") + step(name), name)
+            for name in part.schema.get("required", []):
+                _check_name(part.at("required"), name)
+        return super()._properties(parts)
+
+    def _text(self, expression: str) -> Sequence_:
+        """Write a text between quotes; the texts are an expression of Lark."""
+        any_, quote = f"/{_CHARACTER}*/", quoted(self._syntax.quote)
+        if self._quote_id is not None:  # what looks like the token, spelt by others, would be read as the token
+            token = Symbol(f"<[{self._quote_id}]>")
+            return (token, self.rules.terminal(f"( {expression} ) & ~( {any_} {quote} {any_} )"), token)
+        inner = f"( ( {expression} ) {quote} ) & ~( {any_} {quote} /{_CHARACTER}+/ )"
+        return (self.rules.terminal(f"{quote} ( {inner} )"),)
