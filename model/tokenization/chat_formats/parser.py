@@ -5,7 +5,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, PairReader
+from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
@@ -174,8 +174,10 @@ class TaggedText:
         self._new.add_call(self._num_calls, new_call_id(self._syntax.id_form), name)
         self._num_calls += 1
         self._unread = text[len(head) :]
-        pairs = self._syntax.pairs
-        self._arguments_reader = ObjectReader() if pairs is None else PairReader(pairs, self._tools[name].is_text)
+        if self._syntax.pairs is not None:
+            self._arguments_reader = PairReader(self._syntax.pairs, self._tools[name].is_text)
+        else:
+            self._arguments_reader = ObjectReader() if self._syntax.bare is None else BareReader(self._syntax.bare)
         self._read = self._arguments
         return True
 

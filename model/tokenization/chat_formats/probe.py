@@ -4,11 +4,11 @@ no template's source.
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax
 from model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -45,9 +45,10 @@ class ToolUse:
 def find_tool_use(render: Render, special: Collection[str] = ()) -> ToolUse:
     """Return how a template's conversations with tools are written; `special` are the tokenizer's special tokens."""
     if _writes_tools(render):
-        for arguments, pattern in ((_OBJECT, _AS_JSON), (json.dumps(_OBJECT), _AS_JSON), (_PAIRS, _AS_PAIRS)):
+        for arguments, pattern, bare in _ways(render):
             syntax = _syntax(render, special, arguments, pattern)
             if syntax is not None:
+                syntax = replace(syntax, bare=bare)
                 return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
     return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
 
@@ -70,6 +71,32 @@ _OBJECT = {"zqone": 1}
 _AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
 _PAIRS = {"zqone": "Zqtext", "zqtwo": "Zqmore"}
 _AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)Zqmore", re.DOTALL)
+_NESTED = {"zqtwo": {"zqin": [True], "zqbare": 'Zq"\\\n'}, "zqone": ["Zqtext", 1]}
+"""Arguments whose names are not sorted, with a text that no escapes may change."""
+_AS_BARE = re.compile(r"zqone(:\s*)\[(.{1,40}?)Zqtext\2(,\s*)1\]", re.DOTALL)
+
+
+def _ways(render: Render) -> Iterator[tuple[Any, re.Pattern[str], BareSyntax | None]]:
+    """Return arguments, and how each way of writing arguments writes them."""
+    yield _OBJECT, _AS_JSON, None
+    bare = _bare_syntax(render)
+    if bare is not None:
+        yield _NESTED, re.compile(re.escape(bare.written(_NESTED))), bare
+    # Only now text: templates of bare arguments may write it as it is, between braces of their own.
+    yield json.dumps(_OBJECT), _AS_JSON, None
+    yield _PAIRS, _AS_PAIRS, None
+
+
+def _bare_syntax(render: Render) -> BareSyntax | None:
+    try:
+        text = render(_with_calls(1, _NESTED), [_TOOL])
+    except ChatTemplateError:
+        return None
+    match = _AS_BARE.search(text, max(text.find(_NAMES[0]), 0))
+    if match is None or match[2] in ("'", '"'):
+        return None
+    both = (BareSyntax(match[2], match[3], match[1], is_sorted) for is_sorted in (True, False))
+    return next((each for each in both if each.written(_NESTED) in text), None)
 
 
 def _with_calls(number: int, arguments: Any) -> list[dict[str, Any]]:
@@ -94,14 +121,19 @@ def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: r
     end, after = plain.partition("Zqplain")[2], text[written.end() :]
     closing = after[: len(after) - _num_shared(after[::-1], end[::-1])].rstrip()
     closing = re.sub("<[^<>]*$", "", closing)  # nor is the beginning of a tag that ends a message in its own way
+    next_call = _next_call(render, arguments, pattern)
+    if next_call is not None and next_call.endswith(opening):
+        end_of_each = next_call.removesuffix(opening).rstrip()
+        # What comes behind a call's own end, such as a token that says that results follow, is no part of it either.
+        closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
     syntax = CallSyntax(
         opening=opening,
         between=_without_id(text[name + len(_NAMES[0]) : written.start()]),
         closing=_without_id(closing),
-        next_call=_next_call(render, arguments, pattern),
+        next_call=next_call,
         prefix=_PYTHON_TAG if opening.startswith("{") and _PYTHON_TAG in special else "",
     )
-    return syntax if pattern is _AS_JSON else _in_pairs(syntax, *written.groups())
+    return _in_pairs(syntax, *written.groups()) if pattern is _AS_PAIRS else syntax
 
 
 def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_second: str) -> CallSyntax | None:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 from llguidance import LLMatcher
 
+from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
-from model.tokenization.chat_formats.call_syntax import Tool
+from model.tokenization.chat_formats.call_syntax import BareSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
@@ -43,8 +45,11 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     tags = template.thought_tags
     start = start_of(tags, prompt)
     definitions = body.callable_tools
-    tools = await in_grammar_thread(_read_tools, definitions) if definitions else []
-    syntax = template.tool_use.syntax if tools else None
+    syntax = template.tool_use.syntax if definitions else None
+    tools: list[Tool] = []
+    if syntax is not None:
+        writer = _Writer(syntax.bare, context.tokenizer.ids_of_special)
+        tools = await in_grammar_thread(_read_tools, definitions, writer)
     if tools or (grammar is not None and start is not Start.ANSWER):
         answers = Answers(
             tags=tags,
@@ -83,17 +88,33 @@ def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
     return frozenset(token_id for token, token_id in special if any(token in text for text in texts))
 
 
-def _read_tools(definitions: Mapping[int, ToolDefinition]) -> list[Tool]:
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the grammars of a call's arguments."""
+
+    bare: BareSyntax | None
+    """How arguments are written, if not as JSON or one by one."""
+    special_ids: Mapping[str, int]
+
+    def grammar(self, schema: Mapping[str, Any], *, is_lenient: bool = False) -> str | None:
+        """Return the grammar, or None for what llguidance makes of the schema. Raises GrammarError."""
+        if self.bare is not None:
+            quote_id = self.special_ids.get(self.bare.quote)
+            return _bare_grammar_of(json.dumps(schema), self.bare, quote_id, is_lenient)
+        return None if is_lenient else _grammar_of(json.dumps(schema))
+
+
+def _read_tools(definitions: Mapping[int, ToolDefinition], writer: _Writer) -> list[Tool]:
     """Return the tools as grammars have them. Raises BadRequest for a schema of which no grammar can be made."""
-    return [_read_tool(f"tools[{number}].function.parameters", each) for number, each in definitions.items()]
+    return [_read_tool(f"tools[{number}].function.parameters", each, writer) for number, each in definitions.items()]
 
 
-def _read_tool(field: str, definition: ToolDefinition) -> Tool:
+def _read_tool(field: str, definition: ToolDefinition, writer: _Writer) -> Tool:
     function = definition.function
     parameters = function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **parameters}  # what a call is given is an object, even if the schema leaves that out
     try:
-        return Tool(function.name, schema, _grammar_of(json.dumps(schema)))
+        return Tool(function.name, schema, writer.grammar(schema))
     except GrammarError as error:
         if function.strict:
             place = field + error.path
@@ -102,9 +123,14 @@ def _read_tool(field: str, definition: ToolDefinition) -> Tool:
     problem = _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
     if problem:
         raise BadRequest(f"{field}: no call can be held to this schema: {problem}", param=field, code="grammar_refused")
-    return Tool(function.name, lenient(schema))
+    return Tool(function.name, lenient(schema), writer.grammar(schema, is_lenient=True))
 
 
 @lru_cache(512)
 def _grammar_of(schema: str) -> str:
     return json_schema_grammar(json.loads(schema))
+
+
+@lru_cache(512)
+def _bare_grammar_of(schema: str, bare: BareSyntax, quote_id: int | None, is_lenient: bool) -> str:
+    return bare_arguments_grammar(json.loads(schema), bare, quote_id, is_lenient=is_lenient)

@@ -30,7 +30,7 @@ WEATHER: dict[str, Any] = {
 }
 TIME: dict[str, Any] = {"type": "function", "function": {"name": "get_time"}}
 HERMES_CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "K\u00f6ln"}}\n</tool_call>'
-SPECIAL = ("<|end|>", "[TOOL_CALLS]", "[ARGS]")
+SPECIAL = ("<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|tool_call>", "<tool_call|>", '<|"|>')
 LENGTH = 4096
 
 
@@ -41,7 +41,7 @@ async def tool_site(
     """Run a site whose model answers every chat with this text."""
     write_tokenizer(folder, SPECIAL)
     ids: list[int] = []
-    for part in re.split(r"(\[[A-Z_]+\])", answer):
+    for part in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", answer):
         ids += [256 + SPECIAL.index(part)] if part in SPECIAL else part.encode()
     engine = FakeEngine(script=tuple(ids), eos_after=len(ids), engine_info=replace(INFO, max_model_len=LENGTH))
     config = replace(tiny_config(), max_model_len=LENGTH, vocab_size=300)
@@ -256,3 +256,45 @@ async def test_a_schema_that_names_its_parts_is_told_to_model_and_grammar(tmp_pa
         assert (await at.post(PATH, body(tools=[tool]))).status_code == 200
         assert not LLMatcher.validate_grammar(grammar_of(at) or "")
         assert json.dumps(parameters) in prompt_of(at)
+
+
+GEMMA_CALL = '<|tool_call>call:get_weather{city:<|"|>K\u00f6ln "Mitte"<|"|>}<tool_call|>'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_gemmas_calls_are_read_in_its_own_form(tmp_path: Path, stream: bool) -> None:
+    async with tool_site(tmp_path, f"I look.{GEMMA_CALL}{GEMMA_CALL}", templates.GEMMA_4) as at:
+        answer = await at.post(PATH, body(stream=stream))
+    parts = [event["choices"][0]["delta"] for event in events_of(answer)[:-1]] if stream else []
+    parts = parts or [answer.json()["choices"][0]["message"]]
+    calls = [call["function"] for part in parts for call in part.get("tool_calls") or ()]
+    assert "".join(call["arguments"] for call in calls) == 2 * '{"city": "K\u00f6ln \\"Mitte\\""}'
+    assert [call["name"] for call in calls if "name" in call] == ["get_weather", "get_weather"]
+    assert "".join(part.get("content") or "" for part in parts) == "I look."
+
+
+async def test_gemmas_template_writes_past_calls_and_their_results(tmp_path: Path) -> None:
+    function = {"name": "get_weather", "arguments": '{"unit": "C", "city": "Bern"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    turns = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+    ]
+    async with tool_site(tmp_path, template=templates.GEMMA_4) as at:
+        assert (await at.post(PATH, body(messages=turns))).status_code == 200
+        prompt = prompt_of(at)  # without its special tokens
+    assert "call:get_weather{city:Bern,unit:C}" in prompt
+    assert prompt.endswith("<|tool_response>get_weather{value:3}<tool_response|>")
+
+
+async def test_what_gemmas_calls_cannot_be_held_to_is_refused_if_strict(tmp_path: Path) -> None:
+    parameters = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
+    async with tool_site(tmp_path, template=templates.GEMMA_4) as at:
+        for strict, status in ((False, 200), (True, 400)):
+            tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+            answer = await at.post(PATH, body(tools=[tool]))
+            assert answer.status_code == status
+            assert not LLMatcher.validate_grammar(grammar_of(at) or "")
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("grammar_refused", "tools[0].function.parameters.properties.day.format")

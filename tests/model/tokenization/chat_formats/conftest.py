@@ -10,7 +10,7 @@ from tests.server.serving import write_tokenizer
 
 SPECIAL = (
     "<|eos|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "<|python_tag|>", "<|channel|>", "<|message|>",
-    "<|end|>", "<|start|>",
+    "<|end|>", "<|start|>", "<|tool_call>", "<tool_call|>", '<|"|>',
 )  # fmt: skip
 """The first ends a text."""
 

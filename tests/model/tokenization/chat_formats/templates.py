@@ -108,6 +108,52 @@ KEYS_AND_VALUES = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- endfor %}"""
 """GLM 4.5."""
 
+_BARE = """{% macro written(value) %}
+    {%- if value is string %}{{ 'QUOTE' ~ value ~ 'QUOTE' }}
+    {%- elif value is mapping %}{% raw %}{{% endraw %}
+        {%- for name, inner in value | dictsort %}
+            {{- ',' if not loop.first }}{{ name }}:{{ written(inner) }}
+        {%- endfor -%}
+        {% raw %}}{% endraw %}
+    {%- elif value is sequence %}[
+        {%- for inner in value %}{{ ',' if not loop.first }}{{ written(inner) }}{% endfor %}]
+    {%- else %}{{ value | tojson }}{% endif %}
+{%- endmacro %}
+{%- if tools %}OPEN{{ tools | tojson }}CLOSE{% endif %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}RESULT{{ m.name }}{{ written({'value': m.content}) }}END
+    {%- else %}OPEN{{ m.role }}
+{{ m.content }}
+        {%- for call in m.tool_calls or [] %}
+            {%- set arguments = call.function.arguments %}
+            {{- 'CALLcall:' ~ call.function.name }}
+            {{- written(arguments) if arguments is mapping else '{' ~ arguments ~ '}' }}DONE
+        {%- endfor %}
+        {%- set next_role = (messages[loop.index] or {}).role %}
+        {{- ('' if next_role == 'tool' else 'RESULT') if m.tool_calls else 'CLOSE\\n' }}
+    {%- endif %}
+{%- endfor %}{% if add_generation_prompt and messages[-1].role != 'tool' %}OPENmodel
+{% endif %}"""
+
+
+def _bare(**texts: str) -> str:
+    source = _BARE
+    for name, text in texts.items():
+        source = source.replace(name, text)
+    return source
+
+
+GEMMA_4 = _bare(
+    QUOTE='<|"|>', CALL="<|tool_call>", DONE="<tool_call|>", RESULT="<|tool_response>", END="<tool_response|>",
+    OPEN="<|turn>", CLOSE="<turn|>",
+)  # fmt: skip
+"""Gemma 4: bare names, texts between tokens, and a token after the calls that says that results follow."""
+
+FUNCTION_GEMMA = _bare(
+    QUOTE="<escape>", CALL="<start_function_call>", DONE="<end_function_call>", RESULT="<start_function_response>",
+    END="<end_function_response>", OPEN="<start_of_turn>", CLOSE="<end_of_turn>",
+)  # fmt: skip
+
 PLAIN = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
 {%- if add_generation_prompt %}<|A|>{% endif %}"""
 """Templates that know no tools."""

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import joined
@@ -20,6 +22,7 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 from model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats.test_parser import (
     ARGS,
+    BARE,
     CHANNELS,
     GPT_OSS,
     LLAMA,
@@ -53,6 +56,13 @@ class Reader:
         self._theirs = LLTokenizer(text, eos_token=self._end)
 
     def _matcher(self, **answers: Any) -> LLMatcher:
+        bare = answers["syntax"].bare if "syntax" in answers else None
+        if bare is not None:
+            quote_id = self.tokenizer.ids_of_special.get(bare.quote)
+            answers["tools"] = [
+                replace(tool, grammar=bare_arguments_grammar(tool.parameters, bare, quote_id))
+                for tool in answers["tools"]
+            ]
         grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
         problem = LLMatcher.validate_grammar(grammar, self._theirs)
         assert not problem, f"{problem}\n{grammar}"
@@ -68,9 +78,14 @@ class Reader:
             assert matcher.consume_token(ids[-1])
         return self.tokenizer.decode([each for each in ids if each != self._end], skip_special_tokens=False)
 
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
     def takes(self, text: str, **answers: Any) -> bool:
+        return self.takes_ids(self.ids(text), **answers)
+
+    def takes_ids(self, ids: list[int], **answers: Any) -> bool:
         matcher = self._matcher(**answers)
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
@@ -253,3 +268,14 @@ def test_whatever_a_model_writes_under_the_grammar_are_calls_that_keep_to_their_
     assert not message.content
     for call in message.tool_calls:
         jsonschema.validate(json.loads(call.arguments), CHOICES if call.name == "choose" else NOTHING)
+
+
+def test_a_text_between_tokens_holds_anything_but_what_would_be_read_as_its_end(reader: Reader) -> None:
+    tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
+    asked = {"syntax": BARE, "tools": [tool]}
+    for text in ('say "x"\n}<', "<tool_call|", "\\"):
+        assert reader.takes(BARE.written([("f", json.dumps({"a": text}))]), **asked)
+    assert not reader.takes('<|tool_call>call:f{a:<|"|>x<tool_call|>y<|"|>}<tool_call|>', **asked)
+    before, after = (reader.ids(text) for text in ('<|tool_call>call:f{a:<|"|>', '<|"|>}<tool_call|>'))
+    assert reader.takes_ids([*before, *b"<|", *after], **asked)
+    assert not reader.takes_ids([*before, *b'<|"|>', *after], **asked)

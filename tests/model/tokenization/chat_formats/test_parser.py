@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import PlainText, TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
@@ -27,9 +27,25 @@ XML = CallSyntax(
     closing=">\n</function>\n</tool_call>",
     pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
 )
+BARE = CallSyntax(
+    opening="<|tool_call>call:",
+    between="",
+    next_call="<tool_call|><|tool_call>call:",
+    closing="<tool_call|>",
+    bare=BareSyntax('<|"|>', is_sorted=True),
+)
+ESCAPED = CallSyntax(
+    opening="<call>",
+    between="",
+    next_call="</call>\n<call>",
+    closing="</call>",
+    bare=BareSyntax("<escape>", ", ", ": "),
+)
 CHANNELS = ThoughtTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>")
 GPT_OSS = CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing="")
-SYNTAXES = {"generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML}
+SYNTAXES = {
+    "generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML, "bare": BARE, "escaped": ESCAPED,
+}  # fmt: skip
 NAMES = ("get", "get_all")
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 
@@ -68,7 +84,7 @@ fragments = st.sampled_from(
     [
         "<tool_call>", "</tool_call>", '{"name": "', "get", '", "arguments": ', '", "parameters": ', "{}", "}",
         "[", "]", "[TOOL_CALLS]", "[ARGS]", "<think>", "</think>", "\n", " ", "<", "hello", "<|python_tag|>",
-        '{"a": "}"}',
+        '{"a": "}"}', "<|tool_call>", "call:", '<|"|>', "<tool_call|>", "<escape>", "{a:", ",", "<call>",
     ]
 )  # fmt: skip
 texts = st.lists(st.one_of(fragments, st.text(max_size=3)), max_size=12).map("".join)
@@ -83,7 +99,7 @@ def test_a_message_is_the_same_however_its_text_is_cut(
     assert (parts.content, parts.reasoning, calls_of(parts)) == (whole.content, whole.reasoning, calls_of(whole))
 
 
-@every_syntax
+@pytest.mark.parametrize("syntax", [each for each in SYNTAXES.values() if each.bare is None])
 @given(text=texts, start=st.sampled_from(Start))
 def test_every_character_is_in_the_message_or_in_its_tags(syntax: CallSyntax, text: str, start: Start) -> None:
     """Take what was read out of the text, in its order: what is left are tags and white space."""
@@ -133,6 +149,38 @@ def test_arguments_that_stand_one_by_one_become_json(calls: list[dict[str, Any]]
     message = joined(deltas(TaggedText(syntax=XML, tools=[MANY_TYPES]), cut(text, places)))
     assert [json.loads(each.arguments) for each in message.tool_calls] == calls
     assert not message.content
+
+
+bare_arguments = st.dictionaries(
+    st.from_regex("[a-zé_-]([a-z -]?[a-z])?", fullmatch=True),
+    st.recursive(
+        st.one_of(
+            *(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none()),
+            *(st.text(max_size=8), st.sampled_from(['"}', "\\", "</call>", "<tool_call|>", '<|"', "<esc", "{a:1}"])),
+        ),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.just("k"), inner)),
+        max_leaves=5,
+    ),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("syntax", [BARE, ESCAPED], ids=["bare", "escaped"])
+@given(calls=st.lists(bare_arguments, min_size=1, max_size=3), places=st.lists(st.integers(0, 1000), max_size=20))
+def test_arguments_with_bare_names_and_literal_texts_become_json(
+    syntax: CallSyntax, calls: list[dict[str, Any]], places: list[int]
+) -> None:
+    text = "So: " + syntax.written([("get", json.dumps(each)) for each in calls])
+    message = joined(deltas(parser(syntax), cut(text, places)))
+    assert [json.loads(each.arguments) for each in message.tool_calls] == calls
+    assert message.content == "So:"
+
+
+def test_bare_arguments_come_as_they_are_written() -> None:
+    reader = parser(BARE)
+    written = [reader.push(text) for text in ('<|tool_call>call:get{a:<|"|>I sa', 'y "no"<', "|", '"|>,b:[1', ",2]}")]
+    calls = [call.arguments for delta in written for call in delta.tool_calls]
+    assert calls == ['{"a": "I sa', 'y \\"no\\"', '", "b": [1', ", 2]}"]
 
 
 def test_a_value_of_a_kind_that_no_schema_tells_is_json_or_text() -> None:

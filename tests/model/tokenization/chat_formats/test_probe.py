@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax
 from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
@@ -55,11 +55,27 @@ SYNTAXES = {
         closing="\n</tool_call>",
         pairs=PairSyntax("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
     ),
+    templates.GEMMA_4: CallSyntax(
+        opening="<|tool_call>call:",
+        between="",
+        next_call="<tool_call|><|tool_call>call:",
+        closing="<tool_call|>",
+        bare=BareSyntax('<|"|>', is_sorted=True),
+    ),
+    templates.FUNCTION_GEMMA: CallSyntax(
+        opening="<start_function_call>call:",
+        between="",
+        next_call="<end_function_call><start_function_call>call:",
+        closing="<end_function_call>",
+        bare=BareSyntax("<escape>", is_sorted=True),
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    "source", SYNTAXES, ids=["hermes", "mistral", "mistral args", "llama", "text", "gpt-oss", "xml", "keys"]
+    "source",
+    SYNTAXES,
+    ids=["hermes", "mistral", "mistral args", "llama", "text", "gpt-oss", "xml", "keys", "gemma 4", "functiongemma"],
 )
 def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
     use = use_of(source)
