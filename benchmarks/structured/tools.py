@@ -158,12 +158,13 @@ def main() -> int:
     parser.add_argument("--categories", nargs="+", default=CATEGORIES)
     parser.add_argument("--questions", type=int, help="of each category at most")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--tool-choice", nargs="+", choices=["required", "auto"], default=["required", "auto"])
     options = parser.parse_args()
     asked = list(questions(options.wheel, options.categories, options.questions))
     rows = [["tool_choice", "temperature", "category", "answers", "errors", "cut off", "call", "parse", "wrong", "s"]]
     is_wrong = False
     with serve([options.model, *PATIENT]) as server:
-        for choice in ("required", "auto"):
+        for choice in options.tool_choice:
             for temperature in options.temperature:
                 started = time.monotonic()
                 for category, count in asyncio.run(measure(server.url, asked, choice, temperature)).items():
@@ -173,6 +174,7 @@ def main() -> int:
                     cells = [*(str(count[name]) for name in ("answers", "errors", "cut off")), called, parse]
                     seconds = f"{time.monotonic() - started:.0f}"
                     rows.append([choice, str(temperature), category, *cells, str(count["wrong"]), seconds])
+                    print(*rows[-1], flush=True)
                     is_wrong |= bool(count["wrong"] or count["errors"])
     print(table(rows))
     return int(is_wrong)
