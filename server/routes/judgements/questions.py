@@ -18,7 +18,7 @@ from server.schemas.base import ChatMessage
 _PLACE = "<<the question stands here>>"
 """What stands for the question while the chat template writes the conversation."""
 _GAP = "\n\n"
-_CLOSING = "Answer with the label alone."
+_CLOSING = "Answer with one label."
 _PLAIN_END = "\n\nAnswer:"
 """What follows a question where there is no chat template."""
 _LETTERS = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2)))
@@ -130,7 +130,7 @@ def _content(message: ChatMessage) -> str:
 
 
 def _written(question: Question, labels: Mapping[str, int]) -> str:
-    lines = [f"Question: {question.instructions or 'Which of these fits?'}", "Options:"]
+    lines = [f"Question: {question.instructions or 'Which of these fits?'}"]
     for label, option in zip(labels, question.options, strict=True):
         told = "" if option.description is None else f" - {option.description}"
         lines.append(f"{label}{told}" if label.lower() == option.text.lower() else f"{label}: {option.text}{told}")
