@@ -62,7 +62,9 @@ def count(http: httpx.Client, text: str) -> int:
 def measure(server: Server, turns: int, question_tokens: int) -> bool:
     """Print what one length of questions gives, and return whether it is within the bar."""
     drawn = random.Random(question_tokens)
-    ratios, bars, tokens = [], [], []
+    ratios: list[float] = []
+    bars: list[float] = []
+    tokens: list[float] = []
     with httpx.Client(base_url=server.url, timeout=600) as http:
         decide(http, text_of(drawn, INPUT_TOKENS), [_question(drawn, question_tokens)])
         for turn in range(turns):
