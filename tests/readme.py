@@ -28,6 +28,7 @@ CODE = ROOT / "docs" / "code.md"
 MESSAGES = ROOT / "docs" / "messages.md"
 OLLAMA = ROOT / "docs" / "ollama.md"
 RESPONSES = ROOT / "docs" / "responses.md"
+DECISIONS = ROOT / "docs" / "decisions.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -127,6 +128,26 @@ def responses_table() -> str:
     why = "left out beside functions, and not in the answer's `tools`; refused alone: this server does not search"
     told |= {(name, why): ["types of tools"] for name in items.LEFT_OUT_TOOLS}
     return _rows(told)
+
+
+def decisions_table() -> str:
+    """Return what POST /v1/decisions and /v1/systemone ignore and refuse, beyond what every route does."""
+    from server.schemas.judgements import decisions, systemone
+    from server.schemas.judgements.fields import NO_IMAGES
+    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+
+    bodies = {"`/v1/decisions`": decisions.DecisionsRequest, "`/v1/systemone`": systemone.SystemOneRequest}
+    inside = {
+        "a message": decisions.Message,
+        "`function_call`": decisions.FunctionCall,
+        "`function_call_output`": decisions.FunctionCallOutput,
+    }
+    everywhere = {*IGNORED_EVERYWHERE, *REFUSED_EVERYWHERE}
+    known = _known_fields({**bodies, **inside})
+    told = {key: where for key, where in known.items() if key[1] != "honoured" and key[0] not in everywhere}
+    for where, reasons in (("items", decisions.REFUSED_ITEMS), ("parts", decisions.REFUSED_PARTS)):
+        told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
+    return _rows(told | {("box", f"refused: {NO_IMAGES}"): ["types of questions of `/v1/systemone`"]})
 
 
 def messages_table() -> str:
@@ -294,6 +315,7 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
         MESSAGES: {"messages-fields": messages_table},
         OLLAMA: {"ollama": ollama_table},
         RESPONSES: {"fields": responses_table},
+        DECISIONS: {"fields": decisions_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,

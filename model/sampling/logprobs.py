@@ -27,12 +27,18 @@ class TokenLogprob:
     rank: int
     """1 + the number of tokens with a strictly larger logit."""
     top: tuple[tuple[int, float], ...] = ()
-    """Pairs (token id, log-probability) of the most likely tokens, best first, the lowest id first among equals."""
+    """Pairs (token id, log-probability) of the most likely tokens, best first, the lowest id first among equals; or of
+    the tokens that were asked for, in that order.
+    """
 
 
-def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[int]) -> list[TokenLogprob]:
+Wanted = int | tuple[int, ...]
+"""The tokens that are reported beside the chosen one: how many of the likeliest, or which."""
+
+
+def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[Wanted]) -> list[TokenLogprob]:
     """Return the log-probability of `token_ids[r]` in each row of raw `logits` [R, V], with the `ks[r]` best
-    alternatives.
+    alternatives, or those of the tokens `ks[r]`.
 
     The result is float32 (float64 if the logits are); a k over V gives V alternatives. Rows are processed in chunks, so
     that a long prompt never needs a second [R, V]. Raises ValueError when the lengths differ.
@@ -54,16 +60,20 @@ def prompt_logprobs(logits: Tensor, next_ids: Sequence[int], k: int) -> list[Tok
     return logprob_rows(logits, next_ids, [k] * len(next_ids))
 
 
-def _logprob_chunk(logits: Tensor, token_ids: Sequence[int], ks: Sequence[int]) -> list[TokenLogprob]:
+def _logprob_chunk(logits: Tensor, token_ids: Sequence[int], ks: Sequence[Wanted]) -> list[TokenLogprob]:
     scores = logits if logits.dtype == torch.float64 else logits.float()  # R V
     ids = torch.tensor(token_ids, device=scores.device).unsqueeze(1)  # R 1
     ranks = ((scores > scores.gather(1, ids)).sum(-1) + 1).tolist()
     logprobs = aligned_rows(scores).log_softmax(-1)[:, : scores.shape[1]]  # R V
     chosen = logprobs.gather(1, ids).squeeze(1).tolist()
-    most = min(max(ks), scores.shape[1])
+    most = min(max([k for k in ks if isinstance(k, int)], default=0), scores.shape[1])
     top_ids = ordered_top_ids(scores, most) if most else ids[:, :0]  # R K
     tops = [
         tuple(zip(row_ids[:k], row_logprobs[:k], strict=True))
-        for k, row_ids, row_logprobs in zip(ks, top_ids.tolist(), logprobs.gather(1, top_ids).tolist(), strict=True)
+        if isinstance(k, int)
+        else tuple(zip(k, logprobs[r, list(k)].tolist(), strict=True))
+        for r, (k, row_ids, row_logprobs) in enumerate(
+            zip(ks, top_ids.tolist(), logprobs.gather(1, top_ids).tolist(), strict=True)
+        )
     ]
     return [TokenLogprob(*entry) for entry in zip(token_ids, chosen, ranks, tops, strict=True)]

@@ -47,6 +47,8 @@ class SamplingOptions(FilterOptions, EditOptions, Protocol):
     def seed(self) -> int: ...
     @property
     def logprobs(self) -> int | None: ...
+    @property
+    def logprob_token_ids(self) -> tuple[int, ...]: ...
 
 
 class TokenFilter(Protocol):
@@ -233,8 +235,8 @@ def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequen
     tokens = [SampledToken(token_id) for token_id in token_ids]
     asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None]
     if asked:
-        ks = [rows[r].params.logprobs or 0 for r in asked]
-        entries = logprob_rows(take(logits, asked), [token_ids[r] for r in asked], ks)
+        wanted = [rows[r].params.logprob_token_ids or rows[r].params.logprobs or 0 for r in asked]
+        entries = logprob_rows(take(logits, asked), [token_ids[r] for r in asked], wanted)
         for r, entry in zip(asked, entries, strict=True):
             tokens[r] = SampledToken(entry.token_id, entry.logprob, entry.rank, entry.top)
     return tokens

@@ -36,6 +36,10 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     """Number of alternatives to report with each token; 0 reports the chosen token only, None nothing."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """Tokens that are reported with each token, in this order, in place of the likeliest alternatives, where `logprobs`
+    asks for any.
+    """
     prompt_logprobs: int | None = None
     """Number of alternatives to report with each of the prompt's tokens, as in `logprobs`."""
 

@@ -262,6 +262,14 @@ class Sequence:
         params = self.sampling_params
         return self.row_capture is not None or (params is not None and params.logprobs is not None)
 
+    @property
+    def chooses_on_host(self) -> bool:
+        """Return whether the host must see its logits: a device knows no grammar, and reports no tokens but the
+        likeliest.
+        """
+        params = self.sampling_params
+        return self.grammar is not None or (params is not None and bool(params.logprob_token_ids))
+
     def needs_sample(self, chunk: "Chunk") -> bool:
         """Return whether a token is to be sampled from the last position of `chunk`."""
         return (

@@ -44,7 +44,16 @@ def ollama_shape(error: ApiError, request_id: str | None = None) -> dict[str, An
     return {"error": error.message}
 
 
-SHAPES: dict[str, Shape] = {"/api/": ollama_shape, "/v1/messages": anthropic_shape}
+def systemone_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape that System One's clients read: some `detail`, some `error`."""
+    return {"detail": error.message, **openai_shape(error)}
+
+
+SHAPES: dict[str, Shape] = {
+    "/api/": ollama_shape,
+    "/v1/messages": anthropic_shape,
+    "/v1/systemone": systemone_shape,
+}
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 

@@ -18,8 +18,10 @@ CHATS: Mapping[str, str] = {
     "/api/chat": "messages",
 }
 """The routes that need a chat template, with the field that holds the conversation."""
-ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate")
-"""The routes that write text."""
+JUDGEMENTS = ("/v1/decisions", "/v1/systemone")
+"""The routes that ask several questions about one input."""
+ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", *JUDGEMENTS)
+"""The routes that write text, or read what would be written."""
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
@@ -45,6 +47,11 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     config = context.config
     if config.kind == "encoder" and route in ROUTES_OF_A_DECODER:
         return _lacking(config, "writes no text")
+    if config.kind == "encoder-decoder" and route in JUDGEMENTS:
+        return UnsupportedReason(
+            f"this model is an encoder-decoder ({config.architecture}): a question would change what its encoder makes "
+            "of the input, which could not be computed once for all questions; a decoder is needed"
+        )
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         return _lacking(config, "predicts no token, since its files hold no head that fills in masked words")
     if route == "/v1/rollout" and config.recurrence is not None:

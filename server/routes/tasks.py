@@ -1,11 +1,13 @@
-"""Runs requests to the engine that end with tensors and no tokens: all of one HTTP request are answered, or none."""
+"""Runs requests to the engine that are answered at once, by tensors or one token: all of one HTTP request are answered,
+or none.
+"""
 
 import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from server.engine.outputs import Array
+from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import Intervention, Task
 from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 from server.routes.context import AppContext
@@ -40,6 +42,8 @@ class TaskResult:
     """The engine's answer to one task."""
 
     tensors: dict[str, Array] = field(default_factory=dict)
+    logprobs: TokenLogprobs | None = None
+    """Log-probabilities of the newest token, if the task generates and asks for them."""
     num_cached_tokens: int = 0
 
 
@@ -130,6 +134,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
     try:
         async for output in handle:
             result.tensors.update(output.tensors)
+            result.logprobs = output.logprobs or result.logprobs
             result.num_cached_tokens = max(result.num_cached_tokens, output.num_cached_tokens)
             if output.finish_reason is not None:
                 outcome = None

@@ -1,5 +1,5 @@
 """Defines questions and answers about the weights, one by one and together, and about how a point's numbers correlate
-over a text.
+over a text; and the bodies that load and unload LoRA adapters, as vLLM has them.
 """
 
 from typing import Annotated, Any, Literal
@@ -7,8 +7,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, Index, InspectionAnswer, ListAnswer, RunFields, Selector, Text
+from server.schemas.base import (
+    AnswerModel,
+    Index,
+    InspectionAnswer,
+    ListAnswer,
+    RequestModel,
+    RunFields,
+    Selector,
+    Text,
+)
 from server.schemas.interventions import PointName
+from server.schemas.known_fields import Ignored
 from server.schemas.predictions import DescribedArrayAnswer, InspectionRequest
 
 MAX_SAMPLED_PAIRS = 10_000_000
@@ -305,3 +315,23 @@ class WeightsAnswer(ListAnswer):
     """Answer of GET /v1/models/{id}/weights/{name} as JSON."""
 
     data: list[WeightsEntry] = Field(description="One entry.")
+
+
+_IGNORED_OF_ADAPTERS: Ignored = {"lora_int_id": "adapters are known by their names"}
+
+
+class LoadAdapterRequest(RequestModel):
+    """Body of POST /v1/load_lora_adapter."""
+
+    IGNORED = _IGNORED_OF_ADAPTERS
+
+    lora_name: Text = Field(description="Name of the adapter, for the field `model` of requests.")
+    lora_path: Text = Field(description="Its folder, inside --lora-root.")
+
+
+class UnloadAdapterRequest(RequestModel):
+    """Body of POST /v1/unload_lora_adapter."""
+
+    IGNORED = _IGNORED_OF_ADAPTERS
+
+    lora_name: Text = Field(description="Name of the adapter.")

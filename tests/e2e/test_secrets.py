@@ -25,6 +25,8 @@ MESSAGES = [{"role": "user", "content": WORD}]
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": WORD, "max_tokens": 3, "stop": [WORD], "user": WORD, "attention": {"layers": 0}},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3},
+    "/v1/decisions": {"input": WORD, "questions": [{"type": "predicate", "name": WORD, "instructions": WORD}]},
+    "/v1/systemone": {"state": {WORD: WORD}, "questions": {WORD: {"type": "noul", "instructions": WORD}}},
     "/v1/responses": {"input": WORD, "max_output_tokens": 3, "metadata": {WORD: WORD}, "user": WORD},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 3, "metadata": {"user_id": WORD}},
     "/v1/messages/count_tokens": {"messages": MESSAGES},

@@ -228,7 +228,9 @@ class FakeEngine:
         return RequestOutput(
             uid=0,
             token_id=token_id,
-            logprobs=None if sampling.logprobs is None else logprobs(token_id, sampling.logprobs),
+            logprobs=None
+            if sampling.logprobs is None
+            else logprobs(token_id, sampling.logprobs, sampling.logprob_token_ids),
             prompt_logprobs=prompt_logprobs,
             tensors=tensors,
             finish_reason=reason,  # type: ignore[arg-type]
@@ -238,8 +240,12 @@ class FakeEngine:
         )
 
 
-def logprobs(token_id: int, num_top: int) -> TokenLogprobs:
-    """Return logprobs in which the token itself is the likeliest, at -0.5; then come the ids from 65 on."""
+def logprobs(token_id: int, num_top: int, wanted: Sequence[int] = ()) -> TokenLogprobs:
+    """Return logprobs in which the token itself is the likeliest, at -0.5; then come the ids from 65 on, or those that
+    are wanted.
+    """
+    if wanted:
+        return TokenLogprobs(token_id, -0.5, 1, tuple((each, -1.5 - i) for i, each in enumerate(wanted)))
     top = [(token_id, -0.5), *((65 + i, -1.5 - i) for i in range(num_top))][:num_top]
     return TokenLogprobs(token_id, -0.5, 1, tuple(top))
 

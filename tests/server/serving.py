@@ -153,6 +153,8 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     told = answer.json()
     if answer.request.url.path.startswith("/v1/messages"):
         assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
+    if answer.request.url.path.startswith("/v1/systemone"):
+        assert told.pop("detail") == told["error"]["message"]
     assert set(told) == {"error"}
     error = told["error"]
     if answer.request.url.path.startswith("/api/"):  # Ollama's are a text

@@ -272,13 +272,13 @@ class ModelRunner:
         captures: Mapping[int, RequestCaptures],
     ) -> DevicePass | None:
         """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
-        change logits, or a grammar says which may be chosen.
+        change logits, or `Sequence.chooses_on_host`.
         """
         if self._on_device is None or batch.is_adapted:
             return None
         rows: list[SampledRow] = []
         sequences = [at.chunk.sequence for at in sampling]
-        if not any(captures[seq.uid].patches or seq.grammar is not None for seq in sequences):
+        if not any(captures[seq.uid].patches or seq.chooses_on_host for seq in sequences):
             # A sequence is the owner, not its uid: a request that begins anew has the same uid, and other tokens.
             rows = [SampledRow(at.last_row, at.chunk.sequence, sampler_row(at.chunk.sequence)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)

@@ -114,4 +114,4 @@ def _is_plain(seq: Sequence, captures: RequestCaptures, runner: ModelRunner) -> 
     """Return whether a sequence's next step can run on the device before its newest token is known on the host."""
     rows = seq.row_capture
     serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
-    return captures.is_empty and serves_rows and seq.adapter is None and seq.grammar is None
+    return captures.is_empty and serves_rows and seq.adapter is None and not seq.chooses_on_host

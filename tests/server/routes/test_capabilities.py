@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.supported_routes import ROUTES_OF_A_DECODER, ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from server.routes.supported_routes import JUDGEMENTS, ROUTES_OF_A_DECODER, ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
@@ -16,6 +16,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/responses": {"input": "x", "max_output_tokens": 1},
+    "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
+    "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
     "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
 }
 
@@ -178,6 +180,10 @@ async def test_routes_that_work_answer(config: Any, tmp_path: Path) -> None:
     async with site(tmp_path, config=config) as at:
         told = (await capabilities(at))["routes"]
         for route, body in BODIES.items():
+            if config.kind == "encoder-decoder" and route in JUDGEMENTS:
+                assert "could not be computed once for all questions" in told[route]["reason"]
+                assert (await at.post(route, body)).status_code == 400
+                continue
             assert told[route] == {"works": True, "reason": None}
             assert (await at.post(route, body)).status_code == 200
 

@@ -19,6 +19,8 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "abc"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
     "/v1/responses": {"input": "abc"},
+    "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
+    "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
     "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
     "/v1/embeddings": {"input": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
@@ -180,7 +182,7 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
     async with at_site(tmp_path, engine) as lightwell:
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
     texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
-    texts |= {path for path in ROUTES if path.startswith("/api/")}
+    texts |= {path for path in ROUTES if path.startswith("/api/")} | {"/v1/decisions", "/v1/systemone"}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 
 

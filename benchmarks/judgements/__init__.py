@@ -1,0 +1,1 @@
+"""Measures the routes that judge: decisions."""

@@ -1,0 +1,121 @@
+"""POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.answering import Judgement, Judgements, judge
+from server.routes.judgements.questions import Option, Question, ask, user_message
+from server.routes.request_context import accept
+from server.routes.responses import model_name
+from server.routes.supported_routes import check_route
+from server.schemas.base import ChatMessage
+from server.schemas.judgements.decisions import (
+    AnyQuestion,
+    ChoiceQuestion,
+    DecisionsAnswer,
+    DecisionsRequest,
+    FunctionCall,
+    Message,
+    ScoreQuestion,
+    text_of,
+)
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/decisions",
+        tags=["judgements"],
+        summary="The probability of each option of questions about one input",
+        response_model=DecisionsAnswer,
+    )
+    async def decisions(request: Request, body: DecisionsRequest) -> Response:
+        """Return, for each question, the probability of each option: the softmax over the logits of the options' labels
+        where the answer begins. The input is computed once.
+        """
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/v1/decisions")
+        found = await unless_disconnected(request, _judged(context, body, arrival))
+        answers = [_answer(question, each) for question, each in zip(body.questions, found.each, strict=True)]
+        answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _judged(context: AppContext, body: DecisionsRequest, arrival: float) -> Judgements:
+    questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
+    return await judge(context, await ask(context, _messages(body), questions, body.chat_template_kwargs), arrival)
+
+
+def _messages(body: DecisionsRequest) -> list[ChatMessage]:
+    if isinstance(body.input, str):
+        return [user_message(body.input)]
+    return [ChatMessage.model_validate(each) for each in _rows(body)]
+
+
+def _rows(body: DecisionsRequest) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a conversation; calls that follow each other are one message of the assistant's."""
+    calls: list[dict[str, Any]] = []
+    for item in body.input:
+        if isinstance(item, FunctionCall):
+            function = {"name": item.name, "arguments": item.arguments}
+            calls.append({"id": item.call_id, "type": "function", "function": function})
+            continue
+        if calls:
+            yield {"role": "assistant", "tool_calls": calls}
+            calls = []
+        if isinstance(item, Message):
+            role = "system" if item.role == "developer" else item.role
+            yield {"role": role, "content": text_of(item.content)}
+        elif not isinstance(item, str):
+            yield {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)}
+    if calls:
+        yield {"role": "assistant", "tool_calls": calls}
+
+
+def _question(asked: AnyQuestion, field: str) -> Question:
+    instructions = text_of(asked.instructions)
+    if isinstance(asked, ChoiceQuestion):
+        options = tuple(Option(_shown(choice.value), choice.description) for choice in asked.choices)
+    elif isinstance(asked, ScoreQuestion):
+        options = tuple(Option(level.label, level.description) for level in asked.levels)
+    else:
+        options = (Option("Yes"), Option("No"))
+    return Question(asked.type, instructions, options, field)
+
+
+def _shown(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _answer(question: AnyQuestion, found: Judgement) -> dict[str, Any]:
+    answer: dict[str, Any] = {"type": question.type, "name": question.name}
+    if isinstance(question, ChoiceQuestion):
+        values = [choice.value for choice in question.choices]
+        each = [{"value": value, "probability": p} for value, p in zip(values, found.probabilities, strict=True)]
+        return answer | {"choice": values[found.best], "confidence": found.confidence, "probabilities": each}
+    if isinstance(question, ScoreQuestion):
+        each = [
+            {"label": level.label, "value": i, "probability": p}
+            for i, (level, p) in enumerate(zip(question.levels, found.probabilities, strict=True))
+        ]
+        return answer | {"score": found.expected, "confidence": found.confidence, "probabilities": each}
+    return answer | {"probability": found.probabilities[0]}
+
+
+def _usage(found: Judgements) -> dict[str, Any]:
+    return {
+        "input_tokens": found.num_read,
+        "input_tokens_details": {"cached_tokens": found.num_cached, "cache_write_tokens": 0},
+        "output_tokens": len(found.each),
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": found.num_read + len(found.each),
+    }

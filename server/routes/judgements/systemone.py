@@ -1,0 +1,91 @@
+"""POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
+
+import time
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.answering import Judgement, Judgements, judge
+from server.routes.judgements.questions import Option, Question, ask, user_message
+from server.routes.request_context import accept
+from server.routes.responses import model_name
+from server.routes.supported_routes import check_route
+from server.schemas.judgements.fields import json_text
+from server.schemas.judgements.systemone import (
+    ChoiceOfCriteria,
+    ScoreOfCriteria,
+    SystemOneAnswer,
+    SystemOneQuestion,
+    SystemOneRequest,
+)
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/systemone",
+        tags=["judgements"],
+        summary="The same, as TypeSafe's clients ask",
+        response_model=SystemOneAnswer,
+    )
+    async def systemone(request: Request, body: SystemOneRequest) -> Response:
+        """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/v1/systemone")
+        found = await unless_disconnected(request, _judged(context, body, arrival))
+        named = list(zip(body.questions.items(), found.each, strict=True))
+        answer = {
+            "model": model_name(context),
+            "answers": {name: _answer(question, each) for (name, question), each in named},
+            "usage": {
+                "input_tokens": found.num_read,
+                "output_tokens": len(found.each),
+                "cached_tokens": found.num_cached,
+            },
+            "diagnostics": {
+                name: {"label_mass": each.label_mass, "argmax_is_label": each.is_label} for (name, _), each in named
+            },
+        }
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _judged(context: AppContext, body: SystemOneRequest, arrival: float) -> Judgements:
+    texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
+    messages = [user_message("\n\n".join(texts))]
+    questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+    return await judge(context, await ask(context, messages, questions, body.chat_template_kwargs), arrival)
+
+
+def _text(content: Any) -> str | None:
+    return None if content is None else json_text(content)
+
+
+def _question(asked: SystemOneQuestion, field: str) -> Question:
+    instructions = _text(asked.instructions)
+    if isinstance(asked, ChoiceOfCriteria):
+        options = tuple(Option(name, _text(described)) for name, described in asked.criteria.items())
+        return Question("choice", instructions, options, field)
+    if isinstance(asked, ScoreOfCriteria):
+        return Question("score", instructions, tuple(Option(json_text(level)) for level in asked.criteria), field)
+    yes, no = (None, None) if asked.criteria is None else (asked.criteria.yes, asked.criteria.no)
+    return Question("predicate", instructions, (Option("Yes", _text(yes)), Option("No", _text(no))), field)
+
+
+def _answer(question: SystemOneQuestion, found: Judgement) -> dict[str, Any]:
+    if isinstance(question, ChoiceOfCriteria):
+        names = list(question.criteria)
+        each = dict(zip(names, found.probabilities, strict=True))
+        told = {"choice": names[found.best], "confidence": found.confidence, "probabilities": each}
+    elif isinstance(question, ScoreOfCriteria):
+        each = {str(i): probability for i, probability in enumerate(found.probabilities)}
+        legend = {str(i): level for i, level in enumerate(question.criteria)}
+        told = {"score": found.expected, "confidence": found.confidence, "legend": legend, "probabilities": each}
+    else:
+        told = {"noul": found.probabilities[0]}
+    return {"type": question.type, **told}

@@ -1,0 +1,81 @@
+"""Defines what the bodies of both APIs share: the bounds of questions, texts that may be JSON, the chat template's
+variables.
+"""
+
+import json
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from server.http.errors import shown
+from server.schemas.base import AnswerModel, RunFields, Text, encodable, wrong
+from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+
+MAX_QUESTIONS = 400
+MAX_OPTIONS = 255
+"""Most options of a choice that any tokenizer may have labels for."""
+MAX_LEVELS = 10
+MAX_JSON_DEPTH = 32
+MAX_JSON_VALUES = 10_000
+MAX_JSON_BYTES = 256 * 1024
+NO_IMAGES = "this server reads no images"
+
+
+def json_text(value: Any) -> str:
+    """Return a JSON value as the model reads it: compact, and a string as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _check_json(value: Any) -> Any:
+    """Return an object or a list as it is. Raises ValueError for one over OpenAI's bounds, or that is no Unicode."""
+    num_values, level = 0, [value]
+    for depth in range(MAX_JSON_DEPTH + 1):
+        num_values += len(level)
+        if num_values > MAX_JSON_VALUES:
+            raise ValueError(f"more than {MAX_JSON_VALUES} values; at most so many are accepted")
+        containers = [each for each in level if isinstance(each, dict | list)]
+        if not containers:
+            break
+        if depth == MAX_JSON_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_JSON_DEPTH} levels; at most so many are accepted")
+        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+    size = len(encodable(json_text(value)).encode())
+    if size > MAX_JSON_BYTES:
+        raise ValueError(f"{size} bytes as JSON; at most {MAX_JSON_BYTES} are accepted")
+    return value
+
+
+JsonObject = Annotated[dict[Text, Any], AfterValidator(_check_json)]
+JsonList = Annotated[list[Any], AfterValidator(_check_json)]
+JsonObjects = Annotated[list[dict[Text, Any]], AfterValidator(_check_json)]
+Content = Text | JsonObject | JsonList
+"""A text, or JSON that is written as its text."""
+
+
+def of_known_type(accepted: tuple[str, ...], refused: dict[str, str]) -> BeforeValidator:
+    """Return a validator of objects, which names the types that are accepted and says why a known one is not."""
+
+    def check(value: Any) -> Any:
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind is not None and kind not in accepted:
+            why = refused.get(kind) if isinstance(kind, str) else None
+            raise wrong(
+                "type", f"{shown(kind)} is not supported{f': {why}' if why else ''}; accepted: {', '.join(accepted)}"
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+class JudgementFields(RunFields):
+    """The fields of both bodies."""
+
+    chat_template_kwargs: TemplateArguments | None = Field(
+        None, description=f"{TEMPLATE_ARGUMENTS} enable_thinking is false unless it is told here."
+    )
+
+
+class OptionProbability(AnswerModel):
+    """The probability of one option."""
+
+    probability: float = Field(description="Its share of the probability of all labels.")
