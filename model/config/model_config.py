@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from model.config.classifier import ClassifierConfig
 from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
 from model.config.positions import PositionBiasConfig, RopeConfig
 from model.config.recurrence import Recurrence
@@ -111,7 +112,7 @@ class ModelConfig:
     position_offset: int = 0
     """The row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
     num_token_types: int = 0
-    """Rows of the token type table; row 0 is added to every token (one text, one segment)."""
+    """Rows of the token type table; row 0 is added to every token, but row 1 to those of the second text of two."""
     embedding_size: int | None = None
     """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
     embedding_scale: float = 1.0
@@ -133,6 +134,10 @@ class ModelConfig:
     """
     head_transform_bias: bool = True
     """Whether that dense layer has a bias."""
+    classifier: ClassifierConfig | None = None
+    """The head that scores or labels the whole input, in place of one that gives logits of words; None if there is
+    none.
+    """
     attention_scale: float
     """The factor of q.k; 1 for T5."""
     attention_sinks: bool = False

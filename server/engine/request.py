@@ -153,6 +153,22 @@ class EmbedTask(BaseTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyTask(BaseTask):
+    """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
+    float32 [label], before any sigmoid or softmax. A decoder's head reads the last token, whatever it is.
+    """
+
+    is_inspection: ClassVar[bool] = False
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        return range(num_tokens - 1, num_tokens)
+
+    def depths(self, stacks: Stacks) -> Depths:
+        depth = Depth(stacks.encoder or stacks.decoder, needs_output=True)
+        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTask(BaseTask):
     """Captures the attention of a prompt."""
 
@@ -245,7 +261,7 @@ class WeightsTask(BaseTask):
     options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
-Task = GenerateTask | AttentionTask | EmbedTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
+Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +306,10 @@ class EngineRequest:
     """The client, by the name of its API key; clients are served round robin."""
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
+    second_segment: int | None = None
+    """Position of the first token of the second text of a pair, in networks that tell the two apart by types of tokens;
+    None for one text, and where a tokenizer gives all tokens one type.
+    """
     adapter: int = 0
     """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
     interventions: tuple[Intervention, ...] = ()

@@ -31,7 +31,7 @@ from server.engine.captures.attention_sink import (
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
-from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
+from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture
 from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
@@ -158,10 +158,28 @@ class EmbeddingSink(Sink):
             self._pieces.append(hidden)
 
     def arrays(self) -> dict[str, Array]:
+        return {"embedding": as_array(self._vector().float())}
+
+    def _vector(self) -> torch.Tensor:
         task = self._task
         hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
-        vector = pool(hidden, task.pooling, task.normalize, task.dimensions, self._dense)
-        return {"embedding": as_array(vector.float())}
+        return pool(hidden, task.pooling, task.normalize, task.dimensions, self._dense)
+
+
+class ClassifierSink(EmbeddingSink):
+    """What the head that labels an input says of it, once the state is there that it reads: [label].
+
+    Raises ValueError when the model has no such head.
+    """
+
+    def __init__(self, task: ClassifyTask, seq: Sequence, model: Transformer) -> None:
+        if model.classifier is None:
+            raise ValueError(f"{model.config.architecture} has no head that labels an input")
+        super().__init__(EmbedTask(pooling=model.classifier.config.state, normalize=False), seq, model)
+        self._classifier = model.classifier
+
+    def arrays(self) -> dict[str, Array]:
+        return {"logits": as_array(self._classifier(self._vector()).float())}
 
 
 class LensSink(Sink):

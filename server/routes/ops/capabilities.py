@@ -70,7 +70,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "parts": parts_of(config),
                 "kinds": get_args(AttentionKind),
                 "dtypes": get_args(CaptureDtype),
-                "with_generation": config.kind != "encoder",
+                "with_generation": config.kind != "encoder" and config.has_head,
             },
             "prefix_caching": config.reuses_prefixes and not context.settings.no_prefix_caching,
             "embeddings": _embeddings(context),
