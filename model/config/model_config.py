@@ -1,5 +1,6 @@
 """Defines a whole network as plain data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -171,6 +172,15 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """The tokens that end a text, from generation_config.json, else from config.json; any of them does."""
+
+    def labelled_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the leading ids that the head which labels an input reads: in a decoder, those up to the last that is
+        no padding, as transformers has it, and in an encoder all.
+        """
+        length = len(ids)
+        while self.kind == "decoder" and length > 1 and ids[length - 1] == self.pad_token_id:
+            length -= 1
+        return ids[:length]
 
     def window_of(self, layer: int) -> int | None:
         """Return the sliding window of a layer, or None if it sees everything."""

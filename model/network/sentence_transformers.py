@@ -98,26 +98,23 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         refusal = _refusal(kinds, modes)
     dense: tuple[DenseConfig, ...] = ()
     if refusal is None:
-        paths = [_inside(module) for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
+        paths = [module.folder("path") for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
         files = [Fields(read_object(folder / path / "config.json"), f"{path}/config.json") for path in paths]
         refusal = next(filter(None, map(_why_not_dense, files)), None)
         if refusal is None:
             dense = _dense_layers(paths, files, stack_config(config, "encoder").hidden_size)
-    limits = _transformer_file(folder)
+    limits = transformer_file(folder)
     asked = Fields.of_file(folder / "config_sentence_transformers.json")
     if asked.values.get("truncate_dim") is not None and refusal is None:
         refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
-    prompts = asked.nested("prompts").values
-    if not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise asked.refuse("prompts", "an object of texts is expected")
     return EmbeddingDefaults(
         pooling=_POOLINGS[modes[0]] if refusal is None else usual,
         normalize="Normalize" in kinds if refusal is None else True,
         dense=dense,
-        max_length=_max_length(folder, limits),
+        max_length=read_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
-        prompts=dict(prompts),
+        prompts=read_prompts(asked),
         default_prompt_name=asked.text("default_prompt_name", "") or None,
         is_declared=True,
         refusal=refusal,
@@ -145,14 +142,6 @@ def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         return f"pooling is {' and '.join(modes)}; one of {', '.join(_POOLINGS)} is supported"
     return None
-
-
-def _inside(module: Fields) -> str:
-    """Return a module's folder. Raises ModelLoadError for one that is not in the model's."""
-    path = Path(module.text("path", ""))
-    if path.is_absolute() or ".." in path.parts:
-        raise module.refuse("path", "a folder inside the model's is expected")
-    return str(path)
 
 
 def _why_not_dense(file: Fields) -> str | None:
@@ -189,13 +178,21 @@ def _dense_layers(paths: list[str], files: list[Fields], width: int) -> tuple[De
     return tuple(layers)
 
 
-def _transformer_file(folder: Path) -> Fields:
+def read_prompts(asked: Fields) -> dict[str, str]:
+    """Return the prompts of config_sentence_transformers.json by their names."""
+    prompts = asked.nested("prompts").values
+    if not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise asked.refuse("prompts", "an object of texts is expected")
+    return dict(prompts)
+
+
+def transformer_file(folder: Path) -> Fields:
     """Return the fields of the Transformer module's file: max_seq_length and do_lower_case."""
     found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
     return next((Fields.of_file(path) for path in found if path.is_file()), Fields({}))
 
 
-def _max_length(folder: Path, limits: Fields) -> int | None:
+def read_max_length(folder: Path, limits: Fields) -> int | None:
     """Return the most tokens of an input, or None. sentence-transformers 6 writes it to the tokenizer's file alone."""
     if limits.values.get("max_seq_length") is not None:
         return limits.size("max_seq_length")

@@ -155,7 +155,8 @@ class EmbedTask(BaseTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyTask(BaseTask):
     """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
-    float32 [label], before any sigmoid or softmax. A decoder's head reads the last token, whatever it is.
+    float32 [label], before any sigmoid or softmax. A decoder's head reads the last token, whatever it is
+    (`ModelConfig.labelled_ids`).
     """
 
     is_inspection: ClassVar[bool] = False
@@ -307,8 +308,8 @@ class EngineRequest:
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
     second_segment: int | None = None
-    """Position of the first token of the second text of a pair, in networks that tell the two apart by types of tokens;
-    None for one text, and where a tokenizer gives all tokens one type.
+    """Position of the first token of type 1, with which the second text of a pair begins, or None if all are of type 0.
+    Networks that tell texts apart by other means take no notice.
     """
     adapter: int = 0
     """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""

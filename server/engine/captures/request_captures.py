@@ -48,8 +48,6 @@ class RequestCaptures:
         positions that are not there; MemoryError or RuntimeError without memory.
         """
         rows = seq.row_capture
-        if seq.request.second_segment is not None and model.config.num_token_types < 2:
-            raise ValueError(f"{model.config.architecture} tells no second text from the first by types of tokens")
         if rows is not None:
             check_heads(rows.pairs, rows.part, model.config)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None

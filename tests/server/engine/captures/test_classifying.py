@@ -120,11 +120,25 @@ def test_what_a_prompt_begins_with_is_computed_once_for_all_that_follow(tmp_path
     assert_same(found, alone(model, crowd))
 
 
-def test_what_a_network_has_no_head_or_no_types_for_is_refused(tmp_path: Path, model_of: Load) -> None:
+def test_a_network_without_such_a_head_refuses(model_of: Load) -> None:
     with pytest.raises(ValueError, match="BertForMaskedLM has no head that labels an input"):
         run(build(model_of("bert")), [request(0, [5, 6], ClassifyTask())])
-    with pytest.raises(ValueError, match="RobertaForSequenceClassification tells no second text"):
-        run(build(load(make("roberta", tmp_path))), [paired(request(0, [5, 6], ClassifyTask()), 1)])
+
+
+def test_networks_without_types_of_tokens_take_no_notice_of_them(tmp_path: Path) -> None:
+    model = load(make("roberta", tmp_path))
+    one = request(0, torch.randint(5, tiny.VOCAB_SIZE, (30,)).tolist(), ClassifyTask())
+    assert_same(run(build(model), [paired(one, 15)]), run(build(model), [one]))
+
+
+def test_a_decoder_reads_the_last_token_that_is_no_padding(tmp_path: Path) -> None:
+    folder = tiny.make_classifier("llama", tmp_path, pad_token_id=1)
+    model, network = load(folder), tiny.theirs(folder, torch.float32)
+    whole = request(0, [7, 1, 9, 30, 1, 1], ClassifyTask())
+    read = model.config.labelled_ids(whole.prompt_token_ids)
+    found = run(build(model), [replace(whole, prompt_token_ids=tuple(read))])
+    assert abs(found[0].array("logits") - theirs(network, whole)).max() <= 1e-5
+    assert model.config.labelled_ids([1, 1]) == [1]
 
 
 def test_a_head_that_the_files_lack_is_none(tmp_path: Path) -> None:
