@@ -60,7 +60,12 @@ class RoutedPrompt:
             return cls(token_ids, encoder_token_ids, takes=not looks_back)
         if isinstance(task, EmbedTask):
             is_last = task.layer is None
-            return cls(token_ids, encoder_token_ids, takes=is_last and task.pooling == "last", leaves=is_last)
+            return cls(
+                token_ids,
+                encoder_token_ids,
+                takes=is_last and (task.modes or (task.pooling,)) == ("last",),
+                leaves=is_last,
+            )
         if isinstance(task, ClassifyTask):
             return cls(token_ids, encoder_token_ids)
         return cls(token_ids, encoder_token_ids, takes=False, leaves=False)

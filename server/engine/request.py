@@ -22,6 +22,7 @@ encoder's output.
 """
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
+PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
 WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
 
 
@@ -135,6 +136,8 @@ class EmbedTask(BaseTask):
     norm.
     """
     pooling: Pooling = "last"
+    modes: tuple[PoolingMode, ...] = ()
+    """Ways of pooling whose vectors are put one after the other, in place of `pooling`; () for that alone."""
     normalize: bool = True
     dimensions: int | None = None
     """Number of leading dimensions to keep, before normalisation (Matryoshka)."""
@@ -147,9 +150,10 @@ class EmbedTask(BaseTask):
         return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
-        if self.pooling == "last":
+        modes = set(self.modes or (self.pooling,))
+        if modes == {"last"}:
             return range(num_tokens - 1, num_tokens)
-        return range(1) if self.pooling == "cls" else range(num_tokens)
+        return range(1) if modes == {"cls"} else range(num_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
