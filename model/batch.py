@@ -49,6 +49,8 @@ class Span(NamedTuple):
     """The numbers of two states of each layer without attention: the one read before the first row, unless that is at
     position 0, and the one written after the last.
     """
+    second_segment: int | None = None
+    """Position from which on tokens are of type 1, those of a second text, or None if all are of type 0."""
 
     @property
     def num_rows(self) -> int:
@@ -145,6 +147,16 @@ class Batch:
         """Return the positions on the device: [T] int64."""
         return torch.from_numpy(self.positions_array).to(self.device)
 
+    @cached_property
+    def token_types(self) -> torch.Tensor | None:
+        """Return the type of each row's token on the device: [T] int64, or None if all are of type 0."""
+        starts = [span.second_segment for span in self.spans]
+        if not any(start is not None for start in starts):
+            return None
+        firsts = np.array([np.iinfo(np.int64).max if start is None else start for start in starts])
+        types = self.positions_array >= firsts[self.owners]
+        return torch.from_numpy(types.astype(np.int64)).to(self.device)
+
     def _rows(self) -> np.ndarray:
         """Return token ids, positions and the cache's slots: [3, T] int64."""
         lines = np.empty((3, self.num_rows), np.int64)
@@ -182,19 +194,22 @@ class Batch:
         check: Check = lambda: None,
         needs_output: Sequence[bool] | None = None,
         adapters: Sequence[object | None] | None = None,
+        second_segments: Sequence[int | None] | None = None,
     ) -> "Batch":
         """Make a batch of whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 ..
         num_blocks - 1.
 
-        num_layers, needs_output, adapters: what each sequence needs, as in `Span`; None means that all need the output,
-        and that none has an adapter. Raises ValueError when the most layers do not come first.
+        num_layers, needs_output, adapters, second_segments: what each sequence needs, as in `Span`; None means that all
+        need the output, and that none has an adapter, or a second segment. Raises ValueError when the most layers do
+        not come first.
         """
         spans, num_blocks = [], 0
         outputs = [True] * len(token_ids) if needs_output is None else needs_output
         own = [None] * len(token_ids) if adapters is None else adapters
-        for ids, layers, output, adapter in zip(token_ids, num_layers, outputs, own, strict=True):
+        second = [None] * len(token_ids) if second_segments is None else second_segments
+        for ids, layers, output, adapter, start in zip(token_ids, num_layers, outputs, own, second, strict=True):
             table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
-            spans.append(Span(ids, 0, table, layers, needs_output=output, adapter=adapter))
+            spans.append(Span(ids, 0, table, layers, needs_output=output, adapter=adapter, second_segment=start))
             num_blocks = table.stop
         return cls(spans, block_size, device, check)
 

@@ -18,7 +18,8 @@ from model.config import ModelConfig
 MATRICES = (
     "embedding", "embedding projection", "per-layer embedding", "per-layer projection", "stream projection",
     "query", "key", "value", "attention gate", "output", "cross query", "cross key", "cross value", "cross output",
-    "recurrence in", "recurrence out", "router", "gate", "up", "down", "head transform", "unembedding",
+    "recurrence in", "recurrence out", "router", "gate", "up", "down", "head transform", "classifier",
+    "unembedding",
 )  # fmt: skip
 VECTORS = (
     "convolution", "decays", "positions", "token types", "position bias", "sinks", "norms", "scales", "biases",
@@ -48,6 +49,8 @@ _WHOLE = {
     "up": "up",
     "down": "down",
     "head_transform": "head transform",
+    "classifier_dense": "classifier",
+    "classifier": "classifier",
     "head": "unembedding",
     "pos_embed": "positions",
     "token_type_embed": "token types",

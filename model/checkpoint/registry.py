@@ -35,6 +35,7 @@ from model.checkpoint.families import (
     smollm3,
     t5,
 )
+from model.checkpoint.families.classifier import SUFFIX
 from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
 from model.checkpoint.families.masked_head import NO_HEAD
@@ -179,6 +180,8 @@ def read_config(folder: Path) -> ModelConfig:
     }
     config = architecture.family.read(hf, common)
     config = _with_own_head(config, architecture.family.own_head, hf, written.parent)
+    if architecture.name.endswith(SUFFIX):
+        config = _with_classifier(config, architecture.family, hf, written.parent)
     if config.head_transform is not None:
         config = _with_head_of_files(config, architecture.family, written.parent)
     return config if config.encoder is None else _with_start(config, hf, generation)
@@ -207,11 +210,23 @@ def _with_head_of_files(config: ModelConfig, family: Family, folder: Path) -> Mo
     """Leave the head that fills in masked words out if the files lack it, though config.json names a class that has it:
     so it is in models for embeddings that were trained from such a class (all-mpnet-base-v2).
     """
+    return config if _holds(folder, family, "head_transform.weight") else replace(config, **NO_HEAD)
+
+
+def _with_classifier(config: ModelConfig, family: Family, hf: Fields, folder: Path) -> ModelConfig:
+    """Set the head that labels an input, which stands in place of one for words, unless the files lack it: so it is in
+    models for embeddings that were trained from such a class.
+    """
+    head = family.read_classifier(hf) if _holds(folder, family, "classifier.weight") else None
+    return replace(config, classifier=head, has_head=False)
+
+
+def _holds(folder: Path, family: Family, weight: str) -> bool:
+    """Return whether the files of a folder hold a weight, by our name, or there are no files."""
     names = tensor_names(folder)
-    dense = next(row.sources[0] for row in family.weights.rows if row.name == "head_transform.weight")
-    owner = dense.removesuffix("weight")  # it may be stored quantised, in tensors of other names
-    is_there = names is None or any(name.startswith(owner) for name in names)
-    return config if is_there else replace(config, **NO_HEAD)
+    source = next(row.sources[0] for row in family.weights.rows if row.name == weight)
+    owner = source.removesuffix("weight")  # it may be stored quantised, in tensors of other names
+    return names is None or any(name.startswith(owner) for name in names)
 
 
 def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:

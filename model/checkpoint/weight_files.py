@@ -34,7 +34,7 @@ Part = Callable[[str, torch.Tensor], torch.Tensor]
 
 _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight", "per_layer_embed.weight")
 """Tables that nothing is multiplied with: they are kept in the network's dtype."""
-_WIDENED = (".router.weight", "head_transform.weight")
+_WIDENED = (".router.weight", "head_transform.weight", "classifier_dense.weight", "classifier.weight")
 """Endings of small matrices that do not stay quantised."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""

@@ -14,8 +14,9 @@ per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_pr
 stream_scale, a number; where there are several residual streams, altup_norm, altup_router, altup_predict,
 altup_correct, altup_scale, laurel_left, laurel_right and laurel_norm, and of all layers together `altup_in` and
 `altup_out`; `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`, absent when it is tied to
-`embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is
-[out, in], every table [entries, width].
+`embed`; `classifier_dense`, `classifier_norm` and `classifier` of a head that labels the input. The encoder of an
+encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is [out, in], every table [entries,
+width].
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         **_delta_lengths(config),
         "positions": config.max_model_len + config.position_offset,
         "types": config.num_token_types,
+        "labels": config.classifier.num_labels if config.classifier else 0,
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,
         "heads": config.num_heads,
         "experts": config.experts.num_experts if config.experts else 0,

@@ -3,13 +3,14 @@
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
 
+from model.config.classifier import ClassifierConfig, DenseActivation, State
 from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
 from model.config.model_config import Activation, Kind, ModelConfig, NormKind, NormPlacement, QkNorm
 from model.config.positions import PositionBiasConfig, RopeConfig, RopeType
 from model.config.recurrence import DeltaNetConfig, Recurrence, ShortConvConfig, StateSizes
 
 __all__ = [
-    "Activation", "AltUpConfig", "ClampedGate", "DeltaNetConfig", "ExpertsConfig", "Kind", "ModelConfig", "NormKind",
-    "NormPlacement", "PositionBiasConfig", "QkNorm", "Recurrence", "RopeConfig", "RopeType", "ShortConvConfig",
-    "StateSizes",
+    "Activation", "AltUpConfig", "ClampedGate", "ClassifierConfig", "DeltaNetConfig", "DenseActivation",
+    "ExpertsConfig", "Kind", "ModelConfig", "NormKind", "NormPlacement", "PositionBiasConfig", "QkNorm", "Recurrence",
+    "RopeConfig", "RopeType", "ShortConvConfig", "State", "StateSizes",
 ]  # fmt: skip

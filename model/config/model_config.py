@@ -1,8 +1,10 @@
 """Defines a whole network as plain data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from model.config.classifier import ClassifierConfig
 from model.config.feedforward import AltUpConfig, ClampedGate, ExpertsConfig
 from model.config.positions import PositionBiasConfig, RopeConfig
 from model.config.recurrence import Recurrence
@@ -111,7 +113,7 @@ class ModelConfig:
     position_offset: int = 0
     """The row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
     num_token_types: int = 0
-    """Rows of the token type table; row 0 is added to every token (one text, one segment)."""
+    """Rows of the token type table; row 0 is added to every token, but row 1 to those of the second text of two."""
     embedding_size: int | None = None
     """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
     embedding_scale: float = 1.0
@@ -133,6 +135,10 @@ class ModelConfig:
     """
     head_transform_bias: bool = True
     """Whether that dense layer has a bias."""
+    classifier: ClassifierConfig | None = None
+    """The head that scores or labels the whole input, in place of one that gives logits of words; None if there is
+    none.
+    """
     attention_scale: float
     """The factor of q.k; 1 for T5."""
     attention_sinks: bool = False
@@ -166,6 +172,15 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """The tokens that end a text, from generation_config.json, else from config.json; any of them does."""
+
+    def labelled_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return the leading ids that the head which labels an input reads: in a decoder, those up to the last that is
+        no padding, as transformers has it, and in an encoder all.
+        """
+        length = len(ids)
+        while self.kind == "decoder" and length > 1 and ids[length - 1] == self.pad_token_id:
+            length -= 1
+        return ids[:length]
 
     def window_of(self, layer: int) -> int | None:
         """Return the sliding window of a layer, or None if it sees everything."""

@@ -133,7 +133,7 @@ POINTS: tuple[Point, ...] = (
         "hook_embed", _MODEL, "W_E[token] * embedding_scale", "projected where the table is narrower", in_block=False
     ),
     Point("hook_pos_embed", _MODEL, "W_pos[position], or sines and cosines of it", in_block=False),
-    Point("hook_token_type_embed", _MODEL, "W_type[0]", in_block=False),
+    Point("hook_token_type_embed", _MODEL, "W_type[type]", in_block=False),
     *_norm("embed_norm", "the sum of the embeddings", in_block=False),
     Point("hook_resid_pre", _MODEL, "hook_resid_post of the block before; of the first the sum of the embeddings"),
     Point(

@@ -199,6 +199,11 @@ class DeviceBatch:
         return self.batch is None or self.batch.needs_output_of(layer)
 
     @property
+    def token_types(self) -> Tensor | None:
+        """Return the type of each row's token [T] int64, or None if all are of type 0."""
+        return None if self.batch is None else self.batch.token_types
+
+    @property
     def has_loose_rows(self) -> bool:
         """Return whether rows may be in no tile: the padding of a graph that has tiles of several rows."""
         return self.batch is None and len(self.long_tiles) > 0

@@ -10,7 +10,7 @@ import torch
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.weight_files import load_weights
-from model.config import ModelConfig
+from model.config import Activation, ModelConfig
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.layers.fp8_weight import LEAST_CAPABILITY
@@ -19,6 +19,7 @@ from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
 from model.loading.dense_layers import load_dense_layers
 from model.loading.stack_builder import StackBuilder
+from model.network.classifier import Classifier
 from model.network.head_transform import HeadTransform
 from model.network.sentence_transformers import embedding_defaults
 from model.network.stack import Stack
@@ -178,9 +179,8 @@ def build_model(
     """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
     `context` is the longest sequence that will be run, `kernels`, `batch_invariant` and `quantize` are the
     same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part;
-    `quantized`: matrices that are stored so, which `weights` lack, for our kernels.
-
-    Raises KeyError when a weight is missing.
+    `quantized`: matrices that are stored so, which `weights` lack, for our kernels. Raises KeyError when a weight is
+    missing.
     """
     matrices = quantized or {}
 
@@ -198,6 +198,7 @@ def build_model(
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
     transform = _head_transform(config, weights, kernels, invariant, quantize)
+    classifier = _classifier(config, weights, kernels, invariant)
     tokens = _tokens(table, head if is_tied else None, shares)
     del table
 
@@ -230,6 +231,7 @@ def build_model(
         head=head,
         project_out=project_out,
         head_transform=transform,
+        classifier=classifier,
         kernels=kernels,
         batch_invariant=invariant,
     )
@@ -278,6 +280,33 @@ def _head_transform(
     )
     gain, bias = weights.pop("head_norm.weight"), weights.pop("head_norm.bias", None)
     return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
+
+
+def _classifier(
+    config: ModelConfig, weights: dict[str, torch.Tensor], kernels: KernelConfig, batch_invariant: bool
+) -> Classifier | None:
+    """Return the head that labels an input, or None, in float32 (float64 for a network in float64): it has a row or two
+    for each input, which cost nothing. Its weights are removed from the dict.
+    """
+    head = config.classifier
+    if head is None:
+        return None
+    own = _taken(weights, "classifier")  # of "classifier_dense.weight" that is "_dense.weight"
+    wide = torch.float64 if own[".weight"].dtype == torch.float64 else torch.float32
+    own = {name: weight.to(wide) for name, weight in own.items()}
+
+    def linear(name: str, activation: Activation | None = None) -> Linear:
+        bias = own.get(f"{name}.bias")
+        return Linear(
+            own[f"{name}.weight"], bias, kernels=kernels, batch_invariant=batch_invariant, activation=activation
+        )
+
+    dense = norm = None
+    if head.dense is not None:
+        dense = linear("_dense", None if head.dense == "tanh" else head.dense)
+    if head.norm:
+        norm = LayerNorm(own["_norm.weight"], own.get("_norm.bias"), config.norm_eps, kernels=kernels)
+    return Classifier(head, dense, norm, linear(""), wide)
 
 
 def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:

@@ -30,15 +30,16 @@ class Embedding:
     """[d, e]"""
     positions: torch.Tensor | None
     """[context, d]: row 0 is for position 0."""
-    token_type: torch.Tensor | None
-    """[d], the vector of the first token type: a text is one segment."""
+    token_types: torch.Tensor | None
+    """[types, d]: row 0 is for a text, row 1 for the second one of a pair."""
     norm: Norm | None
     at_once: Callable[[Batch | DeviceBatch], torch.Tensor] | None
-    """All of it in one kernel, with the same bits, or None if there is none for it."""
+    """All of it for tokens of type 0 in one kernel, with the same bits, or None if there is none for it."""
 
     def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
-        if self.at_once is not None and layer_hooks is None:
+        types = batch.token_types
+        if self.at_once is not None and layer_hooks is None and types is None:
             return self.at_once(batch)
         x = self.tokens(batch.token_ids)  # [T, e]
         if self.scale is not None:
@@ -47,8 +48,9 @@ class Embedding:
             x = self.project(x)  # [T, d]
         if layer_hooks is not None:
             x = layer_hooks("hook_embed", x)
-        if self.token_type is not None:
-            x = x + self._at(layer_hooks, "hook_token_type_embed", self.token_type.expand(len(x), -1))
+        if self.token_types is not None:
+            of_type = self.token_types[0].expand(len(x), -1) if types is None else self.token_types[types]
+            x = x + self._at(layer_hooks, "hook_token_type_embed", of_type)
         if self.positions is not None:
             x = x + self._at(layer_hooks, "hook_pos_embed", self.positions[batch.positions])
         if self.norm is None:

@@ -8,6 +8,7 @@ Axes: T tokens, D numbers of a hidden state, n numbers kept.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -19,6 +20,10 @@ from model.layers.linear import Linear
 
 Pooling = Literal["mean", "last", "cls", "none"]
 """How hidden states become vectors: the mean of all tokens, the last token, the first token, or one vector a token."""
+PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
+"""The same, and what else sentence-transformers knows: the largest of each number, the mean in which the i-th token,
+from 1, counts i times, and the sum divided by the square root of the number of tokens.
+"""
 
 _TOKENS_AT_ONCE = 64
 
@@ -62,21 +67,73 @@ def pool(
     if dimensions is not None and not 1 <= dimensions <= width:
         raise ValueError(f"dimensions is {dimensions}; expected 1 to {width}")
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    vectors = hidden.contiguous() if dense else hidden[:, :dimensions].contiguous()  # T n
-    if pooling == "mean" and len(vectors) > 1:
-        vectors = _mean(vectors)
-    elif pooling == "last":
-        vectors = vectors[-1:]
-    elif pooling == "cls":
-        vectors = vectors[:1]
+    running = RunningPooling(pooling)
+    running.add(hidden.contiguous() if dense else hidden[:, :dimensions].contiguous())
+    vectors = finished(running.vectors(), normalize, dimensions, dense).to(dtype, copy=True)
+    return vectors if pooling == "none" else vectors[0]
+
+
+def finished(
+    vectors: Tensor, normalize: bool, dimensions: int | None = None, dense: Sequence[DenseLayer] = ()
+) -> Tensor:
+    """Return pooled vectors [rows, D] as they are answered, [rows, n]: through the dense layers, cut and scaled."""
     for layer in dense:
         vectors = layer(vectors)
     vectors = vectors[:, :dimensions]
     if normalize:
         length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
         vectors = vectors / length.clamp_min(torch.finfo(torch.float64).tiny)
-    vectors = vectors.to(dtype, copy=True)
-    return vectors if pooling == "none" else vectors[0]
+    return vectors
+
+
+class RunningPooling:
+    """What one way of pooling makes of tokens that come in pieces; it is the same however they were cut."""
+
+    def __init__(self, mode: PoolingMode) -> None:
+        self._mode = mode
+        self._mean = RunningMean()
+        self._kept: list[Tensor] = []
+        self._num_tokens = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes held between two pieces."""
+        return sum(piece.nbytes for piece in self._kept) + self._mean.num_bytes
+
+    def copy(self) -> "RunningPooling":
+        """Return what was pooled so far, to be continued on its own."""
+        other = copy.copy(self)
+        other._mean, other._kept = self._mean.copy(), list(self._kept)
+        return other
+
+    def add(self, hidden: Tensor) -> None:
+        """Add the next tokens [T, D]; the tensor may be kept, and must not change."""
+        first, self._num_tokens = self._num_tokens + 1, self._num_tokens + len(hidden)
+        match self._mode:
+            case "mean" | "mean_sqrt_len_tokens":
+                self._mean.add(hidden)
+            case "weightedmean":
+                places = torch.arange(first, self._num_tokens + 1, dtype=torch.float64, device=hidden.device)
+                self._mean.add(hidden * places[:, None])
+            case "max":
+                self._kept = [torch.cat((*self._kept, hidden)).amax(0, keepdim=True)]
+            case "last":
+                self._kept = [hidden[-1:].clone()]
+            case "cls":
+                self._kept = self._kept or [hidden[:1].clone()]
+            case "none":
+                self._kept.append(hidden)
+
+    def vectors(self) -> Tensor:
+        """Return the vector [1, D], or one for each token [T, D], after the last piece; means are float64. Raises
+        ValueError when there was no token.
+        """
+        if self._kept:
+            return torch.cat(self._kept)
+        mean = self._mean.mean()
+        if self._mode == "weightedmean":
+            return mean * (2 / (self._num_tokens + 1))
+        return mean if self._mode == "mean" else mean * math.sqrt(self._num_tokens)
 
 
 class RunningMean:
@@ -132,12 +189,3 @@ class RunningMean:
     def _sum(self, tokens: Tensor) -> None:
         part = tokens.sum(0, dtype=torch.float64)
         self._total = part if self._total is None else self._total + part
-
-
-def _mean(x: Tensor) -> Tensor:
-    """Return the mean [1, n] over the tokens of x [T, n] in float64, a few tokens at a time: no float64 copy of all of
-    x.
-    """
-    mean = RunningMean()
-    mean.add(x)
-    return mean.mean()

@@ -1,8 +1,8 @@
 """Reads how a folder's embeddings are to be computed: what sentence-transformers would do with it, from its own files.
 
 It knows `modules.json` and the files that it leads to, but no tensors and texts (it never imports torch). Pooling,
-dense layers after it and scaling to length 1 can be done; a folder that asks for more (a maximum, a residual) is
-recognised, and never served as if it did not.
+dense layers after it and scaling to length 1 can be done; a folder that asks for more (a residual) is recognised, and
+never served as if it did not.
 """
 
 import re
@@ -15,7 +15,14 @@ from model.checkpoint.families.fields import Fields, read_array, read_object
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 
+PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"]
 _POOLINGS: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_MODES: dict[str, PoolingMode] = {
+    **_POOLINGS,
+    "max": "max",
+    "weightedmean": "weightedmean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+}
 _OLD_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -53,6 +60,8 @@ class EmbeddingDefaults:
 
     pooling: Literal["mean", "cls", "last"]
     """The pooling of the final-normed states of all tokens, special ones included."""
+    modes: tuple[PoolingMode, ...] = ()
+    """Ways of pooling whose vectors are put one after the other, in place of `pooling`; () for that alone."""
     normalize: bool
     """Whether to scale the vector to length 1."""
     dense: tuple[DenseConfig, ...] = ()
@@ -88,36 +97,39 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         return EmbeddingDefaults(pooling=usual, normalize=True)
     modules = [Fields(module, "modules.json") for module in read_array(folder / "modules.json")]
     kinds = [module.text("type", "").rpartition(".")[2] for module in modules]
+    asked = Fields.of_file(folder / "config_sentence_transformers.json")
+    prompts = read_prompts(asked)
     pooling = next((module for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), None)
     if pooling is None:
         refusal: str | None = "modules.json: names no Pooling module"
         modes: tuple[str, ...] = ()
     else:
         file = f"{pooling.text('path', '')}/config.json"
-        modes = _pooling_modes(Fields(read_object(folder / file), file))
-        refusal = _refusal(kinds, modes)
+        pooled = Fields(read_object(folder / file), file)
+        modes = _pooling_modes(pooled)
+        refusal = _refusal(kinds)
+        if refusal is None and prompts and not pooled.flag("include_prompt", True):
+            refusal = f"{file}: include_prompt is False, so prompts would be left out of the vectors; True is supported"
     dense: tuple[DenseConfig, ...] = ()
     if refusal is None:
-        paths = [_inside(module) for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
+        paths = [module.folder("path") for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
         files = [Fields(read_object(folder / path / "config.json"), f"{path}/config.json") for path in paths]
         refusal = next(filter(None, map(_why_not_dense, files)), None)
         if refusal is None:
-            dense = _dense_layers(paths, files, stack_config(config, "encoder").hidden_size)
-    limits = _transformer_file(folder)
-    asked = Fields.of_file(folder / "config_sentence_transformers.json")
+            dense = _dense_layers(paths, files, len(modes) * stack_config(config, "encoder").hidden_size)
+    is_plain = len(modes) == 1 and modes[0] in _POOLINGS
+    limits = transformer_file(folder)
     if asked.values.get("truncate_dim") is not None and refusal is None:
         refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
-    prompts = asked.nested("prompts").values
-    if not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise asked.refuse("prompts", "an object of texts is expected")
     return EmbeddingDefaults(
-        pooling=_POOLINGS[modes[0]] if refusal is None else usual,
+        pooling=_POOLINGS[modes[0]] if refusal is None and is_plain else usual,
+        modes=tuple(_MODES[mode] for mode in modes) if refusal is None and not is_plain else (),
         normalize="Normalize" in kinds if refusal is None else True,
         dense=dense,
-        max_length=_max_length(folder, limits),
+        max_length=read_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
-        prompts=dict(prompts),
+        prompts=prompts,
         default_prompt_name=asked.text("default_prompt_name", "") or None,
         is_declared=True,
         refusal=refusal,
@@ -135,24 +147,14 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
-    """Return why modules of these kinds, pooled by these modes, cannot be imitated, or None if they can."""
+def _refusal(kinds: list[str]) -> str | None:
+    """Return why modules of these kinds cannot be imitated, or None if they can."""
     if not _SUPPORTED.fullmatch(" ".join(kinds)):
         return (
             f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling, any Dense and perhaps a "
             "Normalize, in this order, are supported"
         )
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        return f"pooling is {' and '.join(modes)}; one of {', '.join(_POOLINGS)} is supported"
     return None
-
-
-def _inside(module: Fields) -> str:
-    """Return a module's folder. Raises ModelLoadError for one that is not in the model's."""
-    path = Path(module.text("path", ""))
-    if path.is_absolute() or ".." in path.parts:
-        raise module.refuse("path", "a folder inside the model's is expected")
-    return str(path)
 
 
 def _why_not_dense(file: Fields) -> str | None:
@@ -189,13 +191,21 @@ def _dense_layers(paths: list[str], files: list[Fields], width: int) -> tuple[De
     return tuple(layers)
 
 
-def _transformer_file(folder: Path) -> Fields:
+def read_prompts(asked: Fields) -> dict[str, str]:
+    """Return the prompts of config_sentence_transformers.json by their names."""
+    prompts = asked.nested("prompts").values
+    if not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise asked.refuse("prompts", "an object of texts is expected")
+    return dict(prompts)
+
+
+def transformer_file(folder: Path) -> Fields:
     """Return the fields of the Transformer module's file: max_seq_length and do_lower_case."""
     found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
     return next((Fields.of_file(path) for path in found if path.is_file()), Fields({}))
 
 
-def _max_length(folder: Path, limits: Fields) -> int | None:
+def read_max_length(folder: Path, limits: Fields) -> int | None:
     """Return the most tokens of an input, or None. sentence-transformers 6 writes it to the tokenizer's file alone."""
     if limits.values.get("max_seq_length") is not None:
         return limits.size("max_seq_length")

@@ -18,6 +18,7 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
+from model.network.classifier import Classifier
 from model.network.head_transform import HeadTransform
 from model.network.pooling import DenseLayer
 from model.network.stack import Stack
@@ -38,11 +39,13 @@ class Transformer:
         head: Linear | None,
         project_out: Linear | None = None,
         head_transform: HeadTransform | None = None,
+        classifier: Classifier | None = None,
         kernels: KernelConfig = AUTO,
         batch_invariant: bool,
     ) -> None:
         """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it.
-        head_transform: what comes before the head of an encoder. There is at least one stack.
+        head_transform: what comes before the head of an encoder. classifier: what labels a whole input, in place of a
+        head. There is at least one stack.
 
         kernels, batch_invariant: what its parts were built for.
         """
@@ -52,6 +55,7 @@ class Transformer:
         self.head = head
         self.project_out = project_out
         self.head_transform = head_transform
+        self.classifier = classifier
         self.dense: Sequence[DenseLayer] = ()
         """What the pooled states of an embedding go through, if its files say so."""
         self.kernels = kernels

@@ -57,6 +57,7 @@ class LeadingTransformer(Transformer):
             head=own.head,
             project_out=own.project_out,
             head_transform=own.head_transform,
+            classifier=own.classifier,
             kernels=own.kernels,
             batch_invariant=own.batch_invariant,
         )

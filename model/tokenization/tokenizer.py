@@ -49,6 +49,16 @@ class Encoding:
     """Character span [begin, end) of each token in the input; (0, 0) for special tokens that were added."""
 
 
+@dataclass(frozen=True, slots=True)
+class PairEncoding(Encoding):
+    """A tokenised pair of texts; offsets are each in their own text."""
+
+    texts: list[int | None]
+    """For each token the text that it is of, 0 or 1, or None for special tokens."""
+    second_segment: int | None
+    """Position from which on tokens are of type 1, or None if all are of type 0, or networks are not told."""
+
+
 class Tokenizer:
     """A loaded tokenizer."""
 
@@ -73,6 +83,7 @@ class Tokenizer:
         """End-of-text ids: those of generation_config.json, then the tokenizer's own."""
         self.chat_template: str | None = files.chat_template
         self.cleans_up: bool = files.cleans_up
+        self._gives_types = files.gives_types
         decoder = _decoder_types(files.raw)
         self.byte_level: bool = set(decoder) - {"Fuse"} == {"ByteLevel"}
         """Whether every token is a string of bytes, and text is their concatenation read as UTF-8."""
@@ -109,6 +120,32 @@ class Tokenizer:
             _check_text(text)
         encodings = self._raw.encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], max_length: int | None = None) -> list[PairEncoding]:
+        """Tokenise pairs of texts, in parallel, with the special tokens that a pair has. Of a pair of more than
+        `max_length` tokens the longer text is cut at its end, and where that is not enough both, to the same length:
+        what transformers calls longest_first.
+
+        Raises `ValueError` for a lone surrogate, and for a length that leaves no room for any text.
+        """
+        for pair in pairs:
+            for text in pair:
+                _check_text(text)
+        return [self._cut_pair(each, max_length) for each in self._raw.encode_batch(list(pairs))]
+
+    def _cut_pair(self, encoding: tokenizers.Encoding, max_length: int | None) -> PairEncoding:
+        ids, offsets, texts, types = encoding.ids, encoding.offsets, encoding.sequence_ids, encoding.type_ids
+        if max_length is not None and len(ids) > max_length:
+            own = [[i for i, text in enumerate(texts) if text == each] for each in (0, 1)]
+            room = max_length - (len(ids) - len(own[0]) - len(own[1]))
+            if room < 1:
+                raise ValueError(f"{max_length} tokens leave no room for a pair of texts beside its special tokens")
+            lengths = _longest_first(len(own[0]), len(own[1]), room)
+            cut = {*own[0][lengths[0] :], *own[1][lengths[1] :]}
+            kept = [i for i in range(len(ids)) if i not in cut]
+            ids, offsets = [ids[i] for i in kept], [offsets[i] for i in kept]
+            texts, types = [texts[i] for i in kept], [types[i] for i in kept]
+        return PairEncoding(ids, offsets, texts, types.index(1) if self._gives_types and 1 in types else None)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Broken UTF-8 becomes U+FFFD. Raises `ValueError` for ids out of range."""
@@ -186,6 +223,17 @@ def _decoder_types(raw: tokenizers.Tokenizer) -> list[str]:
     state = json.loads(raw.decoder.__getstate__())
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     return [str(step["type"]) for step in steps]
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens two texts keep of so many, if there is room for `room`; of what both are cut to, an odd
+    token is the longer text's.
+    """
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second)
+    kept = (shorter, room - shorter) if 2 * shorter <= room else (room // 2, room - room // 2)
+    return kept if first <= second else kept[::-1]
 
 
 def _check_text(text: str) -> None:

@@ -66,6 +66,8 @@ class TokenizerClass:
     """A function (named special tokens as (content, id), options) -> the post-processor that replaces the file's, or
     None.
     """
+    gives_types: bool = False
+    """Whether networks are told which text of a pair a token is of, if the folder does not say."""
 
 
 PLAIN = TokenizerClass("TokenizersBackend")
@@ -238,18 +240,26 @@ def _camembert_extra(options: Mapping[str, Any]) -> list[Any]:
     return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if listed is None else list(listed)
 
 
-def _around(*names: str | None) -> Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json]:
-    """Return a post-processor that puts the named special tokens around the text, for which None is the placeholder."""
+def _around(single: str, pair: str) -> Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json]:
+    """Return a post-processor that puts named special tokens around a text, $A, and around each of a pair, $A and $B;
+    all of type 0.
+    """
 
     def template(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
-        used = {name: special[name] for name in names if name is not None}
-        text: Json = {"Sequence": {"id": "A", "type_id": 0}}
-        pieces = [text if name is None else {"SpecialToken": {"id": used[name][0], "type_id": 0}} for name in names]
-        tokens = {token: {"id": token, "ids": [token_id], "tokens": [token]} for token, token_id in used.values()}
+        def pieces(written: str) -> list[Json]:
+            return [
+                {"Sequence": {"id": name[1], "type_id": 0}}
+                if name.startswith("$")
+                else {"SpecialToken": {"id": special[name][0], "type_id": 0}}
+                for name in written.split()
+            ]
+
+        used = [special[name] for name in pair.split() if not name.startswith("$")]
+        tokens = {token: {"id": token, "ids": [token_id], "tokens": [token]} for token, token_id in used}
         return {
             "type": "TemplateProcessing",
-            "single": pieces,
-            "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 1}}],  # never used: texts come one by one
+            "single": pieces(single),
+            "pair": pieces(pair),
             "special_tokens": tokens,
         }
 
@@ -282,6 +292,7 @@ _BERT_TOKENS |= {"cls_token": "[CLS]", "mask_token": "[MASK]"}
 _ROBERTA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
 _ROBERTA_TOKENS |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
 
+_FRAMED = _around("bos_token $A eos_token", "bos_token $A eos_token eos_token $B eos_token")
 _MPNET_TOKENS = _ROBERTA_TOKENS | {"unk_token": "[UNK]"}
 
 CLASSES: dict[str, TokenizerClass] = {
@@ -307,7 +318,7 @@ CLASSES: dict[str, TokenizerClass] = {
             {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>"}
             | {"pad_token": "<pad>", "mask_token": "<mask>"},
         ),
-        TokenizerClass("BertTokenizer", _bert, _BERT_TOKENS, post_processor=_bert_post),
+        TokenizerClass("BertTokenizer", _bert, _BERT_TOKENS, post_processor=_bert_post, gives_types=True),
         TokenizerClass("RobertaTokenizer", _gpt2, _ROBERTA_TOKENS, post_processor=_roberta_post),
         TokenizerClass("MPNetTokenizer", _bert, _MPNET_TOKENS, post_processor=_mpnet_post),
         TokenizerClass(
@@ -315,20 +326,20 @@ CLASSES: dict[str, TokenizerClass] = {
             _t5,
             {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
             extra_tokens=_t5_extra,
-            post_processor=_around(None, "eos_token"),
+            post_processor=_around("$A eos_token", "$A eos_token $B eos_token"),
         ),
         TokenizerClass(
             "XLMRobertaTokenizer",
             _xlm_roberta,
             _ROBERTA_TOKENS,
-            post_processor=_around("bos_token", None, "eos_token"),
+            post_processor=_FRAMED,
         ),
         TokenizerClass(
             "CamembertTokenizer",
             _camembert,
             _ROBERTA_TOKENS,
             extra_tokens=_camembert_extra,
-            post_processor=_around("bos_token", None, "eos_token"),
+            post_processor=_FRAMED,
         ),
     )
 }

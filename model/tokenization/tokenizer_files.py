@@ -50,6 +50,8 @@ class TokenizerFiles:
     chat_template: str | None
     generation_eos_ids: tuple[int, ...]
     """End-of-text ids that generation_config.json names."""
+    gives_types: bool
+    """Whether networks are told which text of a pair a token is of."""
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
@@ -104,6 +106,7 @@ def _read(folder: Path) -> TokenizerFiles:
         cleans_up=_cleans_up(raw, options),
         chat_template=_chat_template(folder, config),
         generation_eos_ids=_generation_eos(folder),
+        gives_types="token_type_ids" in (config.get("model_input_names") or ["token_type_ids"] * cls.gives_types),
     )
 
 
@@ -250,15 +253,15 @@ def _set_post_processor(
         return
     if not (cls.rebuilds_post_processor or "add_bos_token" in options or "add_eos_token" in options):
         return
-    pieces, used = ["$A:0"], []
-    if options.get("add_bos_token") and "bos_token" in special:
-        pieces.insert(0, f"{special['bos_token']}:0")
-        used.append(str(special["bos_token"]))
-    if options.get("add_eos_token") and "eos_token" in special:
-        pieces.append(f"{special['eos_token']}:0")
-        used.append(str(special["eos_token"]))
+    begin, end = (
+        [str(special[f"{name}_token"])] if options.get(f"add_{name}_token") and f"{name}_token" in special else []
+        for name in ("bos", "eos")
+    )
+    first = [f"{piece}:0" for piece in (*begin, "$A", *end)]
     raw.post_processor = processors.TemplateProcessing(
-        single=pieces, pair=[*pieces, "$B:1"], special_tokens=[(token, _token_id(raw, token)) for token in set(used)]
+        single=first,
+        pair=[*first, *(f"{piece}:1" for piece in (*begin, "$B", *end))],
+        special_tokens=[(token, _token_id(raw, token)) for token in {*begin, *end}],
     )
 
 

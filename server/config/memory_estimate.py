@@ -29,11 +29,11 @@ _SCALE = 4
 """Bytes of the number that a row of int8 or fp8 is multiplied by."""
 _LEAST_GROUP = 16
 """`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for so many inputs, or for twice as many."""
-_EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform")
+_EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform", "classifier")
 """Components of which each rank has a whole copy."""
 _TABLES = ("embedding", "embedding projection", "per-layer embedding", "unembedding")
 """Matrices that quantised checkpoints leave as they are, nearly always."""
-_NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router")
+_NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router", "classifier")
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
 """Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""

@@ -140,15 +140,16 @@ class EngineClient:
         prompt_token_ids: Sequence[int],
         *,
         encoder_token_ids: Sequence[int] = (),
+        second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
         request_context: RequestContext | None = None,
     ) -> RequestHandle:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
-        `capture_bytes` is what its tensors will take; `request_context` is of the HTTP request that asks for it, or
-        None if none does. Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and what
-        `Adapters.workers_with` raises for the adapter that it names.
+        `second_segment` is as in `EngineRequest`; `capture_bytes` is what its tensors will take; `request_context` is
+        of the HTTP request that asks for it, or None if none does. Raises Unavailable (503), QueueFull (429),
+        PayloadTooLarge (413), and what `Adapters.workers_with` raises for the adapter that it names.
         """
         now = time.monotonic()
         request_context = request_context or RequestContext()
@@ -185,6 +186,7 @@ class EngineClient:
                 priority=request_context.priority,
                 client=client,
                 request_id="" if record is None else record.request_id,
+                second_segment=second_segment,
                 adapter=0 if adapter is None else adapter.number,
             )
             self._pool.send(worker, *messages.new_request(request))

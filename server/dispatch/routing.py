@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
-from server.engine.request import EmbedTask, GenerateTask, Task
+from server.engine.request import ClassifyTask, EmbedTask, GenerateTask, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,14 @@ class RoutedPrompt:
             return cls(token_ids, encoder_token_ids, takes=not looks_back)
         if isinstance(task, EmbedTask):
             is_last = task.layer is None
-            return cls(token_ids, encoder_token_ids, takes=is_last and task.pooling == "last", leaves=is_last)
+            return cls(
+                token_ids,
+                encoder_token_ids,
+                takes=is_last and (task.modes or (task.pooling,)) == ("last",),
+                leaves=is_last,
+            )
+        if isinstance(task, ClassifyTask):
+            return cls(token_ids, encoder_token_ids)
         return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
 
     def block_hashes(self, block_size: int) -> list[int]:

@@ -22,6 +22,7 @@ encoder's output.
 """
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
+PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
 WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
 
 
@@ -135,6 +136,8 @@ class EmbedTask(BaseTask):
     norm.
     """
     pooling: Pooling = "last"
+    modes: tuple[PoolingMode, ...] = ()
+    """Ways of pooling whose vectors are put one after the other, in place of `pooling`; () for that alone."""
     normalize: bool = True
     dimensions: int | None = None
     """Number of leading dimensions to keep, before normalisation (Matryoshka)."""
@@ -147,9 +150,27 @@ class EmbedTask(BaseTask):
         return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
-        if self.pooling == "last":
+        modes = set(self.modes or (self.pooling,))
+        if modes == {"last"}:
             return range(num_tokens - 1, num_tokens)
-        return range(1) if self.pooling == "cls" else range(num_tokens)
+        return range(1) if modes == {"cls"} else range(num_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyTask(BaseTask):
+    """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
+    float32 [label], before any sigmoid or softmax. A decoder's head reads the last token, whatever it is
+    (`ModelConfig.labelled_ids`).
+    """
+
+    is_inspection: ClassVar[bool] = False
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        return range(num_tokens - 1, num_tokens)
+
+    def depths(self, stacks: Stacks) -> Depths:
+        depth = Depth(stacks.encoder or stacks.decoder, needs_output=True)
+        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +266,7 @@ class WeightsTask(BaseTask):
     options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
-Task = GenerateTask | AttentionTask | EmbedTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
+Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +311,10 @@ class EngineRequest:
     """The client, by the name of its API key; clients are served round robin."""
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
+    second_segment: int | None = None
+    """Position of the first token of type 1, with which the second text of a pair begins, or None if all are of type 0.
+    Networks that tell texts apart by other means take no notice.
+    """
     adapter: int = 0
     """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
     interventions: tuple[Intervention, ...] = ()

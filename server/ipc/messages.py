@@ -68,6 +68,7 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     priority: int = 0
     client: str = ""
     request_id: str = ""
+    second_segment: int | None = None
     adapter: int = 0
 
 
@@ -213,6 +214,7 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
         priority=request.priority,
         client=request.client,
         request_id=request.request_id,
+        second_segment=request.second_segment,
         adapter=request.adapter,
     )
     return message, buffers
@@ -231,6 +233,7 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
         priority=message.priority,
         client=message.client,
         request_id=message.request_id,
+        second_segment=message.second_segment,
         adapter=message.adapter,
     )
 

@@ -29,6 +29,7 @@ ROUTES_OF_ANY_MODEL = (
     "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
 )  # fmt: skip
 
+_KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}
 ROUTE_OF_WEIGHTS = "/v1/models/{model_id}/weights"
 """The route that lists weights, which may be read by some clients alone."""
 
@@ -45,7 +46,7 @@ class UnsupportedReason:
 def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     """Return why this model cannot answer this route, or None if it can."""
     config = context.config
-    if config.kind == "encoder" and route in ROUTES_OF_A_DECODER:
+    if (config.kind == "encoder" or not config.has_head) and route in ROUTES_OF_A_DECODER:
         return _lacking(config, "writes no text")
     if config.kind == "encoder-decoder" and route in JUDGEMENTS:
         return UnsupportedReason(
@@ -53,7 +54,8 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             "of the input, which could not be computed once for all questions; a decoder is needed"
         )
     if not config.has_head and route in ROUTES_OF_A_HEAD:
-        return _lacking(config, "predicts no token, since its files hold no head that fills in masked words")
+        held = "a head that labels its whole input" if config.classifier else "no head that fills in masked words"
+        return _lacking(config, f"predicts no token, since its files hold {held}")
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
             f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "
@@ -91,10 +93,10 @@ def why_no_weights(context: AppContext, key: ApiKey | None) -> UnsupportedReason
 
 
 def _lacking(config: ModelConfig, lack: str) -> UnsupportedReason:
-    """Return the reason why an encoder does not answer a route, and which routes it does answer."""
+    """Return the reason why a network that writes nothing does not answer a route, and which routes it does answer."""
     others = (*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL) if config.has_head else ROUTES_OF_ANY_MODEL
     return UnsupportedReason(
-        f"this model is an encoder ({config.architecture}): it {lack}; {', '.join(others)} are accepted"
+        f"this model is {_KINDS[config.kind]} ({config.architecture}): it {lack}; {', '.join(others)} are accepted"
     )
 
 

@@ -25,8 +25,8 @@ from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
 from tests.tiny.variants import VARIANTS
 
 __all__ = [
-    "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS", "ROPE_VARIANTS",
-    "UNLIKE", "VARIANTS", "VOCAB_SIZE", "make", "make_variant", "theirs",
+    "BOS", "CLASSIFIERS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "MASKED_LMS",
+    "ROPE_VARIANTS", "UNLIKE", "VARIANTS", "VOCAB_SIZE", "make", "make_classifier", "make_variant", "theirs",
 ]  # fmt: skip
 
 
@@ -54,15 +54,32 @@ with other names: what the engine does with them is what it does with those.
 """
 
 
-def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
+CLASSIFIERS = tuple(
+    name
+    for name, family in FAMILIES.items()
+    if family.kind != "encoder-decoder" and family.classifier is not None and name != "opt"
+)
+"""The names of FAMILIES that have a class of transformers that labels its input, of those that are served."""
+
+
+def make(
+    family: str,
+    path: Path,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    network: Any = None,
+    **overrides: Any,
+) -> Path:
     """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return it.
 
-    `overrides` are fields of the transformers config, e.g. `num_key_value_heads=2`.
+    `network` is the class of transformers, if not that of the family; `overrides` are fields of its config, e.g.
+    `num_key_value_heads=2`.
     """
     made = FAMILIES[family]
     config = made.config(**{**made.options, **made.special_ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
-    model = made.network(config)
+    model = (network or made.network)(config)
     held = ("final_logits_bias", "layer_scalar")
     buffers = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(held)]
     for name, parameter in [*model.named_parameters(), *buffers]:
@@ -74,6 +91,12 @@ def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.f
     make_tokenizer(path, made.text)
     (path / "generation_config.json").write_text(json.dumps(made.generation), encoding="utf-8")
     return path
+
+
+def make_classifier(name: str, path: Path, **more: Any) -> Path:
+    """Write the checkpoint that VARIANTS calls `name` with a head that labels its input."""
+    family, options = VARIANTS[name]
+    return make(family, path, network=FAMILIES[family].classifier, **{**options, **more})
 
 
 def make_variant(name: str, path: Path, **more: Any) -> Path:

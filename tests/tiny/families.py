@@ -1,5 +1,6 @@
 """The families, as transformers builds them: and their sizes. It knows no tensors."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +44,13 @@ class Family:
     """Size of the entries of tables."""
     norm_centre: float = 1.0
     """Value around which the weights of norms are drawn."""
+
+    @property
+    def classifier(self) -> Any:
+        """Return the class of transformers that labels an input, or None if there is none."""
+        stem = re.sub("(ForCausalLM|LMHeadModel|ForMaskedLM)$", "", self.network.__name__)
+        stem += "Text" if stem in ("Gemma3", "Qwen3_5") else ""
+        return getattr(hf, f"{stem}ForSequenceClassification", None)
 
     @property
     def generation(self) -> dict[str, Any]:

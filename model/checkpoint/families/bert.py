@@ -2,14 +2,15 @@
 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
 arXiv:1911.03894.
 
-The encoder is read, and the head that fills in masked words; other heads are left out. Positions count tokens.
-transformers does not count padding, and in RoBERTa and MPNet that makes a difference in one case: a text that spells
-the padding token out, as "<pad>".
+The encoder is read, and the heads that fill in masked words or label a whole input; other heads are left out. Positions
+count tokens. transformers does not count padding, and in RoBERTa and MPNet that makes a difference in one case: a text
+that spells the padding token out, as "<pad>".
 """
 
 import re
 from typing import Any
 
+from model.checkpoint.families.classifier import classifier_rows, first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
@@ -59,6 +60,10 @@ PREDICTIONS = masked_head_rows(
     "cls.predictions.decoder.bias|cls.predictions.bias",
 )
 """The head's rows of BERT."""
+POOLED = classifier_rows("classifier", "pooler.dense")
+"""The rows of the head that labels an input, where its dense layer is the one that BERT was trained with."""
+LABELS = classifier_rows("classifier.out_proj", "classifier.dense")
+"""The same of RoBERTa and MPNet, whose dense layer is the head's own."""
 
 
 def _table(prefix: str, head: tuple[WeightRow, ...], tied: str) -> WeightMap:
@@ -132,12 +137,14 @@ BERT = Family(
     named("Bert", *TASKS, "ForPreTraining", "ForNextSentencePrediction"),
     ("bert",),
     _read_bert,
-    _table("bert.", PREDICTIONS, "cls.predictions.decoder.weight"),
+    _table("bert.", (*PREDICTIONS, *POOLED), "cls.predictions.decoder.weight"),
+    read_classifier=first_token("tanh"),
 )
 ROBERTA = Family(
     "roberta",
     (*named("Roberta", *TASKS), *named("XLMRoberta", *TASKS), *named("Camembert", *TASKS)),
     ("roberta", "xlm-roberta", "camembert"),
     _read_roberta,
-    _table("roberta.", LM_HEAD, "lm_head.decoder.weight"),
+    _table("roberta.", (*LM_HEAD, *LABELS), "lm_head.decoder.weight"),
+    read_classifier=first_token("tanh"),
 )

@@ -3,6 +3,7 @@
 import re
 
 from model.checkpoint.families.bert import HEADS, OLD_NORMS, TASKS, encoder_fields, named
+from model.checkpoint.families.classifier import classifier_rows, first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
@@ -23,6 +24,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.ffn.lin2", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output_layer_norm", bias=True),
         *masked_head_rows("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+        *classifier_rows("classifier", "pre_classifier"),
     ),
     prefixes=("distilbert.",),
     ignored=re.compile(rf"{HEADS}|vocab_(transform|layer_norm|projector)\..*|embeddings\.position_ids"),
@@ -49,4 +51,11 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-DISTILBERT = Family("distilbert", named("DistilBert", *TASKS), ("distilbert",), _read, _TABLE)
+DISTILBERT = Family(
+    "distilbert",
+    named("DistilBert", *TASKS),
+    ("distilbert",),
+    _read,
+    _TABLE,
+    read_classifier=first_token("relu"),
+)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from model.checkpoint.families.classifier import ReadClassifier, read_score
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.weight_table import WeightMap
 from model.config import ModelConfig
@@ -28,3 +29,5 @@ class Family:
     weights: WeightMap = field(repr=False)
     own_head: str | None = None
     """The tensor that files hold where an untied head is a matrix of its own, if config.json does not say so (T5's)."""
+    read_classifier: ReadClassifier = read_score
+    """The reader of the head that scores or labels an input, in architectures that have one."""

@@ -144,6 +144,13 @@ class Fields:
         value = self._value(name, str, "a text is expected")
         return default if value is None else value
 
+    def folder(self, name: str) -> str:
+        """Return a folder inside the model's. Raises ModelLoadError for one that is elsewhere."""
+        path = Path(self.text(name, ""))
+        if path.is_absolute() or ".." in path.parts:
+            raise self.refuse(name, "a folder inside the model's is expected")
+        return str(path)
+
     def ids(self, name: str) -> tuple[int, ...]:
         value = self.values.get(name)
         found = [] if value is None else value if isinstance(value, list) else [value]

@@ -28,6 +28,7 @@ _ROWS = (
     *END_ROWS,
 )
 _ENCODER = "Gemma3TextModel"
+_WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification")
 _SIZES = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -77,7 +78,7 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
-    if common["architecture"] == "Gemma3ForConditionalGeneration":
+    if common["architecture"] in _WITH_IMAGES:
         text = hf.nested("text_config").values
         hf = Fields({**_SIZES, **text}, hf.file)
     max_model_len = hf.size("max_position_embeddings", 131_072)
@@ -114,14 +115,20 @@ def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
 
 GEMMA2 = Family(
     "gemma2",
-    ("Gemma2ForCausalLM",),
+    ("Gemma2ForCausalLM", "Gemma2ForSequenceClassification"),
     ("gemma2",),
     _read_gemma2,
     WeightMap(_ROWS, prefixes=("model.",), ignored=OLD_BUFFERS),
 )
 GEMMA3 = Family(
     "gemma3",
-    ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", _ENCODER),
+    (
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+        _ENCODER,
+        "Gemma3TextForSequenceClassification",
+        "Gemma3ForSequenceClassification",
+    ),
     ("gemma3_text",),
     _read_gemma3,
     WeightMap(

@@ -2,6 +2,7 @@
 
 import re
 
+from model.checkpoint.families.classifier import SCORE_ROWS
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
@@ -22,6 +23,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.c_proj", "ff d", bias=True, arrange="transpose"),
         *norm("final_norm", "transformer.ln_f", bias=True),
         WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        *SCORE_ROWS,
     ),
     prefixes=("transformer.",),
     # The causal mask and its fill value, saved as buffers by transformers before 4.30.
@@ -55,4 +57,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-GPT2 = Family("gpt2", ("GPT2LMHeadModel",), ("gpt2",), _read, _TABLE)
+GPT2 = Family("gpt2", ("GPT2LMHeadModel", "GPT2ForSequenceClassification"), ("gpt2",), _read, _TABLE)

@@ -5,6 +5,7 @@ Black et al. 2022, arXiv:2204.06745.
 
 import re
 
+from model.checkpoint.families.classifier import SCORE_ROWS
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
@@ -24,6 +25,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.dense_4h_to_h", "d ff", bias=True),
         *norm("final_norm", "gpt_neox.final_layer_norm", bias=True),
         WeightRow("head.weight", ("embed_out.weight|lm_head.weight",), ("vocab d",), untied),
+        *SCORE_ROWS,
     ),
     prefixes=("gpt_neox.",),
     # The causal mask, its fill value and the frequencies, saved as buffers by transformers before 4.32.
@@ -62,4 +64,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-GPT_NEOX = Family("gpt_neox", ("GPTNeoXForCausalLM",), ("gpt_neox",), _read, _TABLE)
+GPT_NEOX = Family("gpt_neox", ("GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"), ("gpt_neox",), _read, _TABLE)

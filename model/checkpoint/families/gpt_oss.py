@@ -74,4 +74,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-GPT_OSS = Family("gpt_oss", ("GptOssForCausalLM",), ("gpt_oss",), _read, _TABLE)
+GPT_OSS = Family("gpt_oss", ("GptOssForCausalLM", "GptOssForSequenceClassification"), ("gpt_oss",), _read, _TABLE)

@@ -12,12 +12,15 @@ from model.checkpoint.families.bert import (
     ATTENTION_ROWS,
     EMBED_ROWS,
     HEADS,
+    LABELS,
     LM_HEAD,
+    POOLED,
     PREDICTIONS,
     TASKS,
     encoder_fields,
     named,
 )
+from model.checkpoint.families.classifier import first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import HeadCounts, equal_heads
@@ -37,6 +40,7 @@ _TABLE_2 = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.wo", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.mlp.layernorm", bias=True),
         *PREDICTIONS,
+        *POOLED,
     ),
     prefixes=("bert.",),
     ignored=re.compile(rf"{HEADS}|embeddings\.position_ids|encoder\.alibi"),
@@ -54,6 +58,7 @@ _TABLE_3 = WeightMap(
         *linear("layers.{i}.down", f"{_LAYER}.mlp.fc2", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.norm2", bias=True),
         *LM_HEAD,
+        *LABELS,
     ),
     prefixes=("roberta.",),
     ignored=re.compile(HEADS),
@@ -122,11 +127,12 @@ def _read_3(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-JINA_BERT = Family("jina_bert", named("JinaBert", *TASKS), (), _read_2, _TABLE_2)
+JINA_BERT = Family("jina_bert", named("JinaBert", *TASKS), (), _read_2, _TABLE_2, read_classifier=first_token("tanh"))
 JINA_EMBEDDINGS_3 = Family(
     "jina_embeddings_v3",
     named("JinaEmbeddingsV3", *(task for task in TASKS if task != "ForMultipleChoice")),
     ("jina_embeddings_v3",),
     _read_3,
     _TABLE_3,
+    read_classifier=first_token("tanh"),
 )

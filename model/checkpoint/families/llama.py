@@ -7,6 +7,7 @@ arXiv:2505.09388.
 import re
 from typing import Any
 
+from model.checkpoint.families.classifier import SCORE_ROWS
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import HeadCounts, grouped_heads
@@ -45,6 +46,7 @@ EMBED_ROWS: tuple[WeightRow, ...] = (WeightRow("embed.weight", ("model.embed_tok
 END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
     WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+    *SCORE_ROWS,
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Buffers that transformers before 4.32 saved with the weights."""
@@ -144,7 +146,9 @@ def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
     return tuple(window if windowed else None for windowed in has_window)
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM",), ("llama",), _read_llama, TABLE)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), ("mistral",), _read_mistral, TABLE)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), ("qwen2",), _read_qwen2, TABLE)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), ("qwen3",), _read_qwen3, TABLE)
+LLAMA = Family("llama", ("LlamaForCausalLM", "LlamaForSequenceClassification"), ("llama",), _read_llama, TABLE)
+MISTRAL = Family(
+    "mistral", ("MistralForCausalLM", "MistralForSequenceClassification"), ("mistral",), _read_mistral, TABLE
+)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM", "Qwen2ForSequenceClassification"), ("qwen2",), _read_qwen2, TABLE)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"), ("qwen3",), _read_qwen3, TABLE)

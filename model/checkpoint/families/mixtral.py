@@ -44,4 +44,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), ("mixtral",), _read, _TABLE)
+MIXTRAL = Family("mixtral", ("MixtralForCausalLM", "MixtralForSequenceClassification"), ("mixtral",), _read, _TABLE)

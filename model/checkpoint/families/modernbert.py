@@ -6,13 +6,14 @@ import re
 from operator import attrgetter
 
 from model.checkpoint.families.bert import TASKS, named
+from model.checkpoint.families.classifier import classifier_rows, read_labels, read_problem_type
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
 from model.checkpoint.families.masked_head import masked_head_fields, masked_head_rows, names_masked_head
 from model.checkpoint.families.rotary import read_local_and_global_rope
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, mlp_bias, norm, out_bias, qkv_bias
-from model.config import ModelConfig
+from model.config import ClassifierConfig, ModelConfig
 
 _BLOCK = "model.layers.{i}"
 _norm_bias = attrgetter("norm_bias")
@@ -28,6 +29,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.Wo", "d ff", bias=mlp_bias),
         *norm("final_norm", "model.final_norm", bias=_norm_bias),
         *masked_head_rows("head.dense", "head.norm", "decoder", "decoder.bias"),
+        *classifier_rows("classifier", "head.dense", "head.norm"),
     ),
     prefixes=("model.",),
     ignored=re.compile(r"(head|decoder|classifier|drop)\..*"),
@@ -83,4 +85,26 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-MODERNBERT = Family("modernbert", named("ModernBert", *TASKS), ("modernbert",), _read, _TABLE)
+def _read_classifier(hf: Fields) -> ClassifierConfig:
+    pooling = hf.text("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise hf.refuse("classifier_pooling", "cls and mean are supported")
+    return ClassifierConfig(
+        labels=read_labels(hf),
+        problem_type=read_problem_type(hf),
+        state="cls" if pooling == "cls" else "mean",
+        dense=hf.activation("classifier_activation", "gelu"),
+        dense_bias=hf.flag("classifier_bias", False),
+        norm=True,
+        norm_bias=hf.flag("norm_bias", False),
+    )
+
+
+MODERNBERT = Family(
+    "modernbert",
+    named("ModernBert", *TASKS),
+    ("modernbert",),
+    _read,
+    _TABLE,
+    read_classifier=_read_classifier,
+)

@@ -2,7 +2,8 @@
 
 import re
 
-from model.checkpoint.families.bert import HEADS, LM_HEAD, TASKS, named, read_encoder
+from model.checkpoint.families.bert import HEADS, LABELS, LM_HEAD, TASKS, named, read_encoder
+from model.checkpoint.families.classifier import first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv
@@ -22,6 +23,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.down", f"{_BLOCK}.output.dense", "d ff", bias=True),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output.LayerNorm", bias=True),
         *LM_HEAD,
+        *LABELS,
     ),
     prefixes=("mpnet.",),
     ignored=re.compile(rf"{HEADS}|embeddings\.position_ids"),
@@ -36,4 +38,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     return read_encoder(hf, common, 2, position_bias=bias)
 
 
-MPNET = Family("mpnet", named("MPNet", *TASKS), ("mpnet",), _read, _TABLE)
+MPNET = Family("mpnet", named("MPNet", *TASKS), ("mpnet",), _read, _TABLE, read_classifier=first_token("tanh"))

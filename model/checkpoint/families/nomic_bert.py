@@ -4,7 +4,8 @@
 
 import re
 
-from model.checkpoint.families.bert import HEADS, encoder_fields, named
+from model.checkpoint.families.bert import HEADS, POOLED, encoder_fields, named
+from model.checkpoint.families.classifier import first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
@@ -31,6 +32,7 @@ _TABLE = WeightMap(
             "cls.predictions.decoder",
             "cls.predictions.decoder.bias|cls.predictions.bias",
         ),
+        *POOLED,
     ),
     prefixes=("nomic_bert.", "bert."),
     ignored=re.compile(HEADS),
@@ -96,4 +98,5 @@ NOMIC_BERT = Family(
     ("nomic_bert",),
     _read,
     _TABLE,
+    read_classifier=first_token("tanh"),
 )

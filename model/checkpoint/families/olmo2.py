@@ -57,5 +57,5 @@ def _read_olmo3(hf: Fields, common: Common) -> ModelConfig:
     return _read(hf, common, heads, max_model_len, **options)
 
 
-OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), ("olmo2",), _read_olmo2, _TABLE)
-OLMO3 = Family("olmo3", ("Olmo3ForCausalLM",), ("olmo3",), _read_olmo3, _TABLE)
+OLMO2 = Family("olmo2", ("Olmo2ForCausalLM", "Olmo2ForSequenceClassification"), ("olmo2",), _read_olmo2, _TABLE)
+OLMO3 = Family("olmo3", ("Olmo3ForCausalLM", "Olmo3ForSequenceClassification"), ("olmo3",), _read_olmo3, _TABLE)

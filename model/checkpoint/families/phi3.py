@@ -49,4 +49,4 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-PHI3 = Family("phi3", ("Phi3ForCausalLM",), ("phi3",), _read, _TABLE)
+PHI3 = Family("phi3", ("Phi3ForCausalLM", "Phi3ForSequenceClassification"), ("phi3",), _read, _TABLE)

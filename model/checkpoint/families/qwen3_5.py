@@ -123,7 +123,7 @@ def _delta_layers(hf: Fields) -> tuple[int, ...]:
 
 QWEN3_5 = Family(
     "qwen3_5",
-    ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5TextForSequenceClassification"),
     ("qwen3_5_text", "qwen3_5"),
     _read,
     _TABLE,

@@ -131,10 +131,16 @@ def _read_experts(hf: Fields, *, num_experts: int, num_chosen: int, intermediate
 
 QWEN2_MOE = Family(
     "qwen2_moe",
-    ("Qwen2MoeForCausalLM",),
+    ("Qwen2MoeForCausalLM", "Qwen2MoeForSequenceClassification"),
     ("qwen2_moe",),
     _read_qwen2,
     _table(ATTENTION_ROWS, (*_EXPERTS, *_SHARED_EXPERT)),
 )
-QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), ("qwen3_moe",), _read_qwen3, _table(ATTENTION_ROWS, _EXPERTS))
+QWEN3_MOE = Family(
+    "qwen3_moe",
+    ("Qwen3MoeForCausalLM", "Qwen3MoeForSequenceClassification"),
+    ("qwen3_moe",),
+    _read_qwen3,
+    _table(ATTENTION_ROWS, _EXPERTS),
+)
 OLMOE = Family("olmoe", ("OlmoeForCausalLM",), ("olmoe",), _read_olmoe, _table(NORMED_ATTENTION_ROWS, _EXPERTS))

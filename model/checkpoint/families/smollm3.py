@@ -54,4 +54,4 @@ def _windows(hf: Fields, unrotated: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(window if windowed else None for windowed in has_window) if any(has_window) else ()
 
 
-SMOLLM3 = Family("smollm3", ("SmolLM3ForCausalLM",), ("smollm3",), _read, TABLE)
+SMOLLM3 = Family("smollm3", ("SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification"), ("smollm3",), _read, TABLE)

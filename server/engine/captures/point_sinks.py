@@ -18,7 +18,7 @@ from model.hooks.hooks import AttentionTap, Read
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
-from model.network.pooling import RunningMean, pool
+from model.network.pooling import RunningPooling, finished
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
 from server.engine.captures.attention_sink import (
@@ -31,7 +31,7 @@ from server.engine.captures.attention_sink import (
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
-from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
+from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture
 from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
@@ -111,12 +111,11 @@ class EmbeddingSink(Sink):
         self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
         self._dense = model.dense if task.dense else ()
-        self._pieces: list[torch.Tensor] = []
-        self._mean = RunningMean()
+        self._pooled = [RunningPooling(mode) for mode in task.modes or (task.pooling,)]
 
     @property
     def num_bytes(self) -> int:
-        return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
+        return sum(each.num_bytes for each in self._pooled)
 
     def hooks(self, window: Window) -> list[Read]:
         rows = self._rows(window)
@@ -137,31 +136,42 @@ class EmbeddingSink(Sink):
 
     def mark(self) -> Callable[[], None]:
         """Return a function that takes back all that is gathered from now on."""
-        pieces, mean = list(self._pieces), self._mean.copy()
+        before = [each.copy() for each in self._pooled]
 
         def take_back() -> None:
-            self._pieces, self._mean = list(pieces), mean.copy()
+            self._pooled = [each.copy() for each in before]
 
         return take_back
 
     def _keep(self, hidden: torch.Tensor) -> None:
-        if not self._dense:
+        if not self._dense and len(self._pooled) == 1:
             hidden = hidden[:, : self._task.dimensions]
         hidden = hidden.contiguous()
-        if self._task.pooling == "mean":
-            self._mean.add(hidden)
-        elif self._task.pooling == "last":
-            self._pieces = [hidden[-1:].clone()]
-        elif self._task.pooling == "cls":
-            self._pieces = self._pieces or [hidden[:1].clone()]
-        else:
-            self._pieces.append(hidden)
+        for each in self._pooled:
+            each.add(hidden)
 
     def arrays(self) -> dict[str, Array]:
-        task = self._task
-        hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
-        vector = pool(hidden, task.pooling, task.normalize, task.dimensions, self._dense)
-        return {"embedding": as_array(vector.float())}
+        vectors = finished(self._vectors(), self._task.normalize, self._task.dimensions, self._dense)
+        return {"embedding": as_array((vectors if self._task.pooling == "none" else vectors[0]).float())}
+
+    def _vectors(self) -> torch.Tensor:
+        return torch.cat([each.vectors() for each in self._pooled], -1)
+
+
+class ClassifierSink(EmbeddingSink):
+    """What the head that labels an input says of it, once the state is there that it reads: [label].
+
+    Raises ValueError when the model has no such head.
+    """
+
+    def __init__(self, task: ClassifyTask, seq: Sequence, model: Transformer) -> None:
+        if model.classifier is None:
+            raise ValueError(f"{model.config.architecture} has no head that labels an input")
+        super().__init__(EmbedTask(pooling=model.classifier.config.state, normalize=False), seq, model)
+        self._classifier = model.classifier
+
+    def arrays(self) -> dict[str, Array]:
+        return {"logits": as_array(self._classifier(self._vectors()[0]).float())}
 
 
 class LensSink(Sink):

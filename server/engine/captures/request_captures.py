@@ -16,12 +16,13 @@ from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink, asked_pairs, check_heads
 from server.engine.captures.interventions import MAPS, Patch, patches_of
-from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink
+from server.engine.captures.point_sinks import ClassifierSink, EmbeddingSink, HeadScoresSink, LensSink, PointSink
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
+    ClassifyTask,
     EmbedTask,
     HeadScoresTask,
     LensTask,
@@ -183,6 +184,7 @@ _SINKS: Mapping[type, Callable[[Any, Sequence, Transformer], Sink]] = {
     AttentionCapture: _attention_sink,
     PointCapture: _point_sink,
     EmbedTask: EmbeddingSink,
+    ClassifyTask: ClassifierSink,
     LensTask: LensSink,
     HeadScoresTask: HeadScoresSink,
 }

@@ -203,8 +203,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def has_graphs(model: Transformer, config: EngineConfig) -> bool:
-    """Return whether steps of this network run as graphs: those of decoders alone that a card's kernels run."""
-    if config.cuda_graphs == "off" or model.config.kind != "decoder":
+    """Return whether steps of this network run as graphs: those of decoders that write, and that a card's kernels
+    run.
+    """
+    if config.cuda_graphs == "off" or model.config.kind != "decoder" or not model.config.has_head:
         return False
     if model.batch_invariant and config.quantize == "fp8":  # made of thousands of small products a step
         return False

@@ -131,7 +131,9 @@ class ModelRunner:
         layers = [seq.num_encoder_layers_needed for seq in ordered]
         outputs = [seq.needs_encoder_output for seq in ordered]
         adapters = [seq.adapter for seq in ordered]
-        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters)
+        has_types = self.model.config.num_token_types > 1
+        second = [seq.request.second_segment if has_types else None for seq in ordered]
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters, second)
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
         inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):

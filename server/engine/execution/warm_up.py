@@ -63,7 +63,9 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
     for start, count, depth in ((0, length, of_prompt), (length - 1, 1, model.config.num_layers)):
         span = Span([0] * count, start, table, depth, range(1, cache.num_blocks), num_cross)
         batch = Batch([span], cache.block_size, model.device)
-        model.logits(model.forward(batch, cache, _hook(model.config)))
+        hidden = model.forward(batch, cache, _hook(model.config))
+        if model.head is not None:
+            model.logits(hidden)
 
 
 def _depth(config: ModelConfig) -> int:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from model.hooks.point_names import stack_config
 from model.network.sentence_transformers import EmbeddingDefaults
-from server.engine.request import EmbedTask
+from server.engine.request import EmbedTask, PoolingMode
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate
@@ -71,7 +71,8 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
     # They were trained on what the folder's pooling makes of the last states, and for nothing else.
     is_dense = bool(defaults.dense) and body.pooling is None and body.layer is None
-    width = _full_width(context, is_dense)
+    modes = defaults.modes if body.pooling is None else ()
+    width = _full_width(context, is_dense, modes)
     if body.dimensions is not None and body.dimensions > width:
         raise BadRequest(
             f"dimensions: {body.dimensions} is over the model's {width}; 1 to {width} are accepted.", param="dimensions"
@@ -89,6 +90,7 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     return EmbedTask(
         layer=layer,
         pooling=body.pooling or defaults.pooling,
+        modes=modes,
         normalize=defaults.normalize if body.normalize is None else body.normalize,
         dimensions=body.dimensions,
         dense=is_dense,
@@ -145,13 +147,13 @@ def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work
 
 
 def _width(context: AppContext, task: EmbedTask) -> int:
-    return task.dimensions or _full_width(context, task.dense)
+    return task.dimensions or _full_width(context, task.dense, task.modes)
 
 
-def _full_width(context: AppContext, is_dense: bool) -> int:
+def _full_width(context: AppContext, is_dense: bool, modes: tuple[PoolingMode, ...]) -> int:
     if is_dense:
         return context.embedding_defaults.dense[-1].out_features
-    return stack_config(context.config, "encoder").hidden_size
+    return max(1, len(modes)) * stack_config(context.config, "encoder").hidden_size
 
 
 def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:

@@ -70,7 +70,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "parts": parts_of(config),
                 "kinds": get_args(AttentionKind),
                 "dtypes": get_args(CaptureDtype),
-                "with_generation": config.kind != "encoder",
+                "with_generation": config.kind != "encoder" and config.has_head,
             },
             "prefix_caching": config.reuses_prefixes and not context.settings.no_prefix_caching,
             "embeddings": _embeddings(context),
@@ -216,12 +216,13 @@ def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
 def _embeddings(context: AppContext) -> dict[str, Any]:
     defaults = context.embedding_defaults
     own = stack_config(context.config, "encoder")
+    width = max(1, len(defaults.modes)) * own.hidden_size
     return {
         "layers": own.num_layers + 1,
-        "dimensions": defaults.dense[-1].out_features if defaults.dense else own.hidden_size,
+        "dimensions": defaults.dense[-1].out_features if defaults.dense else width,
         "poolings": get_args(Pooling),
         "defaults": {
-            "pooling": defaults.pooling if defaults.refusal is None else None,
+            "pooling": "+".join(defaults.modes or (defaults.pooling,)) if defaults.refusal is None else None,
             "normalize": defaults.normalize,
             "dense": [layer.out_features for layer in defaults.dense],
             "max_length": defaults.max_length,

@@ -1,14 +1,17 @@
 """Pooling gives the embeddings that its names promise, and each sequence its own."""
 
 import math
+from itertools import pairwise
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentence_transformers.sentence_transformer.modules import Pooling as Theirs
 
 from model.layers.linear import Linear
-from model.network.pooling import DenseLayer, Pooling, RunningMean, pool
+from model.network.pooling import DenseLayer, Pooling, PoolingMode, RunningMean, RunningPooling, pool
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
 
@@ -140,3 +143,25 @@ def test_one_token_is_its_own_mean() -> None:
     hidden = make_hidden(1, 9)
     assert torch.equal(pool(hidden, "mean", normalize=False), hidden[0])
     assert math.isclose(pool(hidden, "mean", normalize=True).norm().item(), 1.0, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["max", "weightedmean", "mean_sqrt_len_tokens", *get_args(Pooling)])
+@pytest.mark.parametrize("cuts", [(1,), (64, 65), (3, 70, 128, 199)])
+def test_every_pooling_of_pieces_is_that_of_the_whole(mode: PoolingMode, cuts: tuple[int, ...]) -> None:
+    hidden = make_hidden(200, 33)
+    whole, pieces = RunningPooling(mode), RunningPooling(mode)
+    whole.add(hidden)
+    for start, end in pairwise((0, *cuts, 200)):
+        pieces.add(hidden[start:end])
+        pieces = pieces.copy()
+    assert torch.equal(pieces.vectors(), whole.vectors())
+
+
+@pytest.mark.parametrize("mode", ["max", "weightedmean", "mean_sqrt_len_tokens"])
+def test_other_poolings_are_those_of_sentence_transformers(mode: PoolingMode) -> None:
+    hidden = make_hidden(90, 33)
+    ours = RunningPooling(mode)
+    ours.add(hidden)
+    features = {"token_embeddings": hidden[None], "attention_mask": torch.ones(1, 90, dtype=torch.int64)}
+    expected = Theirs(33, mode)(features)["sentence_embedding"]
+    torch.testing.assert_close(ours.vectors().float(), expected, rtol=0, atol=1e-5)

@@ -70,6 +70,22 @@ def test_pooling_is_read_in_both_spellings(tmp_path: Path, written: dict[str, An
     assert (found.pooling, found.normalize, found.is_declared, found.refusal) == (expected, False, True, None)
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"pooling_mode": "max"}, ("max",)),
+        ({"pooling_mode_weightedmean_tokens": True}, ("weightedmean",)),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, ("cls", "mean")),
+        ({"pooling_mode": ["lasttoken", "mean_sqrt_len_tokens"]}, ("last", "mean_sqrt_len_tokens")),
+    ],
+)
+def test_other_poolings_and_several_are_read_in_their_order(
+    tmp_path: Path, written: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    found = read(tmp_path, written)
+    assert (found.modes, found.refusal) == (expected, None)
+
+
 def test_normalisation_length_case_and_prompts_are_read(tmp_path: Path) -> None:
     found = read(
         tmp_path,
@@ -108,8 +124,11 @@ def test_types_are_known_by_their_last_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pooling", "modules", "reason"),
     [
-        ({"pooling_mode": "max"}, (), "pooling is max; one of mean, cls, lasttoken is supported"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), "pooling is cls and mean"),
+        (
+            {"pooling_mode": "mean"},
+            (NORMALIZE, NORMALIZE),
+            "the modules are Transformer, Pooling, Normalize, Normalize;",
+        ),
         (
             {"pooling_mode": "mean"},
             (NORMALIZE, DENSE),
@@ -124,6 +143,13 @@ def test_what_is_not_built_is_said_and_the_usual_is_left_to_who_asks_for_it(
     assert found.refusal is not None
     assert reason in found.refusal
     assert (found.pooling, found.normalize) == ("mean", True)
+
+
+def test_prompts_that_would_be_left_out_of_the_vectors_are_refused(tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "query: "}}
+    pooling = {"pooling_mode": "mean", "include_prompt": False}
+    found = read(tmp_path, pooling, config_sentence_transformers=prompts)
+    assert "include_prompt is False" in (found.refusal or "")
 
 
 def test_dense_layers_are_read_in_their_order(tmp_path: Path) -> None:

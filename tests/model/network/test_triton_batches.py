@@ -1,5 +1,6 @@
 """With a card's kernels and `batch_invariant`, a row's logits have the same bits however the rows are batched."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from model.kernels.cuda import matmul, paged_attention
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.request import AttentionCapture, AttentionTask
+from server.engine.request import AttentionCapture, AttentionTask, ClassifyTask
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, build, load, request, run
+from tests.server.engine.test_batch_invariance import assert_same
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK, BLOCKS = 16, 2
@@ -117,3 +119,18 @@ def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_p
     (pieces,) = run(engine, looking).values()
     assert whole.tensors
     assert pieces == whole
+
+
+def test_a_pair_of_texts_has_its_types_of_tokens_among_others_too(tmp_path: Path) -> None:
+    folder = tiny.make_classifier("bert", tmp_path)
+    model = load(folder, torch.float32, DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
+    prompt = list(range(5, 25))
+    crowd = [request(uid, prompt, ClassifyTask()) for uid in range(3)]
+    crowd[1] = replace(crowd[1], second_segment=9)
+    found = run(build(model, block_size=BLOCK), crowd)
+    assert_same(found, alone(model, crowd, block_size=BLOCK))
+    assert found[0].tensors == found[2].tensors
+    types = (torch.arange(20) >= 9).long()[None]
+    with torch.no_grad():
+        expected = tiny.theirs(folder, torch.float32)(input_ids=torch.tensor([prompt]), token_type_ids=types).logits[0]
+    assert abs(found[1].array("logits") - expected.numpy()).max() <= 1e-4

@@ -69,6 +69,33 @@ def test_text_becomes_the_ids_and_offsets_of_transformers(
 
 
 @few
+@given(first=texts, second=texts, cut=st.integers(0, 12))
+def test_pairs_of_texts_become_the_ids_of_transformers_and_are_cut_as_there(
+    pairs: dict[str, Pair], first: str, second: str, cut: int
+) -> None:
+    def check(ours: Tokenizer, theirs: Any) -> None:
+        whole = theirs(first, second)["input_ids"]
+        least = theirs.num_special_tokens_to_add(pair=True) + 1
+        for length in (None, max(least, len(whole) - cut)):
+            limit = {} if length is None else {"max_length": length, "truncation": "longest_first"}
+            expected = theirs([first], [second], **limit)
+            (found,) = ours.encode_pairs([(first, second)], length)
+            assert found.ids == expected["input_ids"][0]
+            assert found.texts == expected.sequence_ids(0)
+            types = expected.get("token_type_ids", [[0]])[0]
+            assert found.second_segment == (types.index(1) if 1 in types else None)
+
+    every(check, pairs)
+
+
+def test_a_length_without_room_for_a_pair_is_refused(pairs: dict[str, Pair]) -> None:
+    ours, theirs = pairs["the packaged model"]
+    least = theirs.num_special_tokens_to_add(pair=True)
+    with pytest.raises(ValueError, match=f"{least} tokens leave no room for a pair"):
+        ours.encode_pairs([("Once upon", "a time")], least)
+
+
+@few
 @given(data=st.data(), skip=st.booleans())
 def test_ids_become_the_text_of_transformers(pairs: dict[str, Pair], data: st.DataObject, skip: bool) -> None:
     places = data.draw(st.lists(st.floats(0, 1, exclude_max=True), max_size=12))

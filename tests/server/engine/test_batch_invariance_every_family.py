@@ -148,6 +148,7 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
         part = AttentionCapture(pairs=pairs, part="encoder", resize=5)
         tasks = [everything(config), AttentionTask(capture=part)]
         tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none"), EmbedTask(pooling="cls", layer=1)]
+        tasks += [EmbedTask(modes=("max", "weightedmean"))]
     else:
         looking = AttentionCapture(pairs=pairs)
         tasks += [
@@ -159,6 +160,7 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
         ]
     if config.kind == "decoder":
         tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1)]
+        tasks += [EmbedTask(modes=("mean_sqrt_len_tokens", "max", "last"))]
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(25)]
 
     def words(length: int) -> list[int]:

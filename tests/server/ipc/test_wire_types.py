@@ -27,6 +27,7 @@ from server.engine.outputs import (
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
+    ClassifyTask,
     EmbedTask,
     EngineRequest,
     GenerateTask,
@@ -43,7 +44,7 @@ from server.ipc import messages
 
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
-HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask]
+HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask, ClassifyTask]
 
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold

@@ -11,6 +11,7 @@ from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
 CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
+LABELS = replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False)
 FILLS_IN = replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True, head_transform="gelu")
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
@@ -153,8 +154,12 @@ async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("route", BODIES)
-@pytest.mark.parametrize("config", [CONFIGS[1], FILLS_IN], ids=["without a head", "with one"])
-async def test_an_encoder_refuses_to_write_with_the_reason_it_told(config: Any, route: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config", [CONFIGS[1], FILLS_IN, LABELS], ids=["without a head", "with one", "a decoder without one"]
+)
+async def test_what_writes_nothing_refuses_to_write_with_the_reason_it_told(
+    config: Any, route: str, tmp_path: Path
+) -> None:
     async with site(tmp_path, config=config) as at:
         told = (await capabilities(at))["routes"][route]
         error = await at.error(route, BODIES[route], 400)

@@ -193,7 +193,7 @@ def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
     def no_memory(*unused: Any, **options: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("server.engine.captures.point_sinks.pool", no_memory)
+    monkeypatch.setattr("server.engine.captures.point_sinks.finished", no_memory)
     engine = build(model)
     answers = run(engine, [request(100, _words(), EmbedTask(pooling="mean")), *others])
     assert answers[100].finish_reason == "memory"

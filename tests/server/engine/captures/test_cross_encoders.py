@@ -1,0 +1,185 @@
+"""CrossEncoders that sentence-transformers saves, with every option that is honoured, give its scores; what is not
+supported is reported, never guessed.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.cross_encoder.modules import LogitScore
+
+from model.checkpoint.folder import PACKAGED, ModelLoadError
+from model.checkpoint.registry import read_config
+from model.network.cross_encoder import ScoreDefaults, TokenScore, score_defaults
+from model.tokenization.tokenizer import Tokenizer
+from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
+from tests import tiny
+from tests.server.engine.driving import build, load, request, run
+
+QUERY = "Who lives in the wood?"
+DOCUMENTS = (
+    "The Wolf said: Little Pig, Little Pig, let me come in!",
+    "a",
+    "Once upon a time there was a little girl who lived in a house beside the wood, and there were 3 bears.",
+    "ÜBERMUT tut selten gut. Où est le Château ? 茨姫は眠っている。",
+)
+PAIRS = [(QUERY, document) for document in DOCUMENTS]
+_IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def defaults_of(folder: Path) -> ScoreDefaults:
+    found = score_defaults(folder, read_config(folder))
+    assert found is not None
+    return found
+
+
+def ours(folder: Path, prompt_name: str | None = None) -> np.ndarray:
+    """Return our scores of the pairs."""
+    defaults, model, tokenizer = defaults_of(folder), load(folder), Tokenizer.from_folder(folder)
+    name = prompt_name or defaults.default_prompt_name
+    prompt = defaults.prompts[name] if name else ""
+    pairs = [(prompt + first, second) for first, second in PAIRS]
+    if defaults.lowercase:
+        pairs = [(first.lower(), second.lower()) for first, second in pairs]
+    length = min(defaults.max_length or model.config.max_model_len, model.config.max_model_len)
+    score, last = defaults.token_score, "logits"
+    requests = []
+    for uid, pair in enumerate(tokenizer.encode_pairs(pairs, length)):
+        task: Task = ClassifyTask()
+        if score is not None:
+            units = (score.true_id,) if score.false_id is None else (score.true_id, score.false_id)
+            at = (len(pair.ids) - 1,)
+            task = TraceTask(
+                points=(PointCapture(name=last, stack="decoder", layer=None, point=last, positions=at, units=units),)
+            )
+        requests.append(replace(request(uid, pair.ids, task), second_segment=pair.second_segment))
+    answers = run(build(model, max_num_batched_tokens=64), requests)
+    logits = np.stack([answers[uid].array(last) for uid in range(len(PAIRS))])
+    if score is not None:
+        logits = logits[:, 0] if score.false_id is None else logits[:, 0, :1] - logits[:, 0, 1:]
+    return defaults.scores(logits)
+
+
+def theirs(folder: Path, prompt_name: str | None = None) -> np.ndarray:
+    model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    scores: np.ndarray = model.predict(PAIRS, prompt_name=prompt_name)
+    return scores.reshape(len(PAIRS), -1)
+
+
+def save(family: str, top: Path, num_labels: int = 1, **options: Any) -> Path:
+    """Save a folder as the library does."""
+    padded = {"pad_token_id": 1} if family == "qwen3" else {}  # the library always pads
+    raw = tiny.make_classifier(family, top / "raw", num_labels=num_labels, **padded)
+    edit(raw / "tokenizer.json", lambda file: file["post_processor"].update(pair=_pair(file["post_processor"])))
+    more: dict[str, Any] = {"pad_token": tiny.EOS} if padded else {}
+    if family == "bert":
+        more = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+    edit(raw / "tokenizer_config.json", lambda file: file.update(more))
+    CrossEncoder(str(raw), device="cpu", local_files_only=True, **options).save(str(top / "folder"))
+    return top / "folder"
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _pair(template: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what stands around two texts: the special tokens that stand around one, and after the second its last."""
+    single: list[dict[str, Any]] = template["single"]
+    end = [{"SpecialToken": {**single[-1]["SpecialToken"], "type_id": 1}}] if "SpecialToken" in single[-1] else []
+    return [*single, {"Sequence": {"id": "B", "type_id": 1}}, *end]
+
+
+@pytest.mark.parametrize(
+    ("family", "num_labels", "options"),
+    [
+        ("bert", 1, {}),
+        ("bert", 3, {}),
+        ("roberta", 1, {"activation_fn": torch.nn.Identity(), "max_length": 40}),
+        ("distilbert", 1, {"prompts": {"query": "Find: "}, "max_length": 31}),
+        ("mpnet", 2, {"activation_fn": torch.nn.Sigmoid()}),
+        ("modernbert", 1, {"prompts": {"query": "Find: "}, "default_prompt_name": "query", "max_length": 50}),
+        ("qwen3", 1, {"activation_fn": torch.nn.Tanh()}),
+    ],
+)
+def test_scores_are_those_of_the_library(family: str, num_labels: int, options: dict[str, Any], tmp_path: Path) -> None:
+    folder = save(family, tmp_path, num_labels, **options)
+    for prompt in (None, *options.get("prompts", ())):
+        found, expected = ours(folder, prompt), theirs(folder, prompt)
+        assert found.shape == expected.shape
+        assert found.dtype == np.float32
+        assert abs(found - expected).max() <= 1e-5
+        assert (found[:, 0].argsort() == expected[:, 0].argsort()).all()
+        assert np.ptp(expected[:, 0]) > 1e-2
+    assert defaults_of(folder).is_declared
+
+
+@pytest.mark.parametrize("false_id", [7, None])
+def test_a_decoder_that_says_yes_or_no_scores_as_the_library_has_it(false_id: int | None, tmp_path: Path) -> None:
+    raw = tiny.make("qwen3", tmp_path / "raw", pad_token_id=1)
+    edit(raw / "tokenizer_config.json", lambda file: file.update(pad_token=tiny.EOS))
+    modules = [Transformer(str(raw), transformer_task="text-generation"), LogitScore(5, false_id)]
+    CrossEncoder(modules=modules, device="cpu").save(str(tmp_path / "folder"))
+    defaults = defaults_of(tmp_path / "folder")
+    assert defaults.token_score == TokenScore(true_id=5, false_id=false_id)
+    assert not defaults.has_messages
+    assert abs(ours(tmp_path / "folder") - theirs(tmp_path / "folder")).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": _IDENTITY, "version": "4.1.0"}}, "identity"),
+        ({"sbert_ce_default_activation_function": _IDENTITY}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "my.code.Activation"}}, "sigmoid"),
+    ],
+)
+def test_older_folders_name_their_activation_in_config_json(
+    written: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    folder = tiny.make_classifier("roberta", tmp_path, num_labels=1)
+    edit(folder / "config.json", lambda file: file.update(written))
+    defaults = defaults_of(folder)
+    assert defaults.activation == expected
+    assert defaults.is_declared == ("sentence_transformers" in written)
+    assert abs(ours(folder) - theirs(folder)).max() <= 1e-5
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path)
+    edit(
+        folder / "config_sentence_transformers.json",
+        lambda file: file.update(activation_fn="torch.nn.modules.activation.GELU"),
+    )
+    assert "GELU" in (defaults_of(folder).refusal or "")
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Dense", "type": "x.Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    assert "Transformer, Dense" in (defaults_of(folder).refusal or "")
+    (folder / "modules.json").write_text('[{"type": "x.Transformer"}, {"type": "x.LogitScore"}]', encoding="utf-8")
+    assert "LogitScore needs a decoder" in (defaults_of(folder).refusal or "")
+
+
+def test_a_network_that_does_not_label_has_no_scores() -> None:
+    assert score_defaults(PACKAGED, read_config(PACKAGED)) is None
+
+
+def test_a_yes_that_is_no_token_is_refused(tmp_path: Path) -> None:
+    folder = tiny.make("qwen3", tmp_path)
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_LogitScore", "type": "x.LogitScore"}]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (folder / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}', encoding="utf-8")
+    (folder / "1_LogitScore").mkdir()
+    for written, named in (({"true_token_id": 9999}, "true_token_id is 9999"), ({}, "true_token_id is None")):
+        (folder / "1_LogitScore" / "config.json").write_text(json.dumps(written), encoding="utf-8")
+        with pytest.raises(ModelLoadError, match=named):
+            defaults_of(folder)
