@@ -73,9 +73,16 @@ def schema_of(given: Any) -> Any:
     return made
 
 
+def possible(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters without the `enum` of arrays, whose author meant that of their items: no value is both."""
+    arrays = {key: each for key, each in schema.get("properties", {}).items() if each.get("type") == "array"}
+    made = {key: {name: value for name, value in each.items() if name != "enum"} for key, each in arrays.items()}
+    return {**schema, "properties": {**schema.get("properties", {}), **made}}
+
+
 def fault(calls: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str | None:
     """Return what is wrong with the calls of an answer, or None."""
-    parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    parameters = {tool["function"]["name"]: possible(tool["function"]["parameters"]) for tool in tools}
     for call in calls:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         if name not in parameters:

@@ -120,10 +120,27 @@ def _read_tool(field: str, definition: ToolDefinition, writer: _Writer) -> Tool:
             place = field + error.path
             raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
     # What a call cannot be held to is left out: many tools' authors never meant it to be.
-    problem = _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
+    schema = _possible(schema)
+    problem = _why_impossible(schema)
     if problem:
         raise BadRequest(f"{field}: no call can be held to this schema: {problem}", param=field, code="grammar_refused")
     return Tool(function.name, lenient(schema), writer.grammar(schema, is_lenient=True))
+
+
+def _possible(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose arguments that no value satisfies may be anything: an array's `enum`, such as authors of
+    tools write who mean its items', would leave no call at all.
+    """
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not _why_impossible(schema):
+        return schema
+    alone = {name: {**schema, "properties": {name: each}, "required": [name]} for name, each in properties.items()}
+    return {**schema, "properties": {n: True if _why_impossible(alone[n]) else each for n, each in properties.items()}}
+
+
+def _why_impossible(schema: Mapping[str, Any]) -> str:
+    """Return why no call can be held to a schema, even where what cannot be held is left out, or nothing."""
+    return _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
 
 
 @lru_cache(512)

@@ -234,15 +234,23 @@ async def test_a_schema_without_end_is_refused(tmp_path: Path, parameters: dict[
     assert "accepted" in error["message"]
 
 
-async def test_strict_refuses_what_cannot_be_enforced(tmp_path: Path) -> None:
-    parameters = {"type": "object", "properties": {"x": {"type": "array", "items": {}, "uniqueItems": True}}}
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
+        ({"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]}, "no value"),
+    ],
+    ids=["not enforced", "no value"],
+)
+async def test_strict_refuses_what_cannot_be_enforced(tmp_path: Path, schema: dict[str, Any], told: str) -> None:
+    parameters = {"type": "object", "properties": {"x": schema, "y": {"type": "integer"}}, "required": ["x", "y"]}
     function = {"name": "f", "parameters": parameters}
     async with tool_site(tmp_path) as at:
         for strict, status in ((None, 200), (False, 200), (True, 400)):
             tool = {"type": "function", "function": {**function, "strict": strict}}
             answer = await at.post(PATH, body(tools=[tool]))
             assert answer.status_code == status
-    assert "uniqueItems" in answer.json()["error"]["message"]
+    assert told in answer.json()["error"]["message"]
 
 
 async def test_a_schema_that_names_its_parts_is_told_to_model_and_grammar(tmp_path: Path) -> None:
