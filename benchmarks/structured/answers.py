@@ -14,7 +14,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +111,7 @@ async def choices_of(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -
         async with http.stream("POST", path, json=body) as events:
             if events.status_code != 200:
                 raise Unanswered(events.status_code, json.loads(await events.aread())["error"])
-            async for line in events.aiter_lines():
+            async for line in lines_of(events):
                 if line.startswith("data: {"):
                     read.append(json.loads(line.removeprefix("data: ")))
     for part in read:
@@ -124,6 +124,15 @@ async def choices_of(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -
     if len(texts) != body.get("n", 1):
         raise Unanswered(200, {"message": f"{len(texts)} choices for n={body.get('n', 1)}"})
     return [(texts[index], ends[index]) for index in sorted(texts)]
+
+
+async def lines_of(events: httpx.Response) -> AsyncIterator[str]:
+    """Yield the lines of a stream. httpx itself also parts lines at characters that JSON may hold, such as U+2028."""
+    rest = ""
+    async for text in events.aiter_text():
+        *lines, rest = (rest + text).split("\n")
+        for line in lines:
+            yield line
 
 
 class Unanswered(ValueError):

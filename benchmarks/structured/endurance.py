@@ -26,7 +26,7 @@ import httpx
 
 from benchmarks.comparison import table
 from benchmarks.processes import Server, serve
-from benchmarks.structured.answers import fault
+from benchmarks.structured.answers import fault, lines_of
 from benchmarks.structured.drawn import of_keywords, of_models
 from benchmarks.structured.hostile import cases
 from model.sampling.grammar.gbnf import gbnf_grammar
@@ -81,7 +81,7 @@ async def ask(client: httpx.AsyncClient, kind: str, fields: dict[str, Any], chan
             await answer.aread()
             return f"{kind}: {answer.status_code}"
         number = 0
-        async for line in answer.aiter_lines():
+        async for line in lines_of(answer):
             if leaves_after is not None and number >= leaves_after:
                 return f"{kind}: left"
             if not line.startswith("data: {"):
@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
-    rows, readings = [["minute", "longest /health, ms", "memory, MB", "preempted"]], []
+    rows, readings = [["minute", "longest /health, ms", "memory, MB", "of each process", "preempted"]], []
     with TemporaryDirectory(prefix="lightwell-endurance-") as folder:
         tiny.make_variant("llama-gqa", Path(folder), max_position_embeddings=1024)
         flags = ["--max-model-len", "400", "--kv-cache-memory", "256KiB", "--max-queue-time", "600"]
@@ -159,9 +159,12 @@ def main() -> int:
             watching.start()
             while time.monotonic() < until:
                 time.sleep(min(60.0, max(0.0, until - time.monotonic())))
-                readings.append(sum(server.resident_bytes().values()) / 1e6)
+                memory = server.resident_bytes().values()
+                readings.append(sum(memory) / 1e6)
                 took, longest.value = longest.value, 0.0
-                rows.append([str(len(readings)), f"{1e3 * took:.0f}", f"{readings[-1]:.1f}", str(preemptions(server))])
+                each = ", ".join(f"{size / 1e6:.0f}" for size in memory)
+                row = [f"{1e3 * took:.0f}", f"{readings[-1]:.1f}", each, str(preemptions(server))]
+                rows.append([str(len(readings)), *row])
                 print(rows[-1], flush=True)
             seen: Counter[str] = found.get()
             watching.kill()

@@ -25,7 +25,7 @@ import jsonschema
 
 from benchmarks.comparison import table
 from benchmarks.processes import serve
-from benchmarks.structured.answers import PATIENT
+from benchmarks.structured.answers import PATIENT, lines_of
 
 CATEGORIES = ("simple_python", "parallel", "live_simple", "live_parallel")
 MOST_TOKENS = 512
@@ -109,7 +109,7 @@ async def calls_of(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[list[
     async with http.stream("POST", "/v1/chat/completions", json=body) as events:
         if events.status_code != 200:
             raise httpx.HTTPError((await events.aread()).decode()[:300])
-        async for line in events.aiter_lines():
+        async for line in lines_of(events):
             if not line.startswith("data: {"):
                 continue
             chunk = json.loads(line.removeprefix("data: "))
