@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+_BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
 
 
 class ClientGone(ApiError):
@@ -34,9 +35,19 @@ class ClientGone(ApiError):
         super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
 
 
+def one_line(data: bytes) -> bytes:
+    """Return JSON in which no reader sees an end of a line: httpx, which many clients use, also parts lines at three
+    characters that JSON need not escape.
+    """
+    for char, escaped in _BREAKS:
+        if char in data:
+            data = data.replace(char, escaped)
+    return data
+
+
 def event(data: bytes, name: str | None = None) -> bytes:
-    """Return one event, with its name if it has one; `data` holds no newline."""
-    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: " + data + b"\n\n"
+    """Return one event, with its name if it has one; `data` is JSON without newlines."""
+    return (b"" if name is None else b"event: %b\n" % name.encode()) + b"data: " + one_line(data) + b"\n\n"
 
 
 class TokenEvent:
@@ -49,7 +60,7 @@ class TokenEvent:
         self._before, self._after = event(orjson.dumps(chunk), name).split(orjson.dumps(self.TEXT))
 
     def of(self, text: str) -> bytes:
-        return self._before + orjson.dumps(text) + self._after
+        return self._before + one_line(orjson.dumps(text)) + self._after
 
 
 def error_event(error: ApiError) -> bytes:

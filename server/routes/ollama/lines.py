@@ -16,6 +16,7 @@ from model.tokenization.chat_formats.message import Message, ToolCall, joined
 from server.engine.outputs import TokenLogprobs
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
+from server.http.sse import one_line
 from server.routes.context import AppContext
 from server.routes.openai.conversation import ChatPiece
 from server.routes.openai.generation import Started
@@ -36,16 +37,9 @@ class Begun:
     """Alternatives of each token, or None for no log-probabilities."""
 
 
-_ALSO_END_LINES = {each.encode(): b"\\u%04x" % ord(each) for each in "\x85\u2028\u2029"}
-"""Characters that JSON holds as they are, and at which httpx ends a line, with their escapes."""
-
-
 def line(value: dict[str, Any]) -> bytes:
     """Return one line of a stream, by everybody's idea of a line."""
-    written = orjson.dumps(value)
-    for character, escaped in _ALSO_END_LINES.items():
-        written = written.replace(character, escaped)
-    return written + b"\n"
+    return one_line(orjson.dumps(value)) + b"\n"
 
 
 def error_line(error: ApiError) -> bytes:
