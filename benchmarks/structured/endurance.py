@@ -17,6 +17,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,15 +93,15 @@ async def ask(client: httpx.AsyncClient, kind: str, fields: dict[str, Any], chan
                 return f"{kind}: {part['error'].get('code')} within the stream"
             text += part["choices"][0]["text"]
             end = part["choices"][0]["finish_reason"] or end
-    if kind != "hostile" and end == "stop" and (wrong := fault(text, fields["guided_json"])):
+    if kind in ("new", "known") and end == "stop" and (wrong := fault(text, fields["guided_json"])):
         print(f"INVALID {fields}: {text!r}: {wrong}", flush=True)
         return f"{kind}: INVALID"
     return f"{kind}: {end}"
 
 
-async def load(url: str, seed: int, until: float, seen: Counter[str]) -> None:
+async def load(url: str, seed: int, until: float, is_free: bool, seen: Counter[str]) -> None:
     """Ask from several clients until the time has come, and count how requests ended."""
-    waiting = bodies(seed)
+    waiting = repeat(("free", {})) if is_free else bodies(seed)
 
     async def client(number: int) -> None:
         chance = random.Random(seed + number)
@@ -116,10 +117,10 @@ async def load(url: str, seed: int, until: float, seen: Counter[str]) -> None:
             group.create_task(client(number))
 
 
-def loaded(url: str, seed: int, until: float, found: Any) -> None:
+def loaded(url: str, seed: int, until: float, is_free: bool, found: Any) -> None:
     """Run the clients in this process, and send the counts."""
     seen: Counter[str] = Counter()
-    asyncio.run(load(url, seed, until, seen))
+    asyncio.run(load(url, seed, until, is_free, seen))
     found.put(seen)
 
 
@@ -145,6 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--free", action="store_true", help="ask for free text: what a busy machine alone does")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     rows, readings = [["minute", "longest /health, ms", "memory, MB", "of each process", "preempted"]], []
@@ -153,7 +155,7 @@ def main() -> int:
         flags = ["--max-model-len", "400", "--kv-cache-memory", "256KiB", "--max-queue-time", "600"]
         with serve([folder, *flags]) as server:
             until, found, longest = time.monotonic() + 60 * options.minutes, context.Queue(), context.Value("d", 0.0)
-            clients = context.Process(target=loaded, args=(server.url, options.seed, until, found))
+            clients = context.Process(target=loaded, args=(server.url, options.seed, until, options.free, found))
             watching = context.Process(target=watch, args=(server.host, server.port, longest), daemon=True)
             clients.start()
             watching.start()

@@ -1,6 +1,7 @@
 """Turns what a body says of its answer's form into a grammar, in a thread, or refuses it by its path."""
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,10 @@ from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.schemas.structured_outputs import CanConstrain, Constraint
 
+_SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter's lock while another wants it. Beside a large schema, and with Python's
+5 ms, a request that takes the lock several times waited up to 76 ms.
+"""
 _MAX_KEPT = 256
 _MOST_KEPT_BYTES = 1 << 16
 """Longer descriptions are read anew each time."""
@@ -37,6 +42,7 @@ def _thread() -> ThreadPoolExecutor:
     """Start the thread that reads schemas one after the other: a hostile one takes long, and the threads of all other
     work must stay free.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     executor = ThreadPoolExecutor(1, "grammars")
     with deep_stacks():
         executor.submit(int)  # starts the thread
