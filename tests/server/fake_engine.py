@@ -68,6 +68,9 @@ class FakeEngine:
     def prepare_grammars(self) -> None:
         """Do nothing: nothing here keeps to a grammar."""
 
+    def send_early(self, send: Callable[[StepOutput], None]) -> None:
+        """Do nothing: nothing is forced before a step here."""
+
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
         """Do nothing: memory is never short here."""
 
