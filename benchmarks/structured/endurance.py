@@ -50,7 +50,7 @@ FIELDS = {
 }
 """The field of a body by what reads its value."""
 GAVE_UP = "hostile: grammar_refused within the stream"
-"""How an answer ends whose grammar takes more of llguidance than it gives: that shows only when the text is there."""
+"""The end of an answer whose grammar meets a limit of llguidance's after some tokens."""
 PREEMPTIONS = "lightwell_num_preemptions_total"
 
 

@@ -34,7 +34,9 @@ BARS = {"a step for each token": 0.97, "forced tokens at once": 1.15}
 FIRST = {"new": 10.0, "cached": 1.0}
 """Most milliseconds that a grammar may add to the time to the first token."""
 CHOSEN = ", chosen"
-"""What the names of the requests end with that ask for log-probabilities: no token comes before the model chose it."""
+"""Suffix of the names of requests for log-probabilities, which take a step for each token: the first one is chosen by
+the model.
+"""
 NUM_FIELDS = 50
 """Fields of the schemas of which the first token is awaited."""
 

@@ -17,18 +17,18 @@ class ClassifierConfig:
     labels: tuple[str, ...]
     """The names of the labels, in the order of the numbers."""
     problem_type: str | None = None
-    """What the numbers were trained as, in the words of transformers: regression, single_label_classification or
-    multi_label_classification; None if config.json does not say.
+    """Kind of training, by transformers' name: regression, single_label_classification or multi_label_classification;
+    None if config.json names none.
     """
     state: State
     dense: DenseActivation | None = None
     """The activation of the dense layer D, or None if there is no such layer."""
     dense_bias: bool = True
     norm: bool = False
-    """Whether a LayerNorm follows the dense layer, with the network's epsilon."""
+    """True if a LayerNorm, with the network's epsilon, follows the dense layer."""
     norm_bias: bool = True
     bias: bool = True
-    """Whether the numbers have a bias."""
+    """True if the output layer has a bias."""
 
     @property
     def num_labels(self) -> int:

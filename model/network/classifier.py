@@ -1,5 +1,4 @@
-"""Computes what the head of a network that scores or labels its input says of one state. It knows no texts and no
-labels' names.
+"""Computes the classification head: logits of one pooled state. It knows no texts and no labels' names.
 
 Axes: d.
 """

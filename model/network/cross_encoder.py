@@ -45,25 +45,25 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreDefaults:
-    """How a pair of texts is scored, or one text labelled, unless a request says otherwise."""
+    """The settings of requests for scores and labels that set none."""
 
     activation: str = "identity"
     """The function of the logits, one of ACTIVATIONS."""
     token_score: TokenScore | None = None
-    """What the score is made of in place of a head's numbers, or None."""
+    """The word head's logits that make the score, or None if a classification head makes it."""
     has_messages: bool = False
-    """Whether a pair is written by the chat template, as messages of the roles query and document."""
+    """True if the chat template writes pairs, as messages of the roles query and document."""
     max_length: int | None = None
     """Most tokens of a pair, special ones included; None means the whole context. Longer pairs are cut, the longer text
     first, as sentence-transformers does.
     """
     lowercase: bool = False
-    """Whether to lower-case texts before they are tokenised."""
+    """True if texts are lower-cased before they are tokenised."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Texts to put before the first text of a pair, by name."""
+    """Texts that are put before the first text of a pair, by name."""
     default_prompt_name: str | None = None
     is_declared: bool = False
-    """Whether the folder is a CrossEncoder; if not, these are what the library does with any head that labels."""
+    """True if the folder's own files declare a CrossEncoder; else these are the library's defaults."""
     refusal: str | None = None
     """Why the scores that the folder describes cannot be computed here, or None if they can."""
 

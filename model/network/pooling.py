@@ -87,7 +87,7 @@ def finished(
 
 
 class RunningPooling:
-    """What one way of pooling makes of tokens that come in pieces; it is the same however they were cut."""
+    """Pools the states of tokens that come in pieces; the vector is the same however they were cut."""
 
     def __init__(self, mode: PoolingMode) -> None:
         self._mode = mode

@@ -1,4 +1,4 @@
-"""Says what the engine asks of the grammar that a text keeps to: `model.sampling.grammar.matcher` has one that answers.
+"""Defines the grammar of one text as the engine sees it; `model.sampling.grammar.matcher` implements it.
 
 Standard library only.
 """

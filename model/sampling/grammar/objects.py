@@ -82,7 +82,7 @@ def members(
         raise GrammarError(path, f"an object that must have more than {MAX_ITEMS} properties is not supported")
     cap = max(1, least, most or 0)
     after: dict[int, Sequence_] = {}
-    """What follows, by how many have come; members that must be there need no rule of their own."""
+    """The rest of the object, by the number of members before it; required members need no rule of their own."""
     entry = rules.one_of(path, list(others)) if others else None
     following = rules.one_of(path, [(*comma, entry)]) if entry else None
     for count in range(min(required, cap), min(len(named), cap) + 1):

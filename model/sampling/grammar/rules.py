@@ -126,7 +126,7 @@ def _shortened(rules: Mapping[str, Sequence[Sequence_]], start: str) -> tuple[di
     """
     short: dict[str, list[Sequence_]] = {}
     instead: dict[str, Sequence_] = {}
-    """What is written for each rule: nothing, or one part."""
+    """The replacement of each rule by name: nothing, or one part."""
     names: dict[tuple[Sequence_, ...], str] = {}
     named = {start}
     """Rules that must keep their names: those that use themselves were named before they were written."""

@@ -24,8 +24,8 @@ class PairSyntax:
 
 @dataclass(frozen=True, slots=True)
 class BareSyntax:
-    """How arguments are written that are like JSON but for two things: names have nothing around them, and texts stand
-    as they are, without escapes, between two of `quote`.
+    """The syntax of arguments that differ from JSON in two things: names have no quotes, and texts stand without
+    escapes between two of `quote`.
     """
 
     quote: str
@@ -64,9 +64,9 @@ class CallSyntax:
     prefix: str = ""
     """What some answers have before `opening`, such as a token that says that a call follows."""
     pairs: PairSyntax | None = None
-    """How arguments are written that stand one by one."""
+    """The syntax of arguments that stand one by one."""
     bare: BareSyntax | None = None
-    """How arguments are written that are like JSON. They are JSON where this and `pairs` are None."""
+    """The syntax of arguments that are nearly JSON. They are JSON if this and `pairs` are None."""
 
     @cached_property
     def trigger(self) -> str:

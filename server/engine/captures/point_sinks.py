@@ -159,7 +159,7 @@ class EmbeddingSink(Sink):
 
 
 class ClassifierSink(EmbeddingSink):
-    """What the head that labels an input says of it, once the state is there that it reads: [label].
+    """Gathers the state that the classification head reads; the answer is the head's logits [label].
 
     Raises ValueError when the model has no such head.
     """

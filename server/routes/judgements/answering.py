@@ -37,7 +37,7 @@ class Judgement:
 
     @property
     def confidence(self) -> float:
-        """Return how far the largest probability is from that of equal ones, 0 to 1."""
+        """Return how far the largest probability is above 1 / n, on a scale from 0 to 1 (TypeSafe's confidence)."""
         equal = 1 / len(self.probabilities)
         return 1.0 if equal == 1 else max(0.0, (max(self.probabilities) - equal) / (1 - equal))
 

@@ -16,11 +16,11 @@ from server.routes.prompts import Prompt, encode, read_prompts, render_chat
 from server.schemas.base import ChatMessage
 
 _PLACE = "<<the question stands here>>"
-"""What stands for the question while the chat template writes the conversation."""
+"""Placeholder for the question while the chat template writes the conversation."""
 _GAP = "\n\n"
 _CLOSING = "Answer with one label."
 _PLAIN_END = "\n\nAnswer:"
-"""What follows a question where there is no chat template."""
+"""Text after a question where there is no chat template."""
 _LETTERS = (*ascii_uppercase, *map("".join, product(ascii_uppercase, repeat=2)))
 
 
