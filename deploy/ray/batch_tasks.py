@@ -33,9 +33,9 @@ from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work
 from server.routes.trace_body import DescribedEntry
-from server.schemas.attention import AttentionRequest
 from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.trace import TraceRequest
+from server.schemas.inspect.attention import AttentionRequest
+from server.schemas.inspect.trace import TraceRequest
 
 TaskName = Literal["embedding", "attention", "trace"]
 Body = EmbeddingRequest | AttentionRequest | TraceRequest

@@ -36,7 +36,7 @@ from server.http.errors import (
 )
 from server.http.json_reader import JsonReader
 from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_record
-from server.schemas.interventions import check_value_lists
+from server.schemas.inspect.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""

@@ -21,7 +21,7 @@ from server.routes.prompts import (
     read_prompts,
 )
 from server.schemas.base import ChatMessage, PromptInput
-from server.schemas.inputs import InputFields
+from server.schemas.inspect.inputs import InputFields
 
 _OneText = str | Sequence[int]
 

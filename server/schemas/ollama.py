@@ -22,7 +22,7 @@ from server.schemas.base import (
 )
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.generation import GenerationFields
-from server.schemas.interventions import CanIntervene
+from server.schemas.inspect.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, GenerationAttention, StopString
 

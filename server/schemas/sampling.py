@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from server.schemas.attention import AttentionFields
 from server.schemas.base import RunFields, TokenId, encodable
-from server.schemas.interventions import CanIntervene
+from server.schemas.inspect.attention import AttentionFields
+from server.schemas.inspect.interventions import CanIntervene
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKEN_IDS = 128

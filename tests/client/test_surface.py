@@ -15,20 +15,20 @@ from pydantic import BaseModel
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
 from lightwell_client import _exceptions as exceptions
-from server.schemas.attention import AttentionRequest
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
-from server.schemas.mechanisms import (
+from server.schemas.inspect.attention import AttentionRequest
+from server.schemas.inspect.mechanisms import (
     ContributionsRequest,
     ExplainRequest,
     HeadsRequest,
     RolloutRequest,
     TrajectoryRequest,
 )
-from server.schemas.predictions import LensRequest, NextRequest
+from server.schemas.inspect.predictions import LensRequest, NextRequest
+from server.schemas.inspect.trace import TraceRequest
+from server.schemas.inspect.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery, WeightsQuery
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
-from server.schemas.trace import TraceRequest
-from server.schemas.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery, WeightsQuery
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {

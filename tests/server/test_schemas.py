@@ -8,11 +8,12 @@ from pydantic import BaseModel, ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas.attention import AttentionRequest
 from server.schemas.base import ChatMessage, RequestModel
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
-from server.schemas.interventions import EncodedArray, InterventionField, InterventionSource
+from server.schemas.inspect.attention import AttentionRequest
+from server.schemas.inspect.interventions import EncodedArray, InterventionField, InterventionSource
+from server.schemas.inspect.trace import TraceRequest
 from server.schemas.ollama import (
     OllamaChatRequest,
     OllamaEmbedRequest,
@@ -21,7 +22,6 @@ from server.schemas.ollama import (
     OllamaOptions,
 )
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
-from server.schemas.trace import TraceRequest
 
 REQUESTS = (
     CompletionRequest,

@@ -32,7 +32,7 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult
-from server.schemas.attention import AttentionAnswer, AttentionRequest
+from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -39,7 +39,7 @@ from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.trace_body import DescribedEntry
-from server.schemas.mechanisms import ContributionsAnswer, ContributionsRequest
+from server.schemas.inspect.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]
 AXES = ("layer", "head", "query", "key")

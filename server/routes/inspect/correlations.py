@@ -22,7 +22,7 @@ from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.trace_body import DescribedEntry
-from server.schemas.weights import CorrelationsAnswer, CorrelationsRequest
+from server.schemas.inspect.weights import CorrelationsAnswer, CorrelationsRequest
 
 MAX_PRODUCTS = 20_000_000_000
 """Samples times pairs of units that one request may ask for: some seconds of one core."""

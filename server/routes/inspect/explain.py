@@ -20,7 +20,7 @@ from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.trace_body import DescribedArray, DescribedEntry
-from server.schemas.mechanisms import ExplainAnswer, ExplainRequest
+from server.schemas.inspect.mechanisms import ExplainAnswer, ExplainRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")
 _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")

@@ -21,7 +21,7 @@ from server.routes.prompts import encoder_limit
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.trace_body import DescribedEntry
-from server.schemas.mechanisms import HeadsAnswer, HeadsRequest
+from server.schemas.inspect.mechanisms import HeadsAnswer, HeadsRequest
 
 _DEFAULT_REPEAT = 50
 """Random tokens before they are repeated, as in TransformerLens's Main_Demo."""

@@ -40,9 +40,9 @@ from server.routes.responses import (
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
-from server.schemas.attention import AttentionRequest
-from server.schemas.predictions import InspectionRequest
-from server.schemas.trace import TraceRequest
+from server.schemas.inspect.attention import AttentionRequest
+from server.schemas.inspect.predictions import InspectionRequest
+from server.schemas.inspect.trace import TraceRequest
 
 T = TypeVar("T")
 Tensors = dict[str, NumpyArray]

@@ -32,7 +32,7 @@ from server.http.tensor_formats import NumpyArray
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.schemas.base import Selector
-from server.schemas.interventions import InterventionField
+from server.schemas.inspect.interventions import InterventionField
 
 _OPS: dict[str, Op] = {
     "zero": "set",

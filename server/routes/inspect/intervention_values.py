@@ -15,7 +15,7 @@ from model.hooks.points import is_cross
 from server.http.errors import shown
 from server.http.tensor_formats import NumpyArray
 from server.routes.inspect.intervention_plan import InterventionTarget, is_scores_point, wrong
-from server.schemas.interventions import EncodedArray
+from server.schemas.inspect.interventions import EncodedArray
 
 _BASE64_PIECE = 1 << 18
 """Characters of base64, in whole groups of four, that are decoded before the event loop may run again: about 1 ms."""

@@ -34,8 +34,8 @@ from server.routes.inspect.intervention_plan import (
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.schemas.inputs import InputFields
-from server.schemas.interventions import InterventionField, InterventionSource
+from server.schemas.inspect.inputs import InputFields
+from server.schemas.inspect.interventions import InterventionField, InterventionSource
 
 MAX_VALUE_BYTES = 64 << 20
 """Most bytes of all values of one input's interventions together: they travel to the worker with the request."""

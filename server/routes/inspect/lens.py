@@ -17,7 +17,7 @@ from server.routes.inspect.inspection import Inspection, NamedToken, begin, desc
 from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.trace_body import DescribedEntry
-from server.schemas.predictions import LensAnswer, LensRequest
+from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

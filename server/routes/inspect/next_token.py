@@ -19,7 +19,7 @@ from server.routes.inspect.inspection import begin, capture, described
 from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.trace_body import DescribedArray
-from server.schemas.predictions import NextAnswer, NextRequest
+from server.schemas.inspect.predictions import NextAnswer, NextRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -21,7 +21,7 @@ from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.trace_body import DescribedEntry
-from server.schemas.mechanisms import RolloutAnswer, RolloutRequest
+from server.schemas.inspect.mechanisms import RolloutAnswer, RolloutRequest
 
 MAX_FLOW_WORK = 400_000_000
 """Most edges of the graphs, times the inputs that are flowed to: about six seconds of one core."""

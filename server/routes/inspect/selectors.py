@@ -13,7 +13,7 @@ from model.config import ModelConfig
 from server.engine.request import AttentionCapture, Part
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.tensor_formats import Wire
-from server.schemas.attention import AttentionFields, AttentionRequest
+from server.schemas.inspect.attention import AttentionFields, AttentionRequest
 
 Selector = str | int | list[int]
 

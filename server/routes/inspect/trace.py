@@ -21,7 +21,7 @@ from server.routes.responses import (
 )
 from server.routes.tasks import TaskResult
 from server.routes.trace_body import DescribedArray, DescribedEntry
-from server.schemas.trace import TraceAnswer, TraceRequest
+from server.schemas.inspect.trace import TraceAnswer, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

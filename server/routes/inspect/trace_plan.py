@@ -23,7 +23,7 @@ from server.engine.request import PointCapture
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.tensor_formats import Wire
 from server.routes.inspect.selectors import resolve
-from server.schemas.trace import TraceRequest
+from server.schemas.inspect.trace import TraceRequest
 
 _ITEM_BYTES = {"float32": 4, "float16": 2}
 _JSON_BYTES = {"float32": 14.0, "float16": 13.0}

@@ -17,7 +17,7 @@ from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.trace_body import DescribedEntry
-from server.schemas.mechanisms import TrajectoryAnswer, TrajectoryRequest
+from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

@@ -24,7 +24,7 @@ from server.routes.prompts import check_model
 from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, check_part, why_no_weights
 from server.routes.trace_body import DescribedEntry
-from server.schemas.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
+from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
 
 _BYTES_OF_A_NAME = 64
 """Bytes of how one weight is kept, approximately."""

@@ -25,7 +25,13 @@ from server.routes.responses import check_num_values, head_of, tensor_response, 
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
 from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
-from server.schemas.weights import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
+from server.schemas.inspect.weights import (
+    CircuitsAnswer,
+    CircuitsRequest,
+    GeometryAnswer,
+    GeometryQuery,
+    ParametersAnswer,
+)
 
 MAX_COMPOSED_HEADS = 256
 """Most heads whose composition scores are computed at once: the scores are the square of it, about 10 seconds of one

@@ -24,8 +24,8 @@ from server.routes.supported_routes import (
     why_not,
 )
 from server.schemas.base import MAX_PROMPTS
-from server.schemas.interventions import MAX_INTERVENTIONS
-from server.schemas.trace import MAX_POINTS
+from server.schemas.inspect.interventions import MAX_INTERVENTIONS
+from server.schemas.inspect.trace import MAX_POINTS
 
 _OPS = {
     "zero": "0",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
+from server.schemas.inspect.interventions import MAX_LIST_NUMBERS, check_value_lists
 from tests.server.routes.test_interventions import TRACE, numbers, sent
 from tests.server.serving import error_of, site, tiny_config
 

@@ -9,7 +9,7 @@ import pytest
 
 from server.engine.outputs import Array
 from server.engine.request import GenerateTask, Intervention, PointCapture
-from server.schemas.interventions import MAX_INTERVENTIONS
+from server.schemas.inspect.interventions import MAX_INTERVENTIONS
 from tests.server.fake_client import traced
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
 

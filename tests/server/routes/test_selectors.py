@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.http.errors import BadRequest, PayloadTooLarge
 from server.routes.inspect.selectors import AttentionPlan, check_answer_size, plan_attention, resolve, select_heads
-from server.schemas.attention import AttentionRequest
+from server.schemas.inspect.attention import AttentionRequest
 from tests.server.serving import tiny_config
 
 

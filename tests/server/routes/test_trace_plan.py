@@ -11,7 +11,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import points_of, stacks
 from server.http.errors import PayloadTooLarge
 from server.routes.inspect.trace_plan import check_trace_size, choose_points, plan_inputs
-from server.schemas.trace import TraceRequest
+from server.schemas.inspect.trace import TraceRequest
 from tests import tiny
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from server.schemas.base import AnswerModel, InspectionAnswer, Selector
-from server.schemas.inputs import InputFields
-from server.schemas.interventions import PointName
+from server.schemas.inspect.inputs import InputFields
+from server.schemas.inspect.interventions import PointName
 
 MAX_POINTS = 256
 

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
 from server.schemas.base import MAX_SELECTED, AnswerModel, Index, InspectionAnswer, RequestModel, Selector, wrong
-from server.schemas.inputs import InputFields
+from server.schemas.inspect.inputs import InputFields
 
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
 

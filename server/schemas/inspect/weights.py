@@ -17,9 +17,9 @@ from server.schemas.base import (
     Selector,
     Text,
 )
-from server.schemas.interventions import PointName
+from server.schemas.inspect.interventions import PointName
+from server.schemas.inspect.predictions import DescribedArrayAnswer, InspectionRequest
 from server.schemas.known_fields import Ignored
-from server.schemas.predictions import DescribedArrayAnswer, InspectionRequest
 
 MAX_SAMPLED_PAIRS = 10_000_000
 MAX_STRONGEST = 10_000

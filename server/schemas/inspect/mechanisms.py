@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from server.engine.request import Part
 from server.schemas.base import AnswerModel, Index, InspectionAnswer, Messages, PromptInput, Selector, wrong
-from server.schemas.predictions import InspectionEntry, InspectionRequest, Target
+from server.schemas.inspect.predictions import InspectionEntry, InspectionRequest, Target
 
 OwnPart = Literal["decoder", "encoder"]
 _PART = "Which attention: encoder, decoder or cross (the decoder looking at the encoder); null is what the model has."

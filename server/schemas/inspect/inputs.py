@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from server.schemas.base import Messages, PromptInput, RunFields
-from server.schemas.interventions import CanIntervene
+from server.schemas.inspect.interventions import CanIntervene
 
 
 class InputFields(CanIntervene, RunFields):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from server.schemas.base import AnswerModel, Index, InspectionAnswer, Selector, Text, TokenId
-from server.schemas.inputs import InputFields
+from server.schemas.inspect.inputs import InputFields
 
 MAX_TEMPERATURES = 64
 MAX_SHOWN_TOKENS = 1024
