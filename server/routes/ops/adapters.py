@@ -12,7 +12,7 @@ from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE
 from server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE
 from server.http.errors import BadRequest, NotFound, shown
 from server.routes.context import AppContext
-from server.schemas.inspect.weights import LoadAdapterRequest, UnloadAdapterRequest
+from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

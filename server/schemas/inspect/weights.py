@@ -12,14 +12,12 @@ from server.schemas.base import (
     Index,
     InspectionAnswer,
     ListAnswer,
-    RequestModel,
     RunFields,
     Selector,
     Text,
 )
 from server.schemas.inspect.interventions import PointName
 from server.schemas.inspect.predictions import DescribedArrayAnswer, InspectionRequest
-from server.schemas.known_fields import Ignored
 
 MAX_SAMPLED_PAIRS = 10_000_000
 MAX_STRONGEST = 10_000
@@ -315,23 +313,3 @@ class WeightsAnswer(ListAnswer):
     """Answer of GET /v1/models/{id}/weights/{name} as JSON."""
 
     data: list[WeightsEntry] = Field(description="One entry.")
-
-
-_IGNORED_OF_ADAPTERS: Ignored = {"lora_int_id": "adapters are known by their names"}
-
-
-class LoadAdapterRequest(RequestModel):
-    """Body of POST /v1/load_lora_adapter."""
-
-    IGNORED = _IGNORED_OF_ADAPTERS
-
-    lora_name: Text = Field(description="Name of the adapter, for the field `model` of requests.")
-    lora_path: Text = Field(description="Its folder, inside --lora-root.")
-
-
-class UnloadAdapterRequest(RequestModel):
-    """Body of POST /v1/unload_lora_adapter."""
-
-    IGNORED = _IGNORED_OF_ADAPTERS
-
-    lora_name: Text = Field(description="Name of the adapter.")
