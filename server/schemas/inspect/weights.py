@@ -1,5 +1,5 @@
 """Defines questions and answers about the weights, one by one and together, and about how a point's numbers correlate
-over a text; and the bodies that load and unload LoRA adapters, as vLLM has them.
+over a text.
 """
 
 from typing import Annotated, Any, Literal
