@@ -2,6 +2,7 @@
 the memory; the scheduler decides which block and which states belong to which sequence.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -125,6 +126,14 @@ class KVCache:
         longest = max(map(len, tensors), default=0)
         pieces = (tensor[i : i + _PIECE] for i in range(0, longest, _PIECE) for tensor in tensors if i < len(tensor))
         all(anonymous_memory.touch(piece) for piece in pieces)
+
+    def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy blocks, each (from, to), one after another, in every layer with keys and values."""
+        for source, target in pairs:
+            for layer in self._own:
+                if layer.states is None:
+                    layer.keys[target] = layer.keys[source]
+                    layer.values[target] = layer.values[source]
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

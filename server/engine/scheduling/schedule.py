@@ -23,6 +23,8 @@ class Schedule:
     """Text was being generated when it was chosen, so captures were bounded."""
     num_decodes: int = 0
     """Number of chunks that are one more token of a stream."""
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """Blocks to be copied before it runs, each with the block that it is copied to, in this order."""
 
     @property
     def work(self) -> StepWork:
@@ -67,6 +69,8 @@ class StepPlan:
     """Whether more sequences are admitted: False once one was refused for lack of a slot or of blocks."""
     is_whole: bool = True
     """Whether only decodes have taken from the budget so far."""
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """Blocks of admitted sequences that begin as others do, as in `Schedule`."""
 
     def add_encode(self, seq: Sequence, budget: int) -> int:
         """Let the encoder read for `seq`, all at once. Returns what is left of the budget, in tokens."""
@@ -92,4 +96,4 @@ class StepPlan:
         """Return what the plan has become."""
         num_tokens = sum(chunk.num_tokens for chunk in self.chunks)
         num_tokens += sum(len(seq.encoder_token_ids) for seq in self.encodes)
-        return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes)
+        return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes, self.copies)

@@ -25,9 +25,8 @@ request), then the order of arrival.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
   by generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its
   blocks, waits again at its old rank, and is computed again.
-- No new sequence ranks before one of the same priority that has run, the first in rank is never preempted for another,
-  and `add` refuses what could not finish alone. So every step makes progress, and everything ends, unless earlier
-  priorities keep coming forever.
+- No new sequence ranks before one of its priority that has run, the first in rank is never preempted for another, and
+  `add` refuses what could not finish alone. So everything ends, unless earlier priorities keep coming forever.
 """
 
 from collections.abc import Iterable, Mapping
@@ -309,7 +308,7 @@ class Scheduler:
         has_seat = len(self._running) < self.config.max_num_seqs
         must_wait = not seq.encoder_is_computed and len(seq.encoder_token_ids) > budget and not step.is_whole
         # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
-        if not has_seat or must_wait or not self._allocate_admitted(seq):
+        if not has_seat or must_wait or not self._allocate_admitted(seq, step):
             step.is_open = False
             return False
         self._waiting.discard(seq)
@@ -328,16 +327,20 @@ class Scheduler:
             return True
         return sum(seq.only_captures for seq in self._running) < max(1, self.config.max_num_seqs // 4)
 
-    def _allocate_admitted(self, seq: Sequence) -> bool:
+    def _allocate_admitted(self, seq: Sequence, step: StepPlan) -> bool:
         blocks = self.block_manager
         caching = self.config.enable_prefix_caching
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
+        part = blocks.match_part(seq, num_hit_tokens)
         # One block stays free for each running sequence that has yet to grow, or an admission would soon be undone.
         keep_free = sum(
             1 for other in self._running if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
         )
         if not blocks.allocate(seq, seq.num_tokens, num_hit_tokens=num_hit_tokens, keep_free=keep_free):
             return False
+        if part is not None:
+            step.copies.append((part.block, seq.block_table[num_hit_tokens // blocks.block_size]))
+            num_hit_tokens += part.num_tokens
         seq.num_computed_tokens = num_hit_tokens
         # Counted as vLLM counts: not again after a preemption, and not where a capture leaves nothing to look up.
         if caching and not seq.num_preemptions and seq.first_needed_position:

@@ -87,6 +87,7 @@ def scheduler(
     budget: int = 64,
     capture_tokens: int | None = None,
     caching: bool = True,
+    copying: bool = False,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
@@ -94,7 +95,7 @@ def scheduler(
         max_capture_tokens=capture_tokens,
         enable_prefix_caching=caching,
     )
-    return Scheduler(config, BlockManager(num_blocks, block_size))
+    return Scheduler(config, BlockManager(num_blocks, block_size, copies_blocks=caching and copying))
 
 
 def next_token(tokens: list[int]) -> int:
@@ -150,6 +151,10 @@ class ToyRunner:
         holders = Counter(
             block for seq in self.scheduler.sequences for block in seq.block_table + seq.cross_block_table
         )
+        for source, target in schedule.copies:
+            for place in range(self._block_size):
+                if (slot := self._cache.get((source, place))) is not None:
+                    self._cache[target, place] = slot
         for seq in schedule.encodes:
             self._encode(seq, holders)
         for chunk in schedule.chunks:

@@ -90,11 +90,56 @@ def test_a_hit_is_the_shared_prefix_in_whole_blocks_short_of_the_newest_token(
     blocks.check_integrity([holder, seq])
 
 
+@given(
+    old=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6),
+    new=st.lists(st.integers(0, 1), min_size=1, max_size=14),
+    lives=st.booleans(),
+)
+def test_with_copies_a_hit_is_the_longest_beginning_that_any_block_holds(
+    old: list[list[int]], new: list[int], lives: bool
+) -> None:
+    blocks = BlockManager(64, BLOCK_SIZE, copies_blocks=True)
+    holders = [computed(blocks, sequence(uid, prompt)) for uid, prompt in enumerate(old)]
+    contents = {
+        block: holder.token_ids[BLOCK_SIZE * i : BLOCK_SIZE * (i + 1)]
+        for holder in holders
+        for i, block in enumerate(holder.block_table)
+    }
+    for holder in holders if not lives else ():
+        blocks.free(holder)
+    # While its owner lives, a block that is not full yet is written to, and nobody else's.
+    kept = [prompt[: len(prompt) // BLOCK_SIZE * BLOCK_SIZE] if lives else prompt for prompt in old]
+    shared = [
+        next((i for i, (a, b) in enumerate(zip(p, new, strict=False)) if a != b), min(len(p), len(new))) for p in kept
+    ]
+    expected = min(max(shared), len(new) - 1)
+
+    seq = sequence(99, new)
+    hit = blocks.match_prefix(seq)
+    part = blocks.match_part(seq, hit)
+    assert hit + (0 if part is None else part.num_tokens) == expected
+    if part is not None:
+        assert contents[part.block][: part.num_tokens] == new[hit:expected]
+    assert blocks.allocate(seq, len(new), num_hit_tokens=hit)
+    seq.num_computed_tokens = expected
+    blocks.check_integrity([*holders, seq])
+
+
+def test_of_a_block_that_is_given_to_another_sequence_nothing_is_found_any_more() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE, copies_blocks=True)
+    blocks.free(computed(blocks, sequence(1, range(10))))
+    assert blocks.match_part(sequence(2, [*range(9), 50, 51]), 8) is not None
+    assert blocks.allocate(sequence(3, range(60, 72)), 12)
+    assert blocks.match_part(sequence(4, [*range(9), 50, 51]), 8) is None
+    assert blocks.match_part(sequence(5, [0, 1, 50]), 0) is None
+
+
 def test_the_same_tokens_after_another_beginning_are_no_hit() -> None:
-    blocks = BlockManager(16, BLOCK_SIZE)
+    blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=True)
     computed(blocks, sequence(1, [1, 1, 1, 1, 2, 2, 2, 2]))
-    assert blocks.match_prefix(sequence(2, [2, 2, 2, 2, 0])) == 0
-    assert blocks.match_prefix(sequence(3, [0, 0, 0, 0, 2, 2, 2, 2, 0])) == 0
+    for prompt in ([2, 2, 2, 2, 0], [0, 0, 0, 0, 2, 2, 2, 2, 0]):
+        assert blocks.match_prefix(sequence(2, prompt)) == 0
+        assert blocks.match_part(sequence(2, prompt), 0) is None
 
 
 def test_a_hit_ends_before_the_first_position_to_be_captured() -> None:
@@ -212,7 +257,7 @@ def test_a_cache_without_room_is_refused(num_blocks: int, block_size: int) -> No
 
 def _busy_manager() -> tuple[BlockManager, list[Sequence]]:
     """Return blocks of every kind: two sequences that share a prefix, one that left, some blank; nothing is wrong."""
-    blocks = BlockManager(16, BLOCK_SIZE)
+    blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=True)
     first = computed(blocks, sequence(1, range(10)))
     second = computed(blocks, sequence(2, [*range(8), 50, 51]))
     blocks.free(computed(blocks, sequence(3, range(60, 68))))

@@ -47,6 +47,7 @@ class AnyTraffic(RuleBasedStateMachine):
         extra_budget=st.integers(0, 12),
         capture_tokens=st.none() | st.integers(1, 4),
         caching=st.booleans(),
+        copying=st.booleans(),
     )
     def start(
         self,
@@ -56,6 +57,7 @@ class AnyTraffic(RuleBasedStateMachine):
         extra_budget: int,
         capture_tokens: int | None,
         caching: bool,
+        copying: bool,
     ) -> None:
         self.scheduler = scheduler(
             num_blocks=num_blocks,
@@ -64,6 +66,7 @@ class AnyTraffic(RuleBasedStateMachine):
             budget=max_num_seqs + extra_budget,
             capture_tokens=capture_tokens,
             caching=caching,
+            copying=copying,
         )
         self.runner = ToyRunner(self.scheduler)
         self.seqs: dict[int, Sequence] = {}
@@ -71,16 +74,18 @@ class AnyTraffic(RuleBasedStateMachine):
 
     @rule(
         num_shared=st.integers(0, 20),
+        of=st.integers(0, 30),
         tail=st.lists(st.integers(0, 4), min_size=1, max_size=6),
         task=tasks,
         encoded=st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
-        changed=st.booleans(),
+        changed=st.sampled_from([False, False, False, True]),
         priority=st.sampled_from([0, 0, 0, -1, 2]),
         client=st.sampled_from("abc"),
     )
     def arrive(
         self,
         num_shared: int,
+        of: int,
         tail: list[int],
         task: Task,
         encoded: tuple[int, ...],
@@ -88,9 +93,10 @@ class AnyTraffic(RuleBasedStateMachine):
         priority: int,
         client: str,
     ) -> None:
-        prompt = [*SHARED_TEXT[:num_shared], *tail]
-        interventions = (CHANGE,) if changed else ()
         uid = len(self.seqs)
+        shared = self.seqs[of].token_ids if of < uid else SHARED_TEXT
+        prompt = [*shared[:num_shared], *tail]
+        interventions = (CHANGE,) if changed else ()
         self._add(
             sequence(uid, prompt, task, encoded=encoded, interventions=interventions, priority=priority, client=client)
         )
