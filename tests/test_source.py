@@ -29,7 +29,7 @@ SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "p
 
 STANDARD_LIBRARY_ONLY = (
     "scheduling.scheduler", "scheduling.scheduler_config", "scheduling.schedule", "scheduling.progress",
-    "scheduling.deadlines", "scheduling.fair_queue",
+    "scheduling.deadlines", "scheduling.fair_queue", "scheduling.block_contents",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
     "sampling_params", "request", "outputs", "base_task", "required_layers", "grammar",
     "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",
