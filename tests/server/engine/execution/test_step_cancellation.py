@@ -217,7 +217,7 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
     budget = engine.state()["capture_budget"]
     while answer.finish_reason is None:
         uid += 1
-        engine.add_request(request(uid, [9] * 90, generate(4)))
+        engine.add_request(request(uid, [9 + uid] * 90, generate(4)))  # which no cache has yet
         for output in engine.step().outputs:
             if output.uid == 0:
                 answer.add(output)
