@@ -2,9 +2,10 @@
 offset.
 
 Names, of the stack "" or "encoder.": embed.weight, embed_in.weight, embed_out.weight, head.weight and head.bias (the
-head's also where it is tied), transform_dense (.weight and .bias) and transform_norm (.gain and .bias) of what comes before an encoder's
-head, classifier_dense, classifier_norm and classifier of the head that labels an input, pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
-layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
+head's also where it is tied), transform_dense (.weight and .bias) and transform_norm (.gain and .bias) of what comes
+before an encoder's head, classifier_dense, classifier_norm and classifier of the head that labels an input,
+pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all layers),
+final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
 up, down, router, experts.{e}. and shared. gate, up, down (.weight [out, in] and .bias), sinks.by_head (as
 `AttentionRule` has them), attn_post_norm.gain (of the attention's output, where it is normed before it is added),
 stream_scale.weight (the number by which the stream is multiplied after it), where each sum is normed attn_norm,

@@ -161,8 +161,8 @@ class EmbedTask(BaseTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyTask(BaseTask):
     """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
-    [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token, whatever it is
-    (`ModelConfig.labelled_ids`).
+    [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token,
+    whatever it is (`ModelConfig.labelled_ids`).
     """
 
     is_inspection: ClassVar[bool] = False

@@ -21,7 +21,7 @@ from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
-from server.routes.inspect.stream_parts import ATTENTION, Changes
+from server.routes.parts.stream_parts import ATTENTION, Changes
 
 Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
