@@ -1,0 +1,80 @@
+"""Tells the reasons of the answers to questions: the likeliest option's logit against the runner-up's, or another's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.http.errors import BadRequest, shown
+from server.routes.context import AppContext
+from server.routes.judgements.answering import Judgement, Judgements
+from server.routes.judgements.questions import Asked, Question
+from server.routes.parts.passes import ExplainedLogit
+from server.routes.parts.reasons import check_explainable, explain
+from server.schemas.judgements.reasons import Explain
+
+
+def check_reasons(context: AppContext, options: Explain | None, questions: Sequence[Question]) -> None:
+    """Raise BadRequest, before anything runs, for reasons that cannot be told, and a `versus` that is no option."""
+    if options is None:
+        return
+    check_explainable(context, len(questions), "questions")
+    for question in questions:
+        _named(options, question)
+
+
+async def reasons_of(
+    context: AppContext,
+    options: Explain | None,
+    questions: Sequence[Question],
+    asked: Sequence[Asked],
+    found: Judgements,
+    arrival: float,
+) -> list[dict[str, Any]]:
+    """Return what each answer has beside itself: its reasons, or nothing if they are not asked for."""
+    if options is None:
+        return [{} for _ in questions]
+    logits = [
+        _explained(context, options, question, each, judgement)
+        for question, each, judgement in zip(questions, asked, found.each, strict=True)
+    ]
+    return [{"reasons": each} for each in await explain(context, logits, options, arrival)]
+
+
+def _explained(
+    context: AppContext, options: Explain, question: Question, asked: Asked, found: Judgement
+) -> ExplainedLogit:
+    order = sorted(range(len(asked.labels)), key=lambda i: -found.probabilities[i])
+    named = _named(options, question)
+    target = next((i for i in order if i != named), order[0])
+    versus = next((i for i in order if i != target), None) if options.versus == "next" else named
+    versus = None if versus == target else versus
+
+    def described(option: int) -> dict[str, Any]:
+        token_id = asked.labels[option]
+        return {
+            "option": question.options[option].text,
+            "token": context.tokenizer.token_strings([token_id])[0],
+            "token_id": token_id,
+        }
+
+    return ExplainedLogit(
+        asked.prompt,
+        "words",
+        asked.labels[target],
+        None if versus is None else asked.labels[versus],
+        described=(described(target), None if versus is None else described(versus)),
+    )
+
+
+def _named(options: Explain, question: Question) -> int | None:
+    """Return the option that `versus` names, or None if it names none. Raises BadRequest for one that is not there."""
+    if options.versus is None or options.versus == "next":
+        return None
+    wanted = str(options.versus).lower() if isinstance(options.versus, bool) else options.versus
+    texts = [option.text for option in question.options]
+    if wanted in texts:
+        return texts.index(str(wanted))
+    raise BadRequest(
+        f'explain.versus: {shown(options.versus)} is no option of {question.field}; accepted: "next", null, '
+        f"{', '.join(map(shown, texts[:20]))}{', ...' if len(texts) > 20 else ''}.",
+        param="explain.versus",
+    )
