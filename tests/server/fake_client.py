@@ -125,6 +125,7 @@ class FakeEngine:
         prompt_token_ids: Sequence[int],
         *,
         encoder_token_ids: Sequence[int] = (),
+        second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
         request_context: RequestContext,

@@ -42,6 +42,7 @@ class InlineEngine(FakeEngine):
         prompt_token_ids: Sequence[int],
         *,
         encoder_token_ids: Sequence[int] = (),
+        second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
         request_context: RequestContext,
@@ -53,6 +54,7 @@ class InlineEngine(FakeEngine):
             arrival_time=time.monotonic(),
             deadline=request_context.deadline,
             encoder_token_ids=tuple(encoder_token_ids),
+            second_segment=second_segment,
             interventions=tuple(interventions),
         )
         handle = FakeHandle(self._run(request), None, None)
