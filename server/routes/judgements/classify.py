@@ -1,6 +1,7 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
 import time
+from collections.abc import Sequence
 
 import orjson
 from fastapi import APIRouter, Request
@@ -8,6 +9,7 @@ from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids
 from server.routes.prompts import fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
@@ -26,7 +28,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             arrival = time.monotonic()
             accept(context, body)
             check_route(context, "/v1/classify")
+            value = body.input
+            check_head_reasons(context, body.explain, 1 if isinstance(value, str) or _is_ids(value) else len(value))
             found = await unless_disconnected(request, _classified(context, body, arrival))
+            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            reasons = await unless_disconnected(request, explaining)
             labels = context.config.classifier.labels if context.config.classifier is not None else ()
             answer = {
                 "id": new_answer_id("classify"),
@@ -39,12 +45,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                         "label": labels[numbers.index(max(numbers))],
                         "probs": numbers,
                         "num_classes": len(numbers),
+                        **reasons[i],
                     }
                     for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
                 ],
                 "usage": found.usage,
             }
             return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _is_ids(value: Sequence[object]) -> bool:
+    return bool(value) and isinstance(value[0], int)
 
 
 async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:

@@ -11,6 +11,7 @@ from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import score_pairs, scores_of
 from server.routes.request_context import accept
 from server.routes.responses import model_name, new_answer_id
@@ -29,14 +30,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             accept(context, body)
             check_route(context, "/v1/score")
             pairs, name_of = _pairs_of(body)
+            check_head_reasons(context, body.explain, len(pairs))
             found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
+            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            reasons = await unless_disconnected(request, explaining)
             answer = {
                 "id": new_answer_id("score"),
                 "object": "list",
                 "created": int(time.time()),
                 "model": model_name(context),
                 "data": [
-                    {"index": i, "object": "score", "score": number}
+                    {"index": i, "object": "score", "score": number, **reasons[i]}
                     for i, number in enumerate(scores_of(context, found, body.use_activation))
                 ],
                 "usage": found.usage,

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
+from server.schemas.judgements.reasons import Reasons
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
 
@@ -25,6 +26,7 @@ class Classification(AnswerModel):
     label: str = Field(description="The likeliest label.")
     probs: list[float] = Field(description="The number of each label.")
     num_classes: int = Field(description="How many labels there are.")
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest label is the likeliest.")
 
 
 class ClassifyAnswer(AnswerModel):

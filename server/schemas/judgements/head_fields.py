@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from server.schemas.base import AnswerModel, PromptTokens, RunFields, Text
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField
 from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 MAX_DOCUMENTS = 10_000
@@ -29,6 +30,7 @@ class ReadFields(RunFields):
         "right", description="The side at which a text is cut: right keeps its beginning, left its end."
     )
     use_activation: bool = Field(True, description="Give scores or probabilities; false gives the head's own logits.")
+    explain: ExplainField = EXPLAIN
 
 
 class PairFields(ReadFields):

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
 from server.schemas.base import AnswerModel, RequestModel, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields
+from server.schemas.judgements.reasons import Reasons
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
 
@@ -64,6 +65,7 @@ class RerankResult(AnswerModel):
     index: int = Field(description="The document's number.")
     relevance_score: float = Field(description="The score.")
     document: dict[str, str] | None = Field(None, description='With return_documents: {"text": the document}.')
+    reasons: Reasons | None = Field(None, description="With explain: why the score is what it is.")
 
 
 class RerankAnswer(AnswerModel):

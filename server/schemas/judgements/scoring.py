@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from server.schemas.base import AnswerModel, Text, Usage, wrong
 from server.schemas.judgements.head_fields import ManyTexts, PairFields
+from server.schemas.judgements.reasons import Reasons
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 """The names that vLLM has for the two sides of the pairs."""
@@ -46,6 +47,7 @@ class PairScore(AnswerModel):
     index: int = Field(description="The pair's number.")
     object: Literal["score"] = Field(description="Kind of entry.")
     score: float = Field(description="The score.")
+    reasons: Reasons | None = Field(None, description="With explain: why it is what it is.")
 
 
 class ScoreAnswer(AnswerModel):
