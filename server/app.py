@@ -20,6 +20,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
+from model.network.cross_encoder import ScoreDefaults, score_defaults
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
 from model.tokenization.template_client import shared_client
@@ -62,6 +63,7 @@ class ModelFiles:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     embedding_defaults: EmbeddingDefaults
+    score_defaults: ScoreDefaults | None
     sampling_defaults: SamplingDefaults
     model_id: str
 
@@ -88,6 +90,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
         tokenizer=tokenizer,
         chat_template=None if source is None else ChatTemplate(source, tokenizer),
         embedding_defaults=embedding_defaults(folder, config),
+        score_defaults=score_defaults(folder, config),
         sampling_defaults=SamplingDefaults()
         if settings.generation_config == "vllm"
         else read_sampling_defaults(folder),
@@ -129,6 +132,7 @@ def create_app(
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
         embedding_defaults=files.embedding_defaults,
+        score_defaults=files.score_defaults,
         sampling_defaults=files.sampling_defaults,
         engine=client,
         metrics=metrics,

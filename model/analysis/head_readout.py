@@ -4,7 +4,7 @@ them, and what M and u_t mean, are in model/analysis/contributions.py.
 Axes: D numbers of a head, T targets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,18 +48,21 @@ def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, 
     out = reader.get("embed_out.weight")
     if out is not None:
         rows = rows @ out.to(torch.float64)
-    direction = rows.T  # [d_model, T]
-    bias = torch.zeros(len(targets), dtype=torch.float64)
+    added = reader.get("head.bias")
+    bias = torch.zeros(len(targets)) if added is None else added[list(targets)]
+    return before_final_norm(reader, config, Readout(rows.T, bias.to(torch.float64)))
+
+
+def before_final_norm(reader: WeightReader, config: ModelConfig, readout: Readout) -> Readout:
+    """Return how the residual stream is read, from how the state after the final norm is; the same without one."""
+    direction, bias = readout.direction, readout.bias
     if config.final_norm:
         beta = reader.get("final_norm.bias")
         if beta is not None:
-            bias += beta.to(torch.float64) @ direction
+            bias = bias + beta.to(torch.float64) @ direction
         direction = direction * _gain(reader, "final_norm")[:, None]
         if config.norm == "layernorm":
             direction = direction - direction.mean(0)
-    added = reader.get("head.bias")
-    if added is not None:
-        bias += added[list(targets)].to(torch.float64)
     return Readout(direction, bias)
 
 
@@ -108,38 +111,54 @@ def head_readout(
         pairs: (layer, head).
         targets: token ids, of a stack with a head; () for the Gram matrices alone.
     """
-    readout = read_targets(reader, config, targets) if targets else None
+    found = _grams(reader, config, part, pairs)
+    if targets:
+        found |= stack_readout(reader, config, part, pairs, read_targets(reader, config, targets))
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+
+
+def stack_readout(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], readout: Readout
+) -> dict[str, torch.Tensor]:
+    """Return the same without gram, float64, for any way in which the residual stream is read behind the last block."""
     sums = None
-    if readout is not None and config.norm_placement == "post":
+    if config.norm_placement == "post":
         sums = through_sums(reader, config, readout)
-    elif readout is not None and config.stream_scales:
+    elif config.stream_scales:
         sums = through_scales(reader, config, readout)
 
     def directions(name: str) -> list[torch.Tensor]:
         """Return the direction of each layer in which what this attention adds is read."""
-        assert readout is not None
         if sums is None:
             return [readout.direction] * config.num_layers
         return list(sums.directions[:, 1 if name == "cross_out" else 0])
 
-    grams, readouts = [], []
+    read = directions(_output_name(part))
+    readouts = [moved @ read[layer] for layer, moved in _moved(reader, config, part, pairs)]
+    found = {"readout": torch.stack(readouts), "direction": readout.direction, "bias": readout.bias}
+    for name in ("attn", "cross") if config.cross_attention else ("attn",):
+        found[f"{name}_bias"] = _biases(reader, config, f"{name}_out", directions(f"{name}_out"))
+    if sums is not None:
+        found |= {"sum_directions": sums.directions, "norm_biases": sums.norm_biases}
+    return found
+
+
+def _grams(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+) -> dict[str, torch.Tensor]:
+    return {"gram": torch.stack([moved @ moved.T for _, moved in _moved(reader, config, part, pairs)])}
+
+
+def _moved(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the layer and M of each pair: [D, d_model], or [largest D, d_model] with zeros behind."""
     written: dict[int, torch.Tensor] = {}
     for layer, head in pairs:
         if layer not in written:
             written = {layer: _written(reader, config, part, layer)}  # pairs come layer by layer; one is kept
-        moved = written[layer][head]  # [D, d_model], or [largest D, d_model] with zeros behind
-        moved = torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved)))
-        grams.append(moved @ moved.T)
-        if readout is not None:
-            readouts.append(moved @ directions(_output_name(part))[layer])
-    found = {"gram": torch.stack(grams)}
-    if readout is not None:
-        found |= {"readout": torch.stack(readouts), "direction": readout.direction, "bias": readout.bias}
-        for name in ("attn", "cross") if config.cross_attention else ("attn",):
-            found[f"{name}_bias"] = _biases(reader, config, f"{name}_out", directions(f"{name}_out"))
-        if sums is not None:
-            found |= {"sum_directions": sums.directions, "norm_biases": sums.norm_biases}
-    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+        moved = written[layer][head]
+        yield layer, torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved)))
 
 
 def added_outputs(

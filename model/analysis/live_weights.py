@@ -1,9 +1,11 @@
 """Gives the weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their
 offset.
 
-Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
-it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
-layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
+Names, of the stack "" or "encoder.": embed.weight, embed_in.weight, embed_out.weight, head.weight and head.bias (the
+head's also where it is tied), transform_dense (.weight and .bias) and transform_norm (.gain and .bias) of what comes
+before an encoder's head, classifier_dense, classifier_norm and classifier of the head that labels an input,
+pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all layers),
+final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
 up, down, router, experts.{e}. and shared. gate, up, down (.weight [out, in] and .bias), sinks.by_head (as
 `AttentionRule` has them), attn_post_norm.gain (of the attention's output, where it is normed before it is added),
 stream_scale.weight (the number by which the stream is multiplied after it), where each sum is normed attn_norm,
@@ -37,6 +39,9 @@ class LiveWeights:
         owner, _, kind = name.rpartition(".")
         if owner == "embed":
             return self._model.tokens.to_dense()
+        if owner in ("transform_norm", "classifier_norm"):
+            head = self._model.head_transform if owner == "transform_norm" else self._model.classifier
+            return None if head is None else _of_norm(head.norm, kind)
         stack, rest = self._stack_of(owner)
         linear, part = self._linear(stack, rest)
         if linear is None:
@@ -72,7 +77,12 @@ class LiveWeights:
         """Return the layer that has a weight, if one does, and which half of its rows the weight is: a gated mlp keeps
         gate and up one under the other.
         """
-        shared = {"head": self._model.head, "embed_out": self._model.project_out}
+        model = self._model
+        shared = {"head": model.head, "embed_in": stack.embedding.project, "embed_out": model.project_out}
+        if model.head_transform is not None:
+            shared["transform_dense"] = model.head_transform.dense
+        if model.classifier is not None:
+            shared |= {"classifier_dense": model.classifier.dense, "classifier": model.classifier.out}
         match = re.fullmatch(r"layers\.(\d+)\.([\w.]+)", owner)
         if match is None:
             return shared.get(owner), None

@@ -36,8 +36,9 @@ class GathersTokens(Protocol):
         """Return the rows [n, e] of the ids."""
 
 
-_SHARED = ("embed.weight", "embed_out.weight", "head.weight", "head.bias")
-"""Weights of the whole model, whatever the stack."""
+_SHARED = ("embed", "embed_out", "head", "transform_dense", "transform_norm", "classifier_dense", "classifier_norm",
+           "classifier")  # fmt: skip
+"""Owners of the weights of the whole model, whatever the stack."""
 
 
 class WeightReader:
@@ -50,7 +51,7 @@ class WeightReader:
         self._last: tuple[str, torch.Tensor | None] = ("", None)
 
     def get(self, name: str) -> torch.Tensor | None:
-        full = name if name in _SHARED else self._prefix + name
+        full = name if name.rpartition(".")[0] in _SHARED else self._prefix + name
         if self._last[0] != full:
             weight = self._lookup(full)
             self._last = (full, None if weight is None else weight.cpu())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from model.analysis import circuits, head_readout
+from model.analysis.held_head import hold_head
 from model.analysis.matrices import find_matrix
 from model.analysis.weight_geometry import Check, geometry
 from model.analysis.weight_names import find_weight, list_weights
@@ -30,6 +31,9 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
         first is not in an earlier layer than the second.
     weights: name (full), head, rows with rows_axis, columns with columns_axis (None: all): weights, float32.
     stored: nothing: json, the bytes of {our weight: the format that it is stored in} of every weight that has a name.
+    held_readout: part, pairs, head (words | labels), state [d], targets (one or two): as `head_readout` has it of one
+        target, the logit or the difference of two, float64, without gram; logits [target], see `held_head`.
+    mean_embedding: part: mean [d_model], float64, the mean of the token table's rows as hook_embed has them.
     head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
     `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.
@@ -113,6 +117,23 @@ def _head_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     return head_readout.head_readout(reader, own, options["part"], tuple(options["pairs"]), targets)
 
 
+def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    state = torch.tensor(options["state"], dtype=torch.float64)
+    held = hold_head(reader, config, options["head"], state, tuple(options["targets"]))
+    check()
+    readout = head_readout.before_final_norm(reader, own, held.readout)
+    found = head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)
+    return {**found, "logits": held.logits}
+
+
+def _mean_embedding(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    mean = reader.need("embed.weight").mean(0, dtype=torch.float64)
+    into = reader.get("embed_in.weight")
+    return {"mean": (mean if into is None else into.to(torch.float64) @ mean) * own.embedding_scale}
+
+
 def _added_outputs(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     own, reader = _stack(config, lookup, options["part"])
     return head_readout.added_outputs(reader, own, options["part"], tuple(options["pairs"]))
@@ -132,5 +153,7 @@ _ANSWERS: dict[str, Callable[[ModelConfig, Lookup, Options, Check], Tensors]] = 
     "circuits": _circuits,
     "head_output": _head_output,
     "head_readout": _head_readout,
+    "held_readout": _held_readout,
+    "mean_embedding": _mean_embedding,
     "added_outputs": _added_outputs,
 }

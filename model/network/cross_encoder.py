@@ -33,6 +33,10 @@ ACTIVATIONS: Mapping[str, Callable[[Scores], Scores]] = {
 """The functions of logits that folders may name, in lower case."""
 
 
+_SIZES = frozenset({"max_length", "padding", "restore_suffix", "return_tensors", "truncation"})
+"""What sentence-transformers takes out of the chat template's variables, to cut prompts by it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScore:
     """A score made of a decoder's logits of the token after the prompt: that of `true_id`, less that of `false_id` if
@@ -53,6 +57,10 @@ class ScoreDefaults:
     """The word head's logits that make the score, or None if a classification head makes it."""
     has_messages: bool = False
     """True if the chat template writes pairs, as messages of the roles query and document."""
+    has_parts: bool = False
+    """True if the contents of these messages are lists of parts, as some templates read them."""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template."""
     max_length: int | None = None
     """Most tokens of a pair, special ones included; None means the whole context. Longer pairs are cut, the longer text
     first, as sentence-transformers does.
@@ -97,10 +105,14 @@ def score_defaults(folder: Path, config: ModelConfig) -> ScoreDefaults | None:
         refusal = refusal or f"activation_fn is {written!r}; Sigmoid, Identity and Tanh are supported"
         activation = "identity"
     limits = transformer_file(folder)
+    refusal = refusal or _why_not_messages(limits)
+    messages = limits.nested("modality_config").nested("message")
     return ScoreDefaults(
         activation=activation,
         token_score=token_score,
         has_messages="message" in limits.nested("modality_config").values,
+        has_parts=messages.text("format", "flat") == "structured",
+        template_arguments=limits.nested("processing_kwargs").nested("chat_template").values,
         max_length=read_max_length(folder, limits),
         lowercase=limits.flag("do_lower_case", False),
         prompts=read_prompts(asked),
@@ -108,6 +120,19 @@ def score_defaults(folder: Path, config: ModelConfig) -> ScoreDefaults | None:
         is_declared=is_declared,
         refusal=refusal,
     )
+
+
+def _why_not_messages(limits: Fields) -> str | None:
+    """Return why the library's calls of the tokenizer and the chat template cannot be imitated, or None if they can."""
+    processing = limits.nested("processing_kwargs")
+    others = [name for name, value in processing.values.items() if value and name != "chat_template"]
+    sizes = sorted(_SIZES & processing.nested("chat_template").values.keys())
+    if others or sizes:
+        return f"{limits.file}: processing_kwargs sets {', '.join([*others, *sizes])}, which is not supported"
+    messages = limits.nested("modality_config").values.get("message")
+    if messages is not None and Fields(messages).text("format", "auto") not in ("flat", "structured"):
+        return f"{limits.file}: the messages' format is {messages.get('format')!r}; flat and structured are supported"
+    return None
 
 
 def _modules(folder: Path, config: ModelConfig) -> tuple[str | None, TokenScore | None]:

@@ -23,7 +23,7 @@ encoder's output.
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
-WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
+WeightsOption = int | float | str | tuple[int | float | tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ class AttentionCapture:
     """Number of the largest keys to keep in each row: the answer is `attention` (values) and `attention.indices`."""
     resize: int | None = None
     """Side length n of an area mean to n x n."""
-    dtype: CaptureDtype = "float32"
+    dtype: CaptureDtype | Literal["float64"] = "float32"
+    """float64 is for what is computed with, in a network that computes in it."""
     part: Part = "decoder"
     name: str = "attention"
     """The key of the answer's tensor."""
@@ -82,7 +83,8 @@ class PointCapture:
     """Indices into each position's numbers, heads side by side (numbered after `heads` chose): the answer is then
     [position, unit]. None means all, with the point's own axes. It does not apply to scores and patterns.
     """
-    dtype: Literal["float32", "float16"] = "float32"
+    dtype: Literal["float32", "float16", "float64"] = "float32"
+    """float64 is for what is computed with, in a network that computes in it."""
 
     def depth(self, stacks: Stacks) -> Depth:
         """Return how deep the point's own stack must run."""
@@ -159,8 +161,8 @@ class EmbedTask(BaseTask):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyTask(BaseTask):
     """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
-    float32 [label], before any sigmoid or softmax. A decoder's head reads the last token, whatever it is
-    (`ModelConfig.labelled_ids`).
+    [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token,
+    whatever it is (`ModelConfig.labelled_ids`).
     """
 
     is_inspection: ClassVar[bool] = False

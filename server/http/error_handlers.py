@@ -140,7 +140,9 @@ def install_error_handlers(app: FastAPI) -> None:
         told = _as_api_error(request, error)
         note_error(request.scope, told)
         record = request.scope.get(RECORD_IN_SCOPE)
-        return error_response(told, headers, request.url.path, None if record is None else record.request_id)
+        request_id = None if record is None else record.request_id
+        body = getattr(request, "_json", None)  # what Request.json() keeps, if the body could be read
+        return error_response(told, headers, request.url.path, request_id, body)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

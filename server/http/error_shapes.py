@@ -49,26 +49,53 @@ def systemone_shape(error: ApiError, request_id: str | None = None) -> dict[str,
     return {"detail": error.message, **openai_shape(error)}
 
 
+def cohere_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape that rerankers' clients read: Cohere's `message`, others `error`."""
+    return {"message": error.message, **openai_shape(error)}
+
+
+_TEIS_TYPES: dict[int, str] = {
+    HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
+    HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy",
+}
+
+
+def tei_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape of Text Embeddings Inference."""
+    other = "Backend" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Validation"
+    return {"error": error.message, "error_type": _TEIS_TYPES.get(error.status, other)}
+
+
 SHAPES: dict[str, Shape] = {
     "/api/": ollama_shape,
     "/v1/messages": anthropic_shape,
     "/v1/systemone": systemone_shape,
+    "/v1/rerank": cohere_shape,
+    "/v2/rerank": cohere_shape,
+    "/rerank": cohere_shape,
+    "/predict": tei_shape,
 }
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 
-def shape_of(path: str) -> Shape:
-    """Return the shape of the errors of a path's API."""
+def shape_of(path: str, body: Any = None) -> Shape:
+    """Return the shape of the errors of a path's API. Of the two that have /rerank, the body tells which one it is."""
+    if path == "/rerank" and isinstance(body, dict) and "texts" in body:
+        return tei_shape
     return next((shape for beginning, shape in SHAPES.items() if path.startswith(beginning)), openai_shape)
 
 
-def error_json(error: ApiError, path: str = "", request_id: str | None = None) -> bytes:
+def error_json(error: ApiError, path: str = "", request_id: str | None = None, body: Any = None) -> bytes:
     """Return an error as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
-    return json.dumps(shape_of(path)(error, request_id), ensure_ascii=True).encode("ascii")
+    return json.dumps(shape_of(path, body)(error, request_id), ensure_ascii=True).encode("ascii")
 
 
 def error_response(
-    error: ApiError, headers: Mapping[str, str] | None = None, path: str = "", request_id: str | None = None
+    error: ApiError,
+    headers: Mapping[str, str] | None = None,
+    path: str = "",
+    request_id: str | None = None,
+    body: Any = None,
 ) -> Response:
     """Return the HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
     extra = dict(headers or {})
@@ -76,4 +103,6 @@ def error_response(
         extra["Retry-After"] = str(error.retry_after)
     if error.status == HTTPStatus.UNAUTHORIZED:
         extra["WWW-Authenticate"] = "Bearer"
-    return Response(error_json(error, path, request_id), error.status, headers=extra, media_type="application/json")
+    return Response(
+        error_json(error, path, request_id, body), error.status, headers=extra, media_type="application/json"
+    )

@@ -28,7 +28,7 @@ from server.routes.inspect import (
     weight_slices,
     weights,
 )
-from server.routes.judgements import decisions, systemone
+from server.routes.judgements import classify, decisions, rerank, score, systemone, tei
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
@@ -38,6 +38,7 @@ from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
+from server.schemas.judgements.head_fields import CohereErrorAnswer, TeiErrorAnswer
 from server.schemas.judgements.systemone import SystemOneErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
@@ -75,6 +76,8 @@ _ERRORS = _errors(ErrorAnswer)
 _OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
 _ANTHROPIC_ERRORS = _errors(MessagesErrorAnswer)
 _SYSTEM_ONE_ERRORS = _errors(SystemOneErrorAnswer)
+_COHERE_ERRORS = _errors(CohereErrorAnswer)
+_TEI_ERRORS = _errors(TeiErrorAnswer)
 
 
 _KEY = [
@@ -110,6 +113,8 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     anthropic_api = APIRouter(route_class=guarded, responses=_ANTHROPIC_ERRORS, dependencies=key)
     system_one = APIRouter(route_class=running_route(guarded, context), responses=_SYSTEM_ONE_ERRORS, dependencies=key)
+    reranking = APIRouter(route_class=running_route(guarded, context), responses=_COHERE_ERRORS, dependencies=key)
+    predicting = APIRouter(route_class=running_route(guarded, context), responses=_TEI_ERRORS, dependencies=key)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -118,13 +123,15 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, responses, embeddings, decisions):
+    for part in (completions, chat, responses, embeddings, decisions, score, classify):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
         part.add_routes(ollama_running, context)
     ollama_models.add_routes(ollama_api, context)
     messages.add_routes(anthropic_running, context)
     systemone.add_routes(system_one, context)
+    rerank.add_routes(reranking, context)
+    tei.add_routes(predicting, context)
     messages.add_counting(anthropic_api, context)
     for part in (*inspections, *of_weights):
         part.add_routes(looking, context)
@@ -149,6 +156,8 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *ollama_running.routes,
         *anthropic_running.routes,
         *system_one.routes,
+        *reranking.routes,
+        *predicting.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *ollama_api.routes,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.config import ModelConfig
+from model.network.cross_encoder import ScoreDefaults
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
@@ -45,6 +46,7 @@ class EngineProtocol(EngineStatus, Protocol):
         prompt_token_ids: Sequence[int],
         *,
         encoder_token_ids: Sequence[int] = (),
+        second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
         request_context: RequestContext,
@@ -75,6 +77,8 @@ class AppContext:
     engine: EngineProtocol
     metrics: Metrics
     embedding_defaults: EmbeddingDefaults
+    score_defaults: ScoreDefaults | None
+    """How pairs are scored, or None if the model has no head that labels an input and is no CrossEncoder."""
     sampling_defaults: SamplingDefaults
     model_id: str
     """The model's name on the wire."""

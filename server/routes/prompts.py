@@ -48,6 +48,8 @@ class Prompt:
     """Special tokens that the tokenizer put after the text: a cut before them keeps them."""
     encoder: "Prompt | None" = None
     """The tokens that an encoder-decoder's encoder reads; the ids above are then the decoder's."""
+    second_segment: int | None = None
+    """Position from which on the tokens are of type 1, as those of a pair's second text are for some networks."""
 
     @property
     def encoder_ids(self) -> tuple[int, ...]:
@@ -93,18 +95,16 @@ async def read_prompts(
     cut, by tokens.
     """
     if isinstance(value, str):
-        text = _bounded(context, value, field, keep)
-        return [_check_text(context, await _encode_one(context, text, add_special_tokens), field)]
+        text = bounded(context, value, field, keep)
+        return [check_tokens(context, await _encode_one(context, text, add_special_tokens), field)]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
         return [Prompt(check_ids(context, value, field))]
     if isinstance(value[0], str):
-        texts = [
-            _bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)
-        ]
+        texts = [bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)]
         prompts = await _encode_many(context, texts, add_special_tokens)
-        return [_check_text(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
+        return [check_tokens(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
     prompts, num_checked = [], 0
     for i, ids in enumerate(item for item in value if isinstance(item, list)):
         prompts.append(Prompt(check_ids(context, ids, f"{field}[{i}]")))
@@ -138,7 +138,7 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int,
     return given
 
 
-def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
+def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
     """Return the prompt. Raises BadRequest if it is empty, or holds tokens for which the network has no embedding.
 
     Some checkpoints' tokenizers know more tokens (for padding, say) than the network.
@@ -156,7 +156,8 @@ def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = None) -> str:
+def bounded(context: AppContext, text: str, field: str, keep: Keep | None = None) -> str:
+    """Return a text that is not far over any context, or the end of it that `keep` names. Raises BadRequest."""
     limit = max(MIN_TEXT_LIMIT, MAX_TOKEN_CHARACTERS * context.context_limit)
     if len(text) <= limit:
         return text
@@ -172,13 +173,13 @@ def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = Non
 
 async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
     """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
-    return await _encode_one(context, _bounded(context, text, field), add_special_tokens)
+    return await _encode_one(context, bounded(context, text, field), add_special_tokens)
 
 
 async def read_following(context: AppContext, text: str, field: str) -> Prompt:
     """Return a text that follows a prompt, which may be empty. Raises BadRequest for tokens that the network lacks."""
     prompt = await encode(context, text, False, field)
-    return _check_text(context, prompt, field) if prompt.ids else prompt
+    return check_tokens(context, prompt, field) if prompt.ids else prompt
 
 
 async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
@@ -255,7 +256,7 @@ async def read_chat(
 ) -> Prompt:
     """Return a conversation as one prompt. The template writes the special tokens itself: none are added."""
     text = await render_chat(context, messages, add_generation_prompt, arguments, tools)
-    return _check_text(context, await encode(context, text, False, "messages"), "messages")
+    return check_tokens(context, await encode(context, text, False, "messages"), "messages")
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:

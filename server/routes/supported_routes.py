@@ -20,6 +20,10 @@ CHATS: Mapping[str, str] = {
 """The routes that need a chat template, with the field that holds the conversation."""
 JUDGEMENTS = ("/v1/decisions", "/v1/systemone")
 """The routes that ask several questions about one input."""
+SCORINGS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score")
+"""The routes that score pairs of texts."""
+CLASSIFICATIONS = ("/v1/classify", "/classify", "/predict")
+"""The routes that label texts and pairs."""
 ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", *JUDGEMENTS)
 """The routes that write text, or read what would be written."""
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
@@ -53,6 +57,10 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             f"this model is an encoder-decoder ({config.architecture}): a question would change what its encoder makes "
             "of the input, which could not be computed once for all questions; a decoder is needed"
         )
+    if route in SCORINGS:
+        return _why_no_scores(context)
+    if route in CLASSIFICATIONS:
+        return _why_no_labels(context)
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         held = "a head that labels its whole input" if config.classifier else "no head that fills in masked words"
         return _lacking(config, f"predicts no token, since its files hold {held}")
@@ -74,6 +82,38 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             "no_chat_template",
             CHATS[route],
         )
+    return None
+
+
+def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
+    config, defaults, embeds = context.config, context.score_defaults, context.embedding_defaults
+    head = config.classifier
+    if defaults is not None and defaults.refusal is not None:
+        return UnsupportedReason(f"the scores that this model's files describe cannot be made here: {defaults.refusal}")
+    if head is not None and head.num_labels > 1:
+        return UnsupportedReason(
+            f"the head of this model ({config.architecture}) has {head.num_labels} labels, and a score is of one; POST "
+            "/classify and /predict are accepted"
+        )
+    # A network without any head is there for its states, and so is one whose files tell how to pool them.
+    if defaults is None and not (embeds.is_declared and embeds.refusal is None) and config.has_head:
+        return UnsupportedReason(
+            f"this model ({config.architecture}) neither scores pairs nor is it made for embeddings; accepted are "
+            "cross-encoders (networks with a head of one label, and decoders whose sentence-transformers files name "
+            "the tokens that mean yes and no) and embedding models"
+        )
+    return None
+
+
+def _why_no_labels(context: AppContext) -> UnsupportedReason | None:
+    defaults, config = context.score_defaults, context.config
+    if config.classifier is None:
+        return UnsupportedReason(
+            f"this model ({config.architecture}) has no head that labels an input; networks with one "
+            "(...ForSequenceClassification) are accepted"
+        )
+    if defaults is not None and defaults.refusal is not None:
+        return UnsupportedReason(f"the labels that this model's files describe cannot be made here: {defaults.refusal}")
     return None
 
 

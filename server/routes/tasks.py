@@ -125,6 +125,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
         work.task,
         work.prompt.ids,
         encoder_token_ids=work.prompt.encoder_ids,
+        second_segment=work.prompt.second_segment,
         interventions=work.interventions,
         capture_bytes=work.num_bytes,
         request_context=request_context,

@@ -233,6 +233,19 @@ REFUSED_BY_EMBEDDINGS: RefusedFields = {
     "chat_template_kwargs": Refused("an embedding is of input"),
 }
 
+IGNORED_BY_HEADS: Ignored = {
+    **IGNORED_EVERYWHERE,
+    "max_chunks_per_doc": "a document is not split: max_tokens_per_doc and truncate cut it",
+    "encoding_format": "an answer's numbers are JSON",
+}
+
+REFUSED_BY_HEADS: RefusedFields = {
+    **{name: refused for name, refused in REFUSED_EVERYWHERE.items() if name != "truncation_side"},
+    "messages": Refused("texts and pairs are read, and no conversations"),
+    "rank_fields": Refused("a document is its text", (["text"],)),
+    "padding": Refused("nothing is padded", ("do_not_pad",)),
+}
+
 IGNORED_BY_TOKENIZE: Ignored = {"mm_processor_kwargs": "nothing but text is read"}
 
 REFUSED_BY_TOKENIZE: RefusedFields = {

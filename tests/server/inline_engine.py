@@ -5,8 +5,10 @@ submitted.
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import RequestOutput
@@ -24,11 +26,13 @@ class InlineEngine(FakeEngine):
     """The fake client with a network behind it."""
 
     folder: Path = field(kw_only=True)
+    dtype: torch.dtype = field(default=torch.float32, kw_only=True)
 
     def __post_init__(self) -> None:
-        network = load(self.folder)
+        network = load(self.folder, self.dtype)
         self.model_config = network.config
         self.engine = build(network, folder=self.folder)
+        self.engine_info = replace(self.engine_info, dtype=str(self.dtype).removeprefix("torch."))
         self._answered = threading.Event()
         self.engine.call_when_ready(self._answered.set)
 
@@ -38,6 +42,7 @@ class InlineEngine(FakeEngine):
         prompt_token_ids: Sequence[int],
         *,
         encoder_token_ids: Sequence[int] = (),
+        second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
         request_context: RequestContext,
@@ -49,12 +54,19 @@ class InlineEngine(FakeEngine):
             arrival_time=time.monotonic(),
             deadline=request_context.deadline,
             encoder_token_ids=tuple(encoder_token_ids),
+            second_segment=second_segment,
             interventions=tuple(interventions),
         )
         handle = FakeHandle(self._run(request), None, None)
         self.submitted.append(
             Submitted(
-                task, request.prompt_token_ids, request.deadline, capture_bytes, handle, request.encoder_token_ids
+                task,
+                request.prompt_token_ids,
+                request.deadline,
+                capture_bytes,
+                handle,
+                request.encoder_token_ids,
+                second_segment=second_segment,
             )
         )
         return handle

@@ -13,7 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from model.checkpoint.generation_defaults import SamplingDefaults
-from model.config import ModelConfig
+from model.config import ClassifierConfig, ModelConfig
+from model.network.cross_encoder import score_defaults
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
@@ -107,6 +108,12 @@ def tiny_encoder() -> ModelConfig:
     )
 
 
+def tiny_classifier(*labels: str) -> ModelConfig:
+    """Return the config of a variant of it that labels its input."""
+    head = ClassifierConfig(labels=labels or ("LABEL_0",), state="last")
+    return replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False, classifier=head)
+
+
 def tiny_encoder_decoder() -> ModelConfig:
     """Return the config of a BART-like variant of it, whose encoder has another number of layers and heads."""
     encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)
@@ -153,6 +160,11 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     told = answer.json()
     if answer.request.url.path.startswith("/v1/messages"):
         assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
+    if answer.request.url.path == "/predict":  # Text Embeddings Inference's are two texts
+        assert set(told) == {"error", "error_type"}
+        return {"message": told["error"], "type": told["error_type"]}
+    if answer.request.url.path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        assert told.pop("message") == told["error"]["message"]
     if answer.request.url.path.startswith("/v1/systemone"):
         assert told.pop("detail") == told["error"]["message"]
     assert set(told) == {"error"}
@@ -197,6 +209,7 @@ def build_site(
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),
         embedding_defaults=defaults or embedding_defaults(folder, config),
+        score_defaults=score_defaults(folder, config),
         sampling_defaults=sampling_defaults,
         engine=engine,
         metrics=metrics,

@@ -108,6 +108,7 @@ class TinyNetwork:
             x = here["hook_resid_post"] = x + here["hook_mlp_out"]
             found |= {full_name(config, "decoder", name, i): value for name, value in here.items()}
         normed, found["ln_final.hook_scale"] = self._norm(x, self.gamma)
+        found["ln_final.hook_out"] = normed + self._beta
         found["logits"] = self.logits(x)
         return found
 
@@ -128,6 +129,8 @@ class TinyNetwork:
         if task.question == "head_output":
             w = self.layers[options["layer"]]
             return {"w_o": w["o"][options["head"]], "b_o": w["b_o"]}
+        if task.question == "mean_embedding":
+            return {"mean": self.embed.mean(0)}
         outputs = [self.layers[layer]["o"][head] for layer, head in options["pairs"]]
         told = {"gram": np.stack([o @ o.T for o in outputs])}
         targets = list(options["targets"])
@@ -139,6 +142,9 @@ class TinyNetwork:
             told["direction"] = u
             told["bias"] = self._beta @ self.head[:, targets] + self.head_bias[targets]
             told["attn_bias"] = np.stack([w["b_o"] @ u for w in self.layers])
+        if task.question == "held_readout":  # of one target, the logit or the difference of two
+            signs = np.array([[1.0], [-1.0]])[: len(targets)]
+            told = {name: value @ signs for name, value in told.items() if name != "gram"}
         return told
 
     def _lookup(self, name: str) -> torch.Tensor | None:
@@ -208,6 +214,8 @@ def _captured(value: Floats, capture: PointCapture) -> Floats:
     if capture.point in ("attn.hook_attn_scores", "attn.hook_pattern"):
         return choose(choose(choose(value, 0, capture.heads), 1, capture.positions), 2, capture.keys)
     value = choose(value, 0, capture.positions)
+    if capture.units is not None:
+        return value.reshape(len(value), -1)[:, list(capture.units)]
     return value if capture.heads is None else choose(value, 1, capture.heads)
 
 

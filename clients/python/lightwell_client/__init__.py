@@ -56,6 +56,7 @@ from lightwell_client._results import (
     TopLogprob,
     Usage,
 )
+from lightwell_client._scores import Classification, Classified, PairScore, Ranked, Reranking, Scores
 from lightwell_client._token_attention import TokenAttention
 from lightwell_client._trace import TraceResult
 from lightwell_client._version import __version__
@@ -91,6 +92,8 @@ __all__ = [
     "ChatLogprobs",
     "ChatMessage",
     "Circuits",
+    "Classification",
+    "Classified",
     "Client",
     "Completion",
     "CompletionChoice",
@@ -123,11 +126,15 @@ __all__ = [
     "NotFound",
     "NotParsed",
     "PageView",
+    "PairScore",
     "Parameters",
     "Parsed",
     "PermissionDenied",
+    "Ranked",
     "RateLimited",
+    "Reranking",
     "Rollout",
+    "Scores",
     "ServerError",
     "Softmax",
     "Spectrum",

@@ -4,7 +4,7 @@ lens).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -60,6 +60,9 @@ class NextOptions(InspectionOptions, total=False):
     min_p: Annotated[float, Argument("Drop tokens below this fraction of the likeliest.", 0.0)]
     num_tokens: Annotated[int, Argument("How many of the likeliest tokens to name.", 10)]
     full: Annotated[bool, Argument("Also the whole vocabulary, as arrays.", False)]
+    explain: Annotated[
+        bool | Mapping[str, Any], Argument("Also the reasons of the likeliest token: true, or a dict that says how.")
+    ]
 
 
 class NextResult(InspectionResult):
@@ -70,6 +73,8 @@ class NextResult(InspectionResult):
     position: int
     """The position that predicts."""
     temperatures: tuple[NextAtTemperature, ...]
+    reasons: dict[str, Any] | None = Field(default=None, repr=False)
+    """The reasons of the likeliest token, if they were asked for: by, target, versus, value, parts, rest, verify."""
 
     @property
     def top(self) -> NextToken:

@@ -29,7 +29,9 @@ more than the heap does.
 """
 _RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
 """The range of numbers that these types can surely hold."""
-TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
+TORCH_DTYPES = {
+    "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8,
+}  # fmt: skip
 
 
 class AttentionSink(Sink):
@@ -132,7 +134,7 @@ class AttentionSink(Sink):
 
     def _keep(self, layer: int, where: torch.Tensor, positions: Positions, rows: torch.Tensor) -> None:
         """Keep rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
-        rows = rows.float().cpu()
+        rows = (rows if self._capture.dtype == "float64" else rows.float()).cpu()
         if self._capture.reduce == "mean":
             rows = _mean_in_order(rows)
         elif self._capture.reduce == "max":
@@ -169,7 +171,7 @@ class AttentionSink(Sink):
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [.., columns of the answer] from [.., keys so far]; keys not seen yet are hidden."""
-        out = torch.full((*rows.shape[:-1], self._columns), self._hidden)
+        out = torch.full((*rows.shape[:-1], self._columns), self._hidden, dtype=rows.dtype)
         if self._keys is None:
             out[..., : rows.shape[-1]] = rows
         else:

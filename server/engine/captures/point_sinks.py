@@ -171,7 +171,7 @@ class ClassifierSink(EmbeddingSink):
         self._classifier = model.classifier
 
     def arrays(self) -> dict[str, Array]:
-        return {"logits": as_array(self._classifier(self._vectors()[0]).float())}
+        return {"logits": as_array(self._classifier(self._vectors()[0]))}
 
 
 class LensSink(Sink):

@@ -1,6 +1,6 @@
 """POST /v1/contributions: what each token, through each head, adds to another token's vector and to a token's logit.
 
-`model.analysis.contributions` has the formulas; `server.routes.inspect.logit_parts` the parts of a logit.
+`model.analysis.contributions` has the formulas; `server.routes.parts.logit_parts` the parts of a logit.
 """
 
 import math
@@ -32,9 +32,9 @@ from server.routes.inspect.inspection import (
     read_token,
     stack_of,
 )
-from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
 from server.routes.inspect.selectors import resolve, resolve_attending
-from server.routes.inspect.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
+from server.routes.parts.logit_parts import LogitParts, check_attributable, output_norm
+from server.routes.parts.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
@@ -184,7 +184,7 @@ class _Plan:
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
-        points += [] if self.logit is None else self.logit.captures()
+        points += [] if self.logit is None else [*self.logit.captures(), self.logit.logits_capture()]
         points += [] if self.stream is None else self.stream.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
 

@@ -13,10 +13,13 @@ from model.hooks.point_names import stacks
 from model.sampling.distribution import Distribution, distribution
 from server.engine.request import TraceTask
 from server.http.errors import BadRequest
+from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import begin, capture, described
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
 from server.routes.inspect.selectors import resolve
+from server.routes.inspect.token_reasons import explained_token, read_versus
+from server.routes.parts.reasons import explain
 from server.routes.responses import tensor_route
 from server.routes.trace_body import DescribedArray
 from server.schemas.inspect.predictions import NextAnswer, NextRequest
@@ -34,6 +37,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
         positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
+        versus = None
+        if body.explain is not None:
+            versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
         rows = 1 + 2 * len(body.temperatures)
         numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
         inspection.check_size(numbers * len(inspection.inputs), "fewer inputs or temperatures, or without full")
@@ -45,12 +51,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
                 raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
         reported = await inspection.compute(lambda: [_next_tokens(context, body, row) for row in logits])
-        return inspection.answer(
-            [
-                inspection.entry(index, "next", {"position": positions[index][0], "temperatures": temperatures}, arrays)
-                for index, (temperatures, arrays) in enumerate(reported)
-            ]
-        )
+        reasons = await unless_disconnected(request, _reasons(inspection, body, versus, positions, logits))
+        entries = []
+        for index, (temperatures, arrays) in enumerate(reported):
+            fields = {"position": positions[index][0], "temperatures": temperatures, **reasons[index]}
+            entries.append(inspection.entry(index, "next", fields, arrays))
+        return inspection.answer(entries)
 
 
 def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
@@ -66,6 +72,26 @@ def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tup
             param="position",
         )
     return (ids.index(mask),)
+
+
+async def _reasons(
+    inspection: Inspection,
+    body: NextRequest,
+    versus: NamedToken | None,
+    positions: Sequence[tuple[int, ...]],
+    logits: Sequence[NumpyArray],
+) -> list[dict[str, Any]]:
+    """Return what each entry has beside itself: the reasons of its likeliest token, or nothing if they are not asked
+    for.
+    """
+    options, context = body.explain, inspection.context
+    if options is None:
+        return [{} for _ in logits]
+    asked = [
+        explained_token(context, prompt, position, row, options, versus)
+        for prompt, (position,), row in zip(inspection.inputs, positions, logits, strict=True)
+    ]
+    return [{"reasons": each} for each in await explain(context, asked, options, inspection.arrival)]
 
 
 def _next_tokens(

@@ -12,6 +12,7 @@ from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement, Judgements, judge
 from server.routes.judgements.questions import Option, Question, ask, user_message
+from server.routes.judgements.reasons import check_reasons, reasons_of
 from server.routes.request_context import accept
 from server.routes.responses import model_name
 from server.routes.supported_routes import check_route
@@ -44,15 +45,24 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/decisions")
-        found = await unless_disconnected(request, _judged(context, body, arrival))
-        answers = [_answer(question, each) for question, each in zip(body.questions, found.each, strict=True)]
+        found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
+        answers = [
+            _answer(question, each) | why
+            for question, each, why in zip(body.questions, found.each, reasons, strict=True)
+        ]
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
         return Response(orjson.dumps(answer), media_type="application/json")
 
 
-async def _judged(context: AppContext, body: DecisionsRequest, arrival: float) -> Judgements:
+async def _judged(
+    context: AppContext, body: DecisionsRequest, arrival: float
+) -> tuple[Judgements, list[dict[str, Any]]]:
+    """Return the answers, and what each has beside itself."""
     questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
-    return await judge(context, await ask(context, _messages(body), questions, body.chat_template_kwargs), arrival)
+    check_reasons(context, body.explain, questions)
+    asked = await ask(context, _messages(body), questions, body.chat_template_kwargs)
+    found = await judge(context, asked, arrival)
+    return found, await reasons_of(context, body.explain, questions, asked, found, arrival)
 
 
 def _messages(body: DecisionsRequest) -> list[ChatMessage]:

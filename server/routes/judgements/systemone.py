@@ -11,6 +11,7 @@ from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement, Judgements, judge
 from server.routes.judgements.questions import Option, Question, ask, user_message
+from server.routes.judgements.reasons import check_reasons, reasons_of
 from server.routes.request_context import accept
 from server.routes.responses import model_name
 from server.routes.supported_routes import check_route
@@ -38,11 +39,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/systemone")
-        found = await unless_disconnected(request, _judged(context, body, arrival))
+        found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
             "model": model_name(context),
-            "answers": {name: _answer(question, each) for (name, question), each in named},
+            "answers": {
+                name: _answer(question, each) | why
+                for ((name, question), each), why in zip(named, reasons, strict=True)
+            },
             "usage": {
                 "input_tokens": found.num_read,
                 "output_tokens": len(found.each),
@@ -55,11 +59,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return Response(orjson.dumps(answer), media_type="application/json")
 
 
-async def _judged(context: AppContext, body: SystemOneRequest, arrival: float) -> Judgements:
+async def _judged(
+    context: AppContext, body: SystemOneRequest, arrival: float
+) -> tuple[Judgements, list[dict[str, Any]]]:
+    """Return the answers, and what each has beside itself."""
     texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
     messages = [user_message("\n\n".join(texts))]
     questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
-    return await judge(context, await ask(context, messages, questions, body.chat_template_kwargs), arrival)
+    check_reasons(context, body.explain, questions)
+    asked = await ask(context, messages, questions, body.chat_template_kwargs)
+    found = await judge(context, asked, arrival)
+    return found, await reasons_of(context, body.explain, questions, asked, found, arrival)
 
 
 def _text(content: Any) -> str | None:

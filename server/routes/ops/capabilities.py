@@ -14,10 +14,12 @@ from server.routes.context import AppContext
 from server.routes.inspect.interventions import MAX_VALUE_BYTES
 from server.routes.prompts import encoder_limit
 from server.routes.supported_routes import (
+    CLASSIFICATIONS,
     ROUTE_OF_WEIGHTS,
     ROUTES_OF_A_DECODER,
     ROUTES_OF_A_HEAD,
     ROUTES_OF_ANY_MODEL,
+    SCORINGS,
     UnsupportedReason,
     parts_of,
     why_no_weights,
@@ -26,6 +28,7 @@ from server.routes.supported_routes import (
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.inspect.interventions import MAX_INTERVENTIONS
 from server.schemas.inspect.trace import MAX_POINTS
+from server.schemas.judgements.head_fields import MAX_DOCUMENTS
 
 _OPS = {
     "zero": "0",
@@ -36,7 +39,7 @@ _OPS = {
     "temperature": "attention scores divided by a value before the softmax; hook_attn_scores only",
 }
 
-_ROUTES = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL)
+_ROUTES = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL, *SCORINGS, *CLASSIFICATIONS)
 _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
 """The levels of CPU between which an answer has the same bits, by how products are computed."""
 
@@ -89,6 +92,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "max_capture_bytes": context.capture_limit,
                 "max_body_bytes": context.settings.max_body_bytes,
                 "max_inputs": MAX_PROMPTS,
+                "max_documents": MAX_DOCUMENTS,
                 "max_points": MAX_POINTS,
             },
         }

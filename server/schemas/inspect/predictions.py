@@ -6,6 +6,7 @@ from pydantic import Field
 
 from server.schemas.base import AnswerModel, Index, InspectionAnswer, Selector, Text, TokenId
 from server.schemas.inspect.inputs import InputFields
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 
 MAX_TEMPERATURES = 64
 MAX_SHOWN_TOKENS = 1024
@@ -63,6 +64,7 @@ class NextRequest(InspectionRequest):
     min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this fraction of the likeliest.")
     num_tokens: int = Field(10, ge=0, le=MAX_SHOWN_TOKENS, description="How many of the likeliest tokens to name.")
     full: bool = Field(False, description="Also the whole vocabulary: arrays logits, probabilities and kept.")
+    explain: ExplainField = EXPLAIN
 
 
 class NextToken(AnswerModel):
@@ -94,6 +96,7 @@ class NextEntry(InspectionEntry):
 
     position: int = Field(description="The position that predicts.")
     temperatures: list[NextAtTemperature] = Field(description="One for each temperature, in the order asked for.")
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest token is the likeliest.")
 
 
 class NextAnswer(InspectionAnswer):

@@ -18,6 +18,7 @@ from server.schemas.judgements.fields import (
     json_text,
     of_known_type,
 )
+from server.schemas.judgements.reasons import Reasons
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored
 
 _OF_ANSWERS: Ignored = dict.fromkeys(("id", "status", "phase"), "of answers: no template reads it")
@@ -240,6 +241,7 @@ class DecisionAnswer(AnswerModel):
     probabilities: list[ChoiceProbability | LevelProbability] | None = Field(
         None, description="choice, score: of each option, in their order."
     )
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest option is the likeliest.")
 
 
 class DecisionsUsage(AnswerModel):

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from server.http.errors import shown
 from server.schemas.base import AnswerModel, RunFields, Text, encodable, wrong
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField
 
 MAX_QUESTIONS = 400
 MAX_OPTIONS = 255
@@ -73,6 +74,7 @@ class JudgementFields(RunFields):
     chat_template_kwargs: TemplateArguments | None = Field(
         None, description=f"{TEMPLATE_ARGUMENTS} enable_thinking is false unless it is told here."
     )
+    explain: ExplainField = EXPLAIN
 
 
 class OptionProbability(AnswerModel):

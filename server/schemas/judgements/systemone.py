@@ -14,6 +14,7 @@ from server.schemas.judgements.fields import (
     JudgementFields,
     of_known_type,
 )
+from server.schemas.judgements.reasons import Reasons
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Refused, RefusedFields
 
 
@@ -100,6 +101,7 @@ class SystemOneResult(AnswerModel):
     probabilities: dict[str, float] | None = Field(
         None, description="choice: of each option by its name; score: of each level by its number."
     )
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest option is the likeliest.")
 
 
 class Diagnostics(AnswerModel):

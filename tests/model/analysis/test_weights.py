@@ -173,7 +173,8 @@ def test_an_answer_stops_where_it_is_told_to() -> None:
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    accepted = "geometry, weights, stored, circuits, head_output, head_readout, added_outputs"
+    accepted = "geometry, weights, stored, circuits, head_output, head_readout, held_readout, mean_embedding, "
+    accepted += "added_outputs"
     with pytest.raises(ValueError, match=f"accepted are {accepted}"):
         ask("gpt2", "colour")
 

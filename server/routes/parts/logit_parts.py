@@ -1,4 +1,4 @@
-"""Computes the parts of a token's logit: which points of a pass hold them, and what each adds (direct logit
+"""Computes the parts of a logit: which points of a pass hold them, and what each adds (direct logit
 attribution).
 
 The residual stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit
@@ -8,6 +8,7 @@ is a sum over the same parts and a bias; if a norm follows each sum, each norm's
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,12 @@ import numpy.typing as npt
 from model.analysis.arrays import Floats
 from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of
+from model.hooks.point_names import full_name, points_of, stack_config
+from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
-from server.routes.inspect.stream_parts import ATTENTION, Changes
+from server.routes.parts.stream_parts import ATTENTION, Changes
 
 Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
@@ -50,18 +52,24 @@ def output_norm(config: ModelConfig, part: Part) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogitParts:
-    """The parts of logits in the decoder of a model whose logits are sums. There are Q queries, T targets, C
-    components.
-    """
+    """The parts of logits at the end of a stack whose stream is a sum. There are Q queries, T targets, C components."""
 
-    config: ModelConfig
+    model: ModelConfig
     changes: Changes = field(default_factory=Changes)
     queries: tuple[int, ...] = ()
+    stack: Stack = "decoder"
+    dtype: Literal["float32", "float64"] = "float32"
+    """The dtype of what is captured."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Return the configuration of the stack."""
+        return stack_config(self.model, self.stack)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """Return the attentions that write to the residual stream."""
-        return ("decoder", "cross") if self.config.cross_attention else ("decoder",)
+        return (self.stack, "cross") if self.config.cross_attention else (self.stack,)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -70,7 +78,7 @@ class LogitParts:
         return tuple((layer, head) for layer in config.attention_layers for head in range(config.num_heads))
 
     def captures(self) -> list[PointCapture]:
-        """Return what a trace must capture of the queries, and the last query's logits, to compare with."""
+        """Return what a trace must capture of the queries."""
         wanted = self.start()
         for layer in range(self.config.num_layers):
             if self.config.has_attention(layer):
@@ -85,9 +93,11 @@ class LogitParts:
             wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self.sum_norms)]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
-        captures = [self._capture(point, layer, self.queries) for point, layer in wanted]
-        captures.append(self._capture("logits", None, self.queries[-1:]))
-        return list({capture.name: capture for capture in captures}.values())
+        return [self.capture(point, layer, self.queries) for point, layer in dict.fromkeys(wanted)]
+
+    def logits_capture(self) -> PointCapture:
+        """Return the capture of the last query's logits, to compare with."""
+        return self.capture("logits", None, self.queries[-1:])
 
     def num_captured(self) -> int:
         """Return how many numbers those captures have."""
@@ -102,7 +112,7 @@ class LogitParts:
         """Return the names of the components and their numbers [T, Q, C], from a trace and the answers of WeightsTask
         "head_readout" for every head of each part.
         """
-        targets = range(readouts["decoder"]["direction"].shape[-1])
+        targets = range(readouts[self.stack]["direction"].shape[-1])
         with np.errstate(invalid="ignore", over="ignore"):
             found = [_OfTarget(self, tensors, readouts, target).components() for target in targets]
         return list(found[0]), np.stack([np.stack(list(columns.values()), axis=-1) for columns in found])
@@ -128,7 +138,7 @@ class LogitParts:
 
     @property
     def _output_norms(self) -> list[str]:
-        norm = output_norm(self.config, "decoder")
+        norm = output_norm(self.config, self.stack)
         return [] if norm is None else [norm]
 
     @property
@@ -160,15 +170,22 @@ class LogitParts:
         """Return the points whose sum enters the first block."""
         if self.config.embedding_norm:
             return [("hook_resid_pre", 0)]  # normed: no sum of the embeddings any more
-        has = {point.name for point in points_of(self.config, "decoder")}
+        has = {point.name for point in points_of(self.model, self.stack)}
         return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
 
     def name(self, point: str, layer: int | None) -> str:
-        return full_name(self.config, "decoder", point, layer)
+        return full_name(self.model, self.stack, point, layer)
 
-    def _capture(self, point: str, layer: int | None, positions: tuple[int, ...]) -> PointCapture:
-        name = self.name(point, layer)
-        return PointCapture(name=name, stack="decoder", layer=layer, point=point, positions=positions)
+    def capture(self, point: str, layer: int | None, positions: tuple[int, ...] | None) -> PointCapture:
+        """Return the capture of a point of the stack; None is every position."""
+        return PointCapture(
+            name=self.name(point, layer),
+            stack=self.stack,
+            layer=layer,
+            point=point,
+            positions=positions,
+            dtype=self.dtype,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +201,7 @@ class _OfTarget:
 
     def components(self) -> dict[str, Float64]:
         """Return the components, each [Q], by name."""
-        parts, own = self.parts, self.readouts["decoder"]
+        parts, own = self.parts, self.readouts[self.parts.stack]
         for name, of in parts.start():
             self._add(name, of, 0, 0)
         num_parts = len(parts.parts)
@@ -203,7 +220,7 @@ class _OfTarget:
 
     def _read(self, vectors: Floats, layer: int, sublayer: int) -> Float64:
         """Return what vectors [Q, d] of the stream before a sublayer, or behind all layers, add to the logit."""
-        own = self.readouts["decoder"]
+        own = self.readouts[self.parts.stack]
         is_end = "sum_directions" not in own or layer == self.parts.config.num_layers
         direction = own["direction"] if is_end else own["sum_directions"][layer, sublayer]
         behind = self.parts.behind(self.tensors, layer, sublayer)
@@ -225,7 +242,7 @@ class _OfTarget:
         place = config.attention_layers.index(layer) * config.num_heads
         heads = slice(place, place + config.num_heads)
         z = self.tensors[parts.name(f"{module}.hook_z", layer)]
-        if config.attention_gate and part == "decoder":
+        if config.attention_gate and part != "cross":
             z = z * opened(self.tensors[parts.name("attn.hook_gate", layer)])
         divisor = parts.divisor(self.tensors, part, layer)
         added = head_attributions(z, found["readout"][heads, : z.shape[-1], self.target], divisor)
@@ -245,7 +262,7 @@ class _OfTarget:
         norms = self.parts.sum_norms
         behind = (layer, sublayer + 1) if sublayer < len(self.parts.parts) else (layer + 1, 0)
         if norms:
-            bias = self.readouts["decoder"]["norm_biases"][layer, sublayer, self.target]
+            bias = self.readouts[self.parts.stack]["norm_biases"][layer, sublayer, self.target]
             self.columns[self.parts.name(f"{norms[sublayer]}.b", layer)] = bias / self.parts.behind(
                 self.tensors, *behind
             )
@@ -263,4 +280,4 @@ class _OfTarget:
 
 
 _STREAMS = ("hook_resid_pre", "hook_resid_mid", "hook_resid_mid_cross", "hook_resid_mid_mlp", "hook_resid_post")
-_BIASES: dict[Part, str] = {"decoder": "attn_bias", "cross": "cross_bias"}
+_BIASES: dict[Part, str] = {"decoder": "attn_bias", "encoder": "attn_bias", "cross": "cross_bias"}

@@ -1,0 +1,130 @@
+"""Makes a head linear for one state: the direction and bias with which the state gives the logit of a word or a label,
+or the difference of two.
+
+A head is W norm(act(D x + c)) + b, of which most have W and b alone, and a soft cap may come after it. act(y) is y
+times act(y) / y (the slope where y is 0), and so is the cap; the norm divides by a number. With these factors held as
+the state makes them, the logit is a sum over whatever the state is a sum of, and nothing is missing: the factors are
+those that the network itself multiplied by. What a part is said to add is therefore no forecast of the logit without
+it: then the factors would be others.
+
+Axes: d width, T targets (one, or two whose difference is meant).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from model.analysis.head_readout import Readout
+from model.analysis.weight_reader import WeightReader
+from model.config import DenseActivation, ModelConfig
+from model.layers.dense_weight import activate
+
+HeadKind = Literal["words", "labels"]
+_SLOPES_AT_0 = {"silu": 0.5, "gelu": 0.5, "gelu_tanh": 0.5, "relu": 0.0, "tanh": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHead:
+    """A head, linear for one state."""
+
+    readout: Readout
+    """Of the state, after the final norm: one target, the logit or the difference."""
+    logits: torch.Tensor
+    """[T] the logits that the state gives, capped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """The layers of a head, float64."""
+
+    rows: torch.Tensor
+    """[T, d] of W."""
+    bias: torch.Tensor | None
+    """[T] of b."""
+    owner: str
+    """What the names of the layers before W begin with."""
+    activation: DenseActivation | None
+    """That of D, or None if there is no such layer."""
+    has_norm: bool
+
+
+def hold_head(
+    reader: WeightReader, config: ModelConfig, kind: HeadKind, state: torch.Tensor, targets: tuple[int, ...]
+) -> HeldHead:
+    """Return the head as it is for a state [d] after the final norm, a pooled one where the head pools; float64.
+
+    Args:
+        reader: of any stack; heads are of the whole model.
+        config: of the model.
+        kind: which head: of words, with what transforms the state before it, or of labels.
+        state: [d].
+        targets: the token or label whose logit is meant; with a second one, that less the second's.
+    """
+    layers = _of_words(reader, config, targets) if kind == "words" else _of_labels(reader, config, targets)
+    scale = config.logit_scale if kind == "words" else 1.0
+    x = state.to(torch.float64) * scale
+    dense = c = gain = beta = None
+    factor = sigma = torch.ones((), dtype=torch.float64)
+    if layers.activation is not None:
+        dense, c = _wide(reader, f"{layers.owner}_dense.weight"), _wide(reader, f"{layers.owner}_dense.bias")
+        assert dense is not None
+        y = dense @ x if c is None else dense @ x + c
+        factor = held_factor(y, layers.activation)
+        x = y * factor
+    if layers.has_norm:
+        gain, beta = _wide(reader, f"{layers.owner}_norm.gain"), _wide(reader, f"{layers.owner}_norm.bias")
+        assert gain is not None
+        sigma = torch.sqrt(x.var(correction=0) + config.norm_eps)
+        x = (x - x.mean()) / sigma * gain
+        x = x if beta is None else x + beta
+    logits = layers.rows @ x if layers.bias is None else layers.rows @ x + layers.bias
+    cap = config.final_logit_softcap if kind == "words" else None
+    capped = torch.ones_like(logits) if cap is None else held_factor(logits / cap, "tanh")
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(targets)] * capped
+    u = signs @ layers.rows  # back from the logits to the state
+    bias = torch.zeros((), dtype=torch.float64) if layers.bias is None else signs @ layers.bias
+    if gain is not None:
+        bias = bias if beta is None else bias + beta @ u
+        u = gain * u / sigma
+        u = u - u.mean()
+    if dense is not None:
+        u = u * factor
+        bias = bias if c is None else bias + c @ u
+        u = dense.T @ u
+    return HeldHead(Readout((u * scale)[:, None], bias[None]), logits * capped)
+
+
+def held_factor(y: torch.Tensor, activation: DenseActivation) -> torch.Tensor:
+    """Return what an activation multiplies each number by: its output over its input, the slope where that is 0."""
+    z = y.tanh() if activation == "tanh" else activate(y, activation)
+    return torch.where(y == 0, _SLOPES_AT_0[activation], z / torch.where(y == 0, 1.0, y))
+
+
+def _of_words(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> _Layers:
+    ids = list(targets)
+    rows = reader.need("embed.weight" if config.tie_word_embeddings else "head.weight")[ids].to(torch.float64)
+    out = _wide(reader, "embed_out.weight")
+    bias = reader.get("head.bias")
+    return _Layers(
+        rows if out is None else rows @ out,
+        None if bias is None else bias[ids].to(torch.float64),
+        "transform",
+        config.head_transform,
+        config.head_transform is not None,
+    )
+
+
+def _of_labels(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> _Layers:
+    if config.classifier is None:
+        raise ValueError(f"{config.architecture} has no head that labels an input")
+    ids = list(targets)
+    rows = reader.need("classifier.weight")[ids].to(torch.float64)
+    bias = reader.get("classifier.bias")
+    bias = None if bias is None else bias[ids].to(torch.float64)
+    return _Layers(rows, bias, "classifier", config.classifier.dense, config.classifier.norm)
+
+
+def _wide(reader: WeightReader, name: str) -> torch.Tensor | None:
+    found = reader.get(name)
+    return None if found is None else found.to(torch.float64)

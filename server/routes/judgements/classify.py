@@ -1,0 +1,75 @@
+"""POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
+
+import time
+from collections.abc import Sequence
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids
+from server.routes.prompts import fit_input, keep_end, read_prompts
+from server.routes.request_context import accept
+from server.routes.responses import model_name, new_answer_id
+from server.routes.supported_routes import check_route
+from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router."""
+    for path, summary in (("/v1/classify", "The labels of texts"), ("/classify", "The same, without a version")):
+
+        @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
+        async def classify(request: Request, body: ClassifyRequest) -> Response:
+            """Return the probability of every label for each input."""
+            arrival = time.monotonic()
+            accept(context, body)
+            check_route(context, "/v1/classify")
+            value = body.input
+            check_head_reasons(context, body.explain, 1 if isinstance(value, str) or _is_ids(value) else len(value))
+            found = await unless_disconnected(request, _classified(context, body, arrival))
+            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            reasons = await unless_disconnected(request, explaining)
+            labels = context.config.classifier.labels if context.config.classifier is not None else ()
+            answer = {
+                "id": new_answer_id("classify"),
+                "object": "list",
+                "created": int(time.time()),
+                "model": model_name(context),
+                "data": [
+                    {
+                        "index": i,
+                        "label": labels[numbers.index(max(numbers))],
+                        "probs": numbers,
+                        "num_classes": len(numbers),
+                        **reasons[i],
+                    }
+                    for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
+                ],
+                "usage": found.usage,
+            }
+            return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _is_ids(value: Sequence[object]) -> bool:
+    return bool(value) and isinstance(value[0], int)
+
+
+async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:
+    value = body.input
+    if isinstance(value, str):
+        return await run_head(context, body, [(value,)], lambda _: "input", arrival)
+    if value and isinstance(value[0], str):
+        texts = [(text,) for text in value if isinstance(text, str)]
+        return await run_head(context, body, texts, "input[{}]".format, arrival)
+    defaults = context.score_defaults
+    cut = cut_of(context, body, None if defaults is None else defaults.max_length, is_default=False)
+    prompts = await read_prompts(context, value, "input")
+    if cut.keep == "end" and cut.is_allowed:
+        prompts = [keep_end(prompt, cut.limit, cut.limit) for prompt in prompts]
+    return await run_ids(
+        context, [fit_input(context, prompt, cut.is_allowed, "input", cut.limit) for prompt in prompts], arrival
+    )

@@ -1,0 +1,223 @@
+"""Reads texts and pairs of texts into prompts, as sentence-transformers' CrossEncoder reads them, a group at a time.
+
+It knows how a model's folder wants texts to be written, and where they are cut. It knows no engine and no answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from model.network.cross_encoder import ScoreDefaults
+from model.network.sentence_transformers import EmbeddingDefaults
+from model.tokenization.chat_template import ChatTemplateError
+from model.tokenization.tokenizer import Encoding
+from server.http.errors import BadRequest, shown
+from server.routes.context import AppContext
+from server.routes.prompts import Keep, Prompt, bounded, check_tokens
+from server.schemas.base import encodable
+
+Texts = tuple[str, ...]
+"""One text, or the two of a pair."""
+
+_GROUP = 256
+"""Most inputs that are tokenised, and then run, before the next ones are."""
+_GROUP_CHARACTERS = 500_000
+"""Most characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
+_FILLERS = ("0", "1 2 3 4")
+"""The texts by which sentence-transformers tells what a chat template writes after a pair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What becomes of texts that are too long."""
+
+    limit: int
+    """Most tokens of an input, special ones included."""
+    is_allowed: bool
+    """Whether longer inputs are cut; otherwise they are refused."""
+    keep: Keep = "start"
+    text_limits: tuple[int | None, int | None] = (None, None)
+    """Most tokens of the first and the second text alone, None for any number: longer ones are always cut."""
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Reads the inputs of one request."""
+
+    context: AppContext
+    defaults: ScoreDefaults | EmbeddingDefaults
+    """How the texts are written."""
+    cut: Cut
+    name_of: Callable[[int], str]
+    """Returns the field that an input is in, by its number."""
+    prompt: str = ""
+    """The text before each first text."""
+    add_special_tokens: bool = True
+    _known_ids: dict[int, int] = field(default_factory=dict)
+    _suffix: list[int] | None = None
+
+    async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
+        """Return a group of inputs, the first of which has this number, as prompts. Raises BadRequest."""
+        written = [self._written(first + i, texts) for i, texts in enumerate(group)]
+        if any(limit is not None for limit in self.cut.text_limits):
+            written = await asyncio.to_thread(self._shortened, written)
+        if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and len(group[0]) == 2:
+            rendered = [await self._rendered(first + i, texts) for i, texts in enumerate(written)]
+            suffix = await self._suffix_ids(written[0]) if self.cut.is_allowed else []
+            return await asyncio.to_thread(self._encode_rendered, first, rendered, suffix)
+        return await asyncio.to_thread(self._encode, first, written)
+
+    def _written(self, number: int, texts: Texts) -> Texts:
+        """Return an input's texts as the folder wants them, within what is worth tokenising."""
+        name, keep = self.name_of(number), self.cut.keep if self.cut.is_allowed else None
+        is_said_elsewhere = isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages
+        first = texts[0] if is_said_elsewhere else self.prompt + texts[0]
+        written = [bounded(self.context, text, name, keep) for text in (first, *texts[1:])]
+        return tuple(text.lower() for text in written) if self.defaults.lowercase else tuple(written)
+
+    def _shortened(self, group: Sequence[Texts]) -> list[Texts]:
+        """Return the inputs with each text cut to its own limit."""
+        columns = []
+        for texts, limit in zip(zip(*group, strict=True), self.cut.text_limits, strict=False):
+            columns.append(texts if limit is None else self._cut_texts(texts, limit))
+        return list(zip(*columns, strict=True))
+
+    def _cut_texts(self, texts: Sequence[str], limit: int) -> list[str]:
+        """Return the beginning of each text that has so many tokens."""
+        distinct = list(dict.fromkeys(texts))
+        encodings = self.context.tokenizer.encode_batch(distinct, add_special_tokens=False)
+        cut = {
+            text: text if len(encoding.ids) <= limit else text[: encoding.offsets[limit - 1][1]]
+            for text, encoding in zip(distinct, encodings, strict=True)
+        }
+        return [cut[text] for text in texts]
+
+    # ---- tokens
+
+    def _encode(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
+        """Return the inputs as prompts; singles and pairs may be mixed."""
+        tokenizer, cut = self.context.tokenizer, self.cut
+        pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
+        try:
+            encoded = tokenizer.encode_pairs(
+                pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end", ids_alone=True
+            )
+        except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
+            raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
+        singles = [texts[0] for texts in group if len(texts) == 1]
+        of_singles = iter(tokenizer.encode_batch(singles, self.add_special_tokens))
+        of_pairs = iter(encoded)
+        prompts = []
+        for i, texts in enumerate(group):
+            if len(texts) == 2:
+                pair = next(of_pairs)
+                prompts.append(self._checked(first + i, pair.ids, pair.second_segment))
+            else:
+                prompts.append(self._checked(first + i, self._cut_single(next(of_singles))))
+        return prompts
+
+    def _cut_single(self, encoding: Encoding) -> list[int]:
+        """Return the ids of one text, cut between the special tokens around it if it is too long."""
+        excess = len(encoding.ids) - self.cut.limit
+        if excess <= 0 or not self.cut.is_allowed:
+            return encoding.ids
+        own = [i for i, (start, end) in enumerate(encoding.offsets) if end > start] or [0]
+        begin, end = own[0], own[-1] + 1
+        if self.cut.keep == "start":
+            return encoding.ids[: max(end - excess, 0)] + encoding.ids[end:]
+        return encoding.ids[:begin] + encoding.ids[begin + excess :]
+
+    def _checked(self, number: int, ids: Sequence[int], second_segment: int | None = None) -> Prompt:
+        """Return an input's prompt. Raises BadRequest where it is empty or too long, or the network lacks a token."""
+        name = self.name_of(number)
+        if len(ids) > self.cut.limit:
+            raise BadRequest(
+                f"{name}: the input has {len(ids)} tokens, both texts of a pair and the special ones together; at most "
+                f"{self.cut.limit} are accepted. Set truncate to cut it.",
+                param=name,
+                code="context_length_exceeded",
+            )
+        known = self._known_ids  # or each of the millions of ids of a long request would be an object of its own
+        prompt = Prompt(tuple([known.setdefault(i, i) for i in ids]), second_segment=second_segment)
+        return check_tokens(self.context, prompt, name)
+
+    # ---- pairs that the chat template writes
+
+    async def _rendered(self, number: int, texts: Texts) -> str:
+        try:
+            return encodable(await self._render(texts))
+        except ChatTemplateError as error:
+            name = self.name_of(number)
+            raise BadRequest(f"{name}: the chat template refuses the pair: {error}", param=name) from error
+
+    async def _render(self, texts: Sequence[str]) -> str:
+        """Return a pair as the chat template writes it: messages of a query and a document."""
+        defaults, template = self.defaults, self.context.chat_template
+        assert isinstance(defaults, ScoreDefaults)
+        if template is None:
+            raise ChatTemplateError("the model has none; start the server with --chat-template")
+        said = [("query", texts[0]), ("document", texts[1])]
+        if self.prompt:
+            said.insert(0, ("system", self.prompt))
+        rows: list[dict[str, Any]] = [
+            {"role": role, "content": [{"type": "text", "text": text}] if defaults.has_parts else text}
+            for role, text in said
+        ]
+        arguments = dict(defaults.template_arguments)
+        is_continued = bool(arguments.pop("add_generation_prompt", False))
+        return await template.render_async(rows, is_continued, arguments)
+
+    async def _suffix_ids(self, texts: Texts) -> list[int]:
+        """Return what the template writes after a pair, which stays where the pair is cut: the tokens in which two
+        pairs end that have no text in common.
+        """
+        if self._suffix is None:
+            rendered = [await self._render([filler] * len(texts)) for filler in _FILLERS]
+            both = [each.ids for each in self.context.tokenizer.encode_batch(rendered, add_special_tokens=False)]
+            shortest = min(map(len, both))
+            num_same = next((n for n in range(shortest) if both[0][-1 - n] != both[1][-1 - n]), shortest)
+            self._suffix = both[0][len(both[0]) - num_same :] if num_same < shortest else []
+        return self._suffix
+
+    def _encode_rendered(self, first: int, group: Sequence[str], suffix: Sequence[int]) -> list[Prompt]:
+        encodings = self.context.tokenizer.encode_batch(group, add_special_tokens=False)
+        prompts = []
+        for i, encoding in enumerate(encodings):
+            ids = encoding.ids
+            if self.cut.is_allowed and len(ids) > self.cut.limit:
+                kept = suffix[-self.cut.limit :]
+                ids = [*ids[: self.cut.limit - len(kept)], *kept]
+            prompts.append(self._checked(first + i, ids))
+        return prompts
+
+
+def groups_of(inputs: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
+    """Yield the inputs in groups, each with the number of its first one."""
+    begin = size = 0
+    for i, texts in enumerate(inputs):
+        length = sum(map(len, texts))
+        if i > begin and (i - begin == _GROUP or size + length > _GROUP_CHARACTERS):
+            yield begin, inputs[begin:i]
+            begin, size = i, 0
+        size += length
+    yield begin, inputs[begin:]
+
+
+def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) -> str:
+    """Return the text that is put before first texts, by the name that a request gives, or the default one. Raises
+    BadRequest for a name that the model's files lack.
+    """
+    wanted = defaults.default_prompt_name if name is None else name
+    if wanted is None:
+        return ""
+    if wanted not in defaults.prompts:
+        known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
+        raise BadRequest(f"prompt_name: there is no prompt {shown(wanted)}; accepted: {known}.", param="prompt_name")
+    return defaults.prompts[wanted]
+
+
+def labelled(context: AppContext, prompt: Prompt) -> Prompt:
+    """Return the prompt as the head reads it: a decoder's without padding at its end."""
+    ids = context.config.labelled_ids(prompt.ids)
+    return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=tuple(ids))

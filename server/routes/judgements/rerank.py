@@ -1,0 +1,99 @@
+"""POST /v1/rerank, /v2/rerank and /rerank: documents in the order in which they answer a query."""
+
+import time
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.routes.judgements.scoring import best_first, score_pairs, scores_of
+from server.routes.judgements.tei import rank_texts
+from server.routes.request_context import accept
+from server.routes.responses import model_name, new_answer_id
+from server.routes.supported_routes import check_route
+from server.schemas.judgements.reranking import (
+    AnyRerankRequest,
+    RerankAnswer,
+    RerankRequest,
+    TeiRank,
+    TeiRerankRequest,
+)
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router."""
+
+    @router.post(
+        "/v1/rerank",
+        tags=["judgements"],
+        summary="Documents by how well they answer a query",
+        response_model=RerankAnswer,
+    )
+    async def rerank(request: Request, body: RerankRequest) -> Response:
+        """Return the score of each document, the best first, as Cohere's first API, Jina's and vLLM's have it."""
+        return await _reranked(context, request, body, "/v1/rerank")
+
+    @router.post(
+        "/v2/rerank",
+        tags=["judgements"],
+        summary="The same, as Cohere's clients ask; too long ones are cut",
+        response_model=RerankAnswer,
+    )
+    async def rerank_v2(request: Request, body: RerankRequest) -> Response:
+        """Return the score of each document, the best first. Documents that are too long are cut unless `truncate` is
+        false.
+        """
+        if body.truncate is None:
+            body = body.model_copy(update={"truncate": True})
+        return await _reranked(context, request, body, "/v2/rerank")
+
+    @router.post(
+        "/rerank",
+        tags=["judgements"],
+        summary="The same for clients of vLLM and of Text Embeddings Inference",
+        response_model=RerankAnswer | list[TeiRank],
+    )
+    async def rerank_either(request: Request, body: AnyRerankRequest) -> Response:
+        """Return the score of each document, the best first: for `documents` as /v1/rerank, for `texts` as Text
+        Embeddings Inference does.
+        """
+        if isinstance(body, TeiRerankRequest):
+            return await rank_texts(context, request, body)
+        return await _reranked(context, request, body, "/rerank")
+
+
+async def _reranked(context: AppContext, request: Request, body: RerankRequest, route: str) -> Response:
+    arrival = time.monotonic()
+    accept(context, body)
+    check_route(context, route)
+    texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
+    pairs = [(body.query, text) for text in texts]
+    check_head_reasons(context, body.explain, min(body.top_n or len(pairs), len(pairs)))
+    running = score_pairs(context, body, pairs, "documents[{}]".format, arrival)
+    found = await unless_disconnected(request, running)
+    scores = scores_of(context, found, body.use_activation)
+    best = best_first(scores)[: body.top_n or None]
+    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
+    reasons = await unless_disconnected(request, explaining)
+    results: list[dict[str, Any]] = [
+        {"index": i, "relevance_score": scores[i], **beside} for i, beside in zip(best, reasons, strict=True)
+    ]
+    if body.return_documents:
+        results = [{**result, "document": {"text": texts[result["index"]]}} for result in results]
+    usage = found.usage
+    answer = {
+        "id": new_answer_id("rerank"),
+        "model": model_name(context),
+        "results": results,
+        "usage": usage,
+        "meta": {
+            "api_version": {"version": "2" if route == "/v2/rerank" else "1"},
+            "billed_units": {"search_units": 1},
+            "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
+        },
+    }
+    return Response(orjson.dumps(answer), media_type="application/json")

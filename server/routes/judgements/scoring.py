@@ -1,0 +1,280 @@
+"""Runs texts and pairs through the model's head, or scores pairs by the cosine of embeddings where it has none."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
+from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import as_numpy
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
+from server.routes.judgements.pairs import Cut, Reader, Texts, groups_of, labelled, prompt_named
+from server.routes.openai.embeddings import embed_task, embedding_work
+from server.routes.prompts import Prompt, encoder_limit
+from server.routes.tasks import TaskResult, Work, run_all
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.judgements.head_fields import PairFields, ReadFields
+
+T = TypeVar("T")
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the network said of one input."""
+
+    prompt: Prompt
+    """What it read; of a pair whose texts are embedded, the second text."""
+    logits: Logits
+    """The head's numbers [label]; of embeddings, their cosine [1]."""
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the network said of the inputs of one request."""
+
+    each: list[Scored]
+    num_read: int
+    """Tokens of all inputs."""
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """Return the tokens as every answer tells them."""
+        return {
+            "prompt_tokens": self.num_read,
+            "total_tokens": self.num_read,
+            "completion_tokens": 0,
+            "prompt_tokens_details": {"cached_tokens": sum(scored.num_cached_tokens for scored in self.each)},
+        }
+
+
+def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[float]:
+    """Return the score of each pair: of one label what CrossEncoder.predict gives, or the logit; a cosine as it is."""
+    defaults, logits = context.score_defaults, _all_logits(scores)
+    numbers = logits if defaults is None or not use_activation else defaults.scores(logits)
+    found: list[float] = numbers[:, 0].tolist()
+    return found
+
+
+def best_first(scores: Sequence[float]) -> list[int]:
+    """Return the numbers of the pairs, those with the highest scores first, and of equals the first one."""
+    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+
+
+def probabilities_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[list[float]]:
+    """Return a number for each label of each input: what CrossEncoder.predict gives where the folder says what that is,
+    or one label is all there is, and otherwise the probabilities that transformers' pipeline gives; or the logits.
+    """
+    defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
+    assert defaults is not None, "the route was checked"
+    assert head is not None, "the route was checked"
+    if not use_activation:
+        numbers = logits
+    elif head.num_labels == 1 or defaults.is_declared or defaults.activation != "identity":
+        numbers = defaults.scores(logits)
+    elif head.problem_type == "multi_label_classification":
+        numbers = ACTIVATIONS["sigmoid"](logits)
+    elif head.problem_type == "regression":
+        numbers = logits
+    else:
+        numbers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        numbers /= numbers.sum(axis=1, keepdims=True)
+    found: list[list[float]] = numbers.tolist()
+    return found
+
+
+def _all_logits(scores: Scores) -> Logits:
+    return np.stack([scored.logits for scored in scores.each])  # at once: one by one, many took a tenth of a second
+
+
+# ---- running
+
+
+async def score_pairs(
+    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+) -> Scores:
+    """Return what is known of each pair, by the head or by embeddings. Raises ApiError."""
+    if context.score_defaults is None:
+        return await _cosines(context, body, pairs, name_of, arrival)
+    return await run_head(context, body, pairs, name_of, arrival)
+
+
+async def run_head(
+    context: AppContext, body: ReadFields, inputs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+) -> Scores:
+    """Return the head's logits of each input. Raises ApiError."""
+    defaults = context.score_defaults
+    assert defaults is not None, "the route was checked"
+    reader = Reader(
+        context=context,
+        defaults=defaults,
+        cut=cut_of(context, body, defaults.max_length, is_default=defaults.is_declared),
+        name_of=name_of,
+        prompt=prompt_named(defaults, body.prompt_name) if isinstance(body, PairFields) else "",
+        add_special_tokens=getattr(body, "add_special_tokens", True),
+    )
+
+    def work_of(prompt: Prompt) -> Work:
+        read = labelled(context, prompt)
+        return Work(_head_task(defaults, read), read, 4 * _num_logits(context), is_sent=False)
+
+    def scored(work: Work, result: TaskResult) -> Scored:
+        return Scored(work.prompt, _logits(defaults, result), result.num_cached_tokens)
+
+    each = await _in_groups(context, reader, inputs, work_of, scored, arrival)
+    return Scores(each, sum(len(scored.prompt.ids) for scored in each))
+
+
+async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float) -> Scores:
+    """Return the head's logits of prompts that are given as ids. Raises ApiError."""
+    works = [Work(ClassifyTask(), labelled(context, each), 4 * _num_logits(context), is_sent=False) for each in prompts]
+    results = await run_all(context, works, arrival)
+    each = [
+        Scored(work.prompt, as_numpy(result.tensors["logits"]), result.num_cached_tokens)
+        for work, result in zip(works, results, strict=True)
+    ]
+    return Scores(each, sum(len(work.prompt.ids) for work in works))
+
+
+def cut_of(context: AppContext, body: ReadFields, max_length: int | None, *, is_default: bool) -> Cut:
+    """Return where inputs are cut: where the body says so, or, if it says nothing, if that is the model's default."""
+    limit = encoder_limit(context)
+    limit = limit if max_length is None else min(limit, max_length)
+    is_allowed = is_default if body.truncate is None else body.truncate
+    wanted = body.truncate_prompt_tokens
+    if wanted is not None:
+        limit, is_allowed = limit if wanted == -1 else min(limit, wanted), True
+    limits = (body.max_tokens_per_query, body.max_tokens_per_doc) if isinstance(body, PairFields) else (None, None)
+    return Cut(
+        limit=limit,
+        is_allowed=is_allowed,
+        keep="end" if body.truncation_side == "left" else "start",
+        text_limits=(limits[0] or None, limits[1] or None),
+    )
+
+
+async def _in_groups(
+    context: AppContext,
+    reader: Reader,
+    inputs: Sequence[Texts],
+    work_of: Callable[[Prompt], Work],
+    taken: Callable[[Work, TaskResult], T],
+    arrival: float,
+) -> list[T]:
+    """Return what is taken of each result. While a group runs, the next one is tokenised, and no more: what many inputs
+    would take of memory is a group's.
+    """
+    found: list[T] = []
+    begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
+    groups = list(groups_of(inputs))
+    reading = asyncio.create_task(reader.read(*groups[0]))
+    try:
+        for following in (*groups[1:], None):
+            works = [work_of(prompt) for prompt in await reading]
+            if following is not None:
+                reading = asyncio.create_task(reader.read(*following))
+            results: list[TaskResult] = []
+            if not found and begins_alike:  # what all begin with is computed once
+                results = await run_all(context, works[:1], arrival)
+            if len(works) > len(results):
+                results += await run_all(context, works[len(results) :], arrival)
+            found += [taken(work, result) for work, result in zip(works, results, strict=True)]
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    return found
+
+
+# ---- heads
+
+
+def _head_task(defaults: ScoreDefaults, prompt: Prompt) -> Task:
+    score = defaults.token_score
+    if score is None:
+        return ClassifyTask()
+    units = (score.true_id,) if score.false_id is None else (score.true_id, score.false_id)
+    last = (len(prompt.ids) - 1,)
+    point = PointCapture(name="logits", stack="decoder", layer=None, point="logits", positions=last, units=units)
+    return TraceTask(points=(point,))
+
+
+def _num_logits(context: AppContext) -> int:
+    return 2 if context.config.classifier is None else context.config.classifier.num_labels
+
+
+def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
+    logits = as_numpy(result.tensors["logits"])
+    score = defaults.token_score
+    if score is None:
+        return logits
+    return logits[0] if score.false_id is None else logits[0, :1] - logits[0, 1:]
+
+
+# ---- embeddings
+
+
+async def _cosines(
+    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+) -> Scores:
+    """Return the cosine of the two texts' embeddings for each pair; a text that many pairs have is embedded once."""
+    if not body.use_activation:
+        raise BadRequest(
+            "use_activation: this model scores by the cosine of embeddings, which has no logits; true is accepted.",
+            param="use_activation",
+        )
+    defaults, limits = context.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)
+    cut = cut_of(context, body, defaults.max_length, is_default=defaults.truncate)
+    task = embed_task(context, EmbeddingRequest.model_validate({"input": ""}))
+    vectors: list[list[tuple[Work, TaskResult]]] = []
+    texts_of, num_read = [], 0
+    for side, limit in enumerate(limits):
+        first_uses = {pair[side]: i for i, pair in reversed(list(enumerate(pairs)))}
+        texts = sorted(first_uses, key=first_uses.__getitem__)
+        places = [first_uses[text] for text in texts]
+        reader = _EmbeddingReader(
+            context=context,
+            defaults=defaults,
+            cut=replace(cut, text_limits=(limit or None, None)),
+            name_of=lambda i, places=places: name_of(places[i]),  # type: ignore[misc]
+            prompt=prompt_named(defaults, body.prompt_name),
+        )
+
+        def work_of(prompt: Prompt) -> Work:
+            return replace(embedding_work(context, task, prompt), is_sent=False)
+
+        found = await _in_groups(context, reader, [(text,) for text in texts], work_of, _both, arrival)
+        vectors.append(found)
+        num_read += sum(work.prompt.num_tokens for work, _ in found)
+        texts_of.append({text: i for i, text in enumerate(texts)})
+    rows = [[numbers[pair[side]] for pair in pairs] for side, numbers in enumerate(texts_of)]
+    cosines = await asyncio.to_thread(_cosines_of, vectors, rows)
+    each = [Scored(vectors[1][row][0].prompt, cosine, 0) for row, cosine in zip(rows[1], cosines[:, None], strict=True)]
+    return Scores(each, num_read)
+
+
+class _EmbeddingReader(Reader):
+    """Reads texts for an embedding: for an encoder-decoder the decoder's start is added."""
+
+    async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
+        return await between_stacks(self.context, await super().read(first, group), None, False, self.name_of(first))
+
+
+def _both(work: Work, result: TaskResult) -> tuple[Work, TaskResult]:
+    return work, result
+
+
+def _cosines_of(found: Sequence[Sequence[tuple[Work, TaskResult]]], rows: Sequence[Sequence[int]]) -> Logits:
+    """Return the cosine of each pair's vectors [pair], of which `rows` tells the numbers."""
+    units = []
+    for side, numbers in zip(found, rows, strict=True):
+        vectors = np.stack([as_numpy(result.tensors["embedding"]) for _, result in side]).astype(np.float32)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        units.append((vectors / np.maximum(lengths, 1e-8))[numbers])
+    cosines: Logits = (units[0] * units[1]).sum(axis=1)
+    return cosines

@@ -1,0 +1,91 @@
+"""The routes of Text Embeddings Inference: POST /predict, and /rerank with its body."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.pairs import Texts
+from server.routes.judgements.scoring import best_first, probabilities_of, run_head, score_pairs, scores_of
+from server.routes.request_context import accept
+from server.routes.supported_routes import check_route
+from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
+from server.schemas.judgements.head_fields import PairFields
+from server.schemas.judgements.reranking import TeiRerankRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add POST /predict to the router."""
+
+    @router.post(
+        "/predict",
+        tags=["judgements"],
+        summary="The labels of texts and pairs, as Text Embeddings Inference gives them",
+        response_model=PredictAnswer,
+    )
+    async def predict(request: Request, body: PredictRequest) -> Response:
+        """Return the score of every label for each input, the likeliest first."""
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/predict")
+        is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
+        inputs = _inputs_of(body.inputs)
+        name_of = "inputs[{}]".format if is_batch else _just_inputs
+        found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
+        labels = context.config.classifier.labels if context.config.classifier is not None else ()
+        answer = [
+            sorted(
+                [{"score": number, "label": label} for number, label in zip(numbers, labels, strict=True)],
+                key=_score,
+                reverse=True,
+            )
+            for numbers in probabilities_of(context, found, not body.raw_scores)
+        ]
+        return Response(orjson.dumps(answer if is_batch else answer[0]), media_type="application/json")
+
+
+async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
+    """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
+    arrival = time.monotonic()
+    accept(context, body)
+    check_route(context, "/rerank")
+    pairs = [(body.query, text) for text in body.texts]
+    running = score_pairs(context, _fields_of(body), pairs, "texts[{}]".format, arrival)
+    scores = scores_of(context, await unless_disconnected(request, running), not body.raw_scores)
+    best = best_first(scores)[: body.top_n or None]
+    answer: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in best]
+    if body.return_text:
+        answer = [{**each, "text": body.texts[each["index"]]} for each in answer]
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Texts]:
+    if isinstance(inputs, str):
+        return [(inputs,)]
+    rows = [inputs] if isinstance(inputs[0], str) else inputs
+    return [tuple(row) for row in rows]  # type: ignore[arg-type]  # the first shows what all are
+
+
+def _just_inputs(_: int) -> str:
+    return "inputs"
+
+
+def _score(label: dict[str, Any]) -> float:
+    score: float = label["score"]
+    return score
+
+
+def _fields_of(body: PredictRequest | TeiRerankRequest) -> PairFields:
+    """Return what a body says of how texts are cut, in the words of the other APIs."""
+    return PairFields.model_validate(
+        {
+            "truncate": body.truncate,
+            "truncation_side": body.truncation_direction.lower(),
+            "use_activation": not body.raw_scores,
+        }
+    )

@@ -1,0 +1,272 @@
+"""Explains answers: takes logits apart by word, head or layer, and measures what happens when words are taken out.
+
+Three rounds of requests go to the engine: the passes, then the weights, held at the states that the passes gave, then
+the passes without some words. It knows prompts and logits; it knows no route and no question.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model.hooks.points import Stack
+from server.engine.request import Part, WeightsTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray, as_numpy
+from server.routes.context import AppContext
+from server.routes.parts.logit_parts import Tensors
+from server.routes.parts.passes import ExplainedLogit, ExplainedPass, HeadKind, Sums
+from server.routes.parts.taking_out import Word, without
+from server.routes.prompts import Prompt
+from server.routes.request_context import current_request
+from server.routes.tasks import TaskResult, Work, check_capture, run_all
+from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A logit with its parts."""
+
+    of: ExplainedPass
+    value: float
+    sums: Sums
+
+
+def check_explainable(context: AppContext, num_explained: int, what: str) -> None:
+    """Raise BadRequest for a model whose answers cannot be explained, or for more of them than are at a time.
+
+    `what` there may be too many of: "questions", "inputs".
+    """
+    config = context.config
+    problem = None
+    if config.altup is not None:
+        problem = (
+            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams, and they are no "
+            "sums of what the first one holds; null is accepted"
+        )
+    elif (adapter := current_request().adapter) is not None:
+        problem = (
+            f"the LoRA adapter {adapter.name!r} changes the weights that the parts are read with; null is accepted"
+        )
+    elif num_explained > MAX_EXPLAINED:
+        problem = f"{num_explained} {what}; the reasons of at most {MAX_EXPLAINED} are told at a time"
+    if problem is not None:
+        raise BadRequest(f"explain: {problem}.", param="explain", code="not_explainable")
+
+
+async def explain(
+    context: AppContext, asked: Sequence[ExplainedLogit], options: Explain, arrival: float
+) -> list[dict[str, Any]]:
+    """Return the reasons of each logit, as `Reasons` describes them. Raises ApiError."""
+    info = context.engine_info
+    is_wide = info is not None and info.dtype == "float64"
+    passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
+    of_traces = sum(one.trace_bytes for one in _traced(passes).values())
+    check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
+    traces, measured = await _passes(context, passes, arrival)
+    questions = [each.questions(trace) for each, trace in zip(passes, traces, strict=True)]
+    answers = await _ask_weights(context, passes, questions, arrival)
+    sums = await asyncio.to_thread(
+        lambda: [one.sums(trace, readouts) for one, trace, readouts in zip(passes, traces, answers, strict=True)]
+    )
+    found = [
+        Explained(one, one.value(numbers), each) for one, numbers, each in zip(passes, measured, sums, strict=True)
+    ]
+    for each in found:
+        if not math.isfinite(each.value + each.sums.total):
+            raise BadRequest(
+                "explain: the numbers of a pass are not finite: this input makes the model's numbers overflow, or its "
+                "weights are broken; without explain it is accepted.",
+                param="explain",
+                code="not_finite",
+            )
+    verified = await _verify(context, found, options, arrival) if options.verify else [None] * len(found)
+    return [_told(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
+
+
+def _num_bytes(one: ExplainedPass, options: Explain) -> int:
+    """Return how many bytes all requests of one logit take out, but for the trace."""
+    num_measured = 1 + (options.verify + 1 if options.verify else 0)
+    mean = 8 * one.model.hidden_size * 2 if options.take_out == "embedding" else 0
+    of_weights = one.question_bytes * len(one.parts.parts)
+    return of_weights + num_measured * one.measurement_bytes + mean
+
+
+async def _passes(
+    context: AppContext, passes: Sequence[ExplainedPass], arrival: float
+) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
+    """Return what each pass gave, and its logits."""
+    traced = _traced(passes)
+    works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in traced.values()]
+    works += [Work(one.measurement(), one.asked.prompt, one.measurement_bytes) for one in passes]
+    found = [_tensors(result) for result in await run_all(context, works, arrival)]
+    traces = dict(zip(traced, found, strict=False))
+    return [one.own(traces[_pass_of(one)]) for one in passes], found[len(traced) :]
+
+
+def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
+    """Return the passes, those of one prompt whose words are explained as one pass that is traced at each of them."""
+    positions: dict[Prompt, set[int]] = {}
+    for one in passes:
+        positions.setdefault(one.asked.prompt, set()).update(one.queries)
+    return [
+        replace(one, traced=tuple(sorted(positions[one.asked.prompt]))) if one.asked.head == "words" else one
+        for one in passes
+    ]
+
+
+def _pass_of(one: ExplainedPass) -> tuple[Prompt, HeadKind]:
+    return one.asked.prompt, one.asked.head
+
+
+def _traced(passes: Sequence[ExplainedPass]) -> dict[tuple[Prompt, HeadKind], ExplainedPass]:
+    """Return one of those that share a pass, for each pass."""
+    return {_pass_of(one): one for one in passes}
+
+
+async def _ask_weights(
+    context: AppContext, passes: Sequence[ExplainedPass], questions: Sequence[dict[Part, WeightsTask]], arrival: float
+) -> list[dict[str, Tensors]]:
+    works = [
+        Work(task, Prompt(()), one.question_bytes)
+        for one, own in zip(passes, questions, strict=True)
+        for task in own.values()
+    ]
+    answers = iter(await run_all(context, works, arrival))
+    return [{part: _tensors(next(answers)) for part in own} for own in questions]
+
+
+def _tensors(result: TaskResult) -> dict[str, NumpyArray]:
+    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
+
+
+# ---- words
+
+
+def _words(one: Explained) -> dict[Word, float]:
+    """Return what each word adds, the encoder's first."""
+    stacks: dict[Part, Stack] = {"encoder": "encoder", "cross": "encoder", "decoder": "decoder"}
+    return {
+        Word(stack, position): float(value)
+        for part, stack in stacks.items()
+        for position, value in enumerate(one.sums.words.get(part, ()))
+    }
+
+
+def _lengths(one: Explained) -> dict[Stack, int]:
+    """Return the number of tokens that each stack reads."""
+    prompt = one.of.asked.prompt
+    if prompt.encoder is not None:
+        return {"encoder": len(prompt.encoder_ids), "decoder": len(prompt.ids)}
+    return {one.of.stack: len(prompt.ids)}
+
+
+def _largest(one: Explained, count: int) -> list[Word]:
+    """Return the words with the largest parts, the largest first; one of each stack is always left."""
+    chosen: list[Word] = []
+    words, lengths = _words(one), _lengths(one)
+    for word in sorted(words, key=lambda word: -abs(words[word])):
+        num_taken = sum(each.stack == word.stack for each in chosen)
+        if len(chosen) < count and num_taken < lengths[word.stack] - 1:
+            chosen.append(word)
+    return chosen
+
+
+async def _verify(
+    context: AppContext, found: Sequence[Explained], options: Explain, arrival: float
+) -> list[list[dict[str, Any]]]:
+    """Return for each logit what is predicted and measured without its largest words, each alone and all together."""
+    means: dict[Stack, NumpyArray] = {}
+    if options.take_out == "embedding":
+        stacks = list(_lengths(found[0]))
+        works = [
+            Work(
+                WeightsTask(question="mean_embedding", options={"part": stack}),
+                Prompt(()),
+                8 * context.config.hidden_size,
+            )
+            for stack in stacks
+        ]
+        results = await run_all(context, works, arrival)
+        means = {stack: _tensors(result)["mean"] for stack, result in zip(stacks, results, strict=True)}
+    sets: list[list[list[Word]]] = []
+    works = []
+    for one in found:
+        words = _largest(one, options.verify)
+        sets.append([*([word] for word in words), *([words] if len(words) > 1 else [])])
+        works += [
+            Work(
+                one.of.measurement(),
+                one.of.asked.prompt,
+                one.of.measurement_bytes,
+                without(context.config, taken, _lengths(one), means),
+            )
+            for taken in sets[-1]
+        ]
+    measured = iter(await run_all(context, works, arrival))
+    return [
+        [
+            {
+                "words": [_named(context, one, word) for word in taken],
+                "predicted": one.value - sum(_words(one)[word] for word in taken),
+                "measured": one.of.value(_tensors(next(measured))),
+            }
+            for taken in own
+        ]
+        for one, own in zip(found, sets, strict=True)
+    ]
+
+
+def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:
+    """Return a word as answers show it."""
+    prompt = one.of.asked.prompt
+    is_of_two = prompt.encoder is not None
+    ids = prompt.encoder_ids if is_of_two and word.stack == "encoder" else prompt.ids
+    (token,) = context.tokenizer.token_strings([ids[word.position]])
+    return {"position": word.position, "token": token, **({"stack": word.stack} if is_of_two else {})}
+
+
+# ---- the answer
+
+
+def _told(
+    context: AppContext, one: Explained, options: Explain, verified: list[dict[str, Any]] | None
+) -> dict[str, Any]:
+    sums, has_cross = one.sums, one.of.model.cross_attention
+    rest = {"embedding": sums.embedding, "biases": sums.biases}
+    beside = {"mlps": sum(sums.mlps.values())}
+    if sums.recurrent:
+        beside["recurrent"] = sum(sums.recurrent.values())
+    parts: list[dict[str, Any]]
+    if options.by == "layer":
+        layers = range(one.of.model.num_layers)
+        attention = {layer: sums.recurrent.get(layer, 0.0) for layer in layers}
+        for (_, layer, _), value in sums.heads.items():
+            attention[layer] += value
+        parts = [{"layer": layer, "attention": attention[layer], "mlp": sums.mlps[layer]} for layer in layers]
+        total = sum(part["attention"] + part["mlp"] for part in parts)
+    else:
+        rest |= beside
+        if options.by == "word":
+            parts = [{**_named(context, one, word), "value": value} for word, value in _words(one).items()]
+        else:
+            parts = [
+                {"layer": layer, "head": head, **({"part": part} if has_cross else {}), "value": value}
+                for (part, layer, head), value in sums.heads.items()
+            ]
+        total = sum(part["value"] for part in parts)
+    total += sum(rest.values())
+    target, versus = one.of.asked.described
+    return {
+        "by": options.by,
+        "target": target,
+        "versus": versus,
+        "value": one.value,
+        "sum": total,
+        "difference": total - one.value,
+        "positions": one.of.queries,
+        "parts": parts,
+        "rest": rest,
+        "verify": verified,
+    }

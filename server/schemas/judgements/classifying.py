@@ -1,0 +1,74 @@
+"""Defines the bodies of POST /v1/classify and /classify, as vLLM has them, and /predict, as Text Embeddings Inference
+has it, and the answers.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, Usage
+from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
+from server.schemas.judgements.reasons import Reasons
+from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+
+
+class ClassifyRequest(ReadFields):
+    """Body of POST /v1/classify and /classify."""
+
+    input: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
+
+
+class Classification(AnswerModel):
+    """One input's labels."""
+
+    index: int = Field(description="Number of the input.")
+    label: str = Field(description="The likeliest label.")
+    probs: list[float] = Field(description="The number of each label.")
+    num_classes: int = Field(description="How many labels there are.")
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest label is the likeliest.")
+
+
+class ClassifyAnswer(AnswerModel):
+    """Answer of POST /v1/classify and /classify."""
+
+    id: str = Field(description="Id of the answer.")
+    object: Literal["list"] = Field(description="Kind of answer.")
+    created: int = Field(description="When it was made, in seconds since 1970.")
+    model: str = Field(description="Name of the model.")
+    data: list[Classification] = Field(description="One entry an input.")
+    usage: Usage = Field(description="Token counts.")
+
+
+OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2, fail_fast=True)]
+PredictInputs = (
+    Text | OneOrTwo | Annotated[list[OneOrTwo], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+)
+
+
+class PredictRequest(RunFields):
+    """Body of POST /predict."""
+
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
+
+    inputs: PredictInputs = Field(
+        description="A text, a list of one text, or a pair of texts; many are a list of such lists: "
+        '[["one text"], ["a", "pair"]].'
+    )
+    raw_scores: bool = Field(False, description="Give the head's own logits.")
+    truncate: bool = Field(False, description="Cut an input that is over the limit, instead of refusing it.")
+    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
+        "Right", description="The side at which a text is cut."
+    )
+
+
+class Prediction(AnswerModel):
+    """The score of one label."""
+
+    score: float = Field(description="The score.")
+    label: str = Field(description="The label.")
+
+
+PredictAnswer = list[Prediction] | list[list[Prediction]]
+"""Answer of POST /predict: the labels of the one input, or of each of many, the likeliest first."""

@@ -1,0 +1,61 @@
+"""Defines what the bodies have in common whose texts a head reads, and the bounds of their lists."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from server.schemas.base import AnswerModel, PromptTokens, RunFields, Text
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField
+from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+
+MAX_DOCUMENTS = 10_000
+ManyTexts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+
+
+class ReadFields(RunFields):
+    """The fields that say how texts are cut, and what is made of the head's numbers."""
+
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
+
+    truncate: bool | None = Field(
+        None,
+        description="Cut an input that is over the limit, the longer text of a pair first, instead of refusing it. "
+        "Null is true for folders that sentence-transformers saved, as that cuts, and for /v2/rerank, as Cohere does.",
+    )
+    truncate_prompt_tokens: PromptTokens | None = Field(
+        None, description="Cut an input to so many tokens, special ones included; -1 is the most that the model reads."
+    )
+    truncation_side: Literal["left", "right"] = Field(
+        "right", description="The side at which a text is cut: right keeps its beginning, left its end."
+    )
+    use_activation: bool = Field(True, description="Give scores or probabilities; false gives the head's own logits.")
+    explain: ExplainField = EXPLAIN
+
+
+class PairFields(ReadFields):
+    """The same for pairs."""
+
+    max_tokens_per_doc: int = Field(
+        0, ge=0, le=2**31 - 1, description="Cut each document to so many tokens of its own first; 0 keeps all."
+    )
+    max_tokens_per_query: int = Field(0, ge=0, le=2**31 - 1, description="The same for queries.")
+    prompt_name: Text | None = Field(
+        None,
+        description="A prompt of the model's sentence-transformers files, to be put before the query. Null is their "
+        "default prompt, if they name one.",
+    )
+
+
+class CohereErrorAnswer(AnswerModel):
+    """The shape of errors for Cohere's clients, and for those of OpenAI's errors."""
+
+    message: str = Field(description="Names the offending value and what is accepted.")
+    error: dict[str, str | None] = Field(description="The same as every other route tells it.")
+
+
+class TeiErrorAnswer(AnswerModel):
+    """The shape of errors of Text Embeddings Inference."""
+
+    error: str = Field(description="Names the offending value and what is accepted.")
+    error_type: str = Field(description="Kind of error, in its words.")

@@ -1,0 +1,100 @@
+"""Defines how the reasons of an answer are asked for, `explain` of several routes, and how they are told."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from server.schemas.base import AnswerModel, RequestModel, Text, TokenId
+
+MAX_EXPLAINED = 16
+"""Most questions, or inputs, of one request whose reasons are told."""
+MAX_VERIFIED = 16
+
+
+class Explain(RequestModel):
+    """What is asked about the reasons of an answer."""
+
+    by: Literal["word", "head", "layer"] = Field("word", description="What the logit, or the difference, is split by.")
+    versus: Text | bool | TokenId | None = Field(
+        "next",
+        description='What the likeliest answer is compared with: "next" is the runner-up; another option, label or '
+        "token by its name (a token also by its id); null explains the logit alone. If it names the likeliest itself, "
+        "the runner-up is compared with it.",
+    )
+    verify: int = Field(
+        0,
+        ge=0,
+        le=MAX_VERIFIED,
+        description="So many words, those with the largest parts, are taken out of the input, each alone and then all "
+        "together, and what really happens is told beside what the parts predict.",
+    )
+    take_out: Literal["keys", "embedding"] = Field(
+        "keys",
+        description="How words are taken out: their keys are masked for every query, in every layer and head, or their "
+        "embedding is set to the mean of the token table.",
+    )
+
+
+def _with_defaults(value: Any) -> Any:
+    return None if value is False else {} if value is True else value
+
+
+ExplainField = Annotated[Explain | None, BeforeValidator(_with_defaults, json_schema_input_type=bool | Explain | None)]
+EXPLAIN = Field(None, description="Also tell the reasons of the answer; true asks with the defaults.")
+"""The field of a body; the description of `ExplainField`."""
+
+
+class WordPart(AnswerModel):
+    """What one word adds."""
+
+    position: int = Field(description="The token's position.")
+    token: str = Field(description="The token decoded alone.")
+    stack: Literal["encoder", "decoder"] | None = Field(
+        None, description="Of an encoder-decoder: which stack reads it."
+    )
+    value: float = Field(description="What its key adds, through all layers and heads.")
+
+
+class HeadPart(AnswerModel):
+    """What one head adds."""
+
+    layer: int = Field(description="Its layer.")
+    head: int = Field(description="Its number.")
+    part: str | None = Field(None, description='Of an encoder-decoder: "decoder", or "cross" of cross attention.')
+    value: float = Field(description="What it adds.")
+
+
+class LayerPart(AnswerModel):
+    """What one layer adds."""
+
+    layer: int = Field(description="Its number.")
+    attention: float = Field(description="What its heads add, or what it has in place of attention.")
+    mlp: float = Field(description="What its mlp adds.")
+
+
+class TakenOut(AnswerModel):
+    """What happens without some words."""
+
+    words: list[dict[str, Any]] = Field(description="The words: position, token, and of an encoder-decoder stack.")
+    predicted: float = Field(description="`value` less their parts.")
+    measured: float = Field(description="What the network gives without them.")
+
+
+class Reasons(AnswerModel):
+    """The parts of a logit, or of the difference of two, whose sum it is (docs/reasons.md)."""
+
+    by: Literal["word", "head", "layer"] = Field(description="What it is split by.")
+    target: dict[str, Any] = Field(description="The answer that is explained: its option or label, or its token.")
+    versus: dict[str, Any] | None = Field(description="What it is compared with; null if its logit alone is explained.")
+    value: float = Field(description="The logit, or the difference, that the network gave.")
+    sum: float = Field(description="The sum of all parts and the rest.")
+    difference: float = Field(description="sum - value: rounding.")
+    positions: list[int] = Field(description="The positions whose states the answer is read from, in equal shares.")
+    parts: list[WordPart | HeadPart | LayerPart] = Field(description="The words, heads or layers, in order.")
+    rest: dict[str, float] = Field(
+        description="What else is in the sum: embedding (of the positions themselves), mlps, recurrent (what layers "
+        "have in place of attention) and biases."
+    )
+    verify: list[TakenOut] | None = Field(
+        None, description="The words with the largest parts, each taken out alone, then all together."
+    )

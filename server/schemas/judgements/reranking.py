@@ -1,0 +1,87 @@
+"""Defines the bodies of POST /v1/rerank, /v2/rerank and /rerank, as Cohere, Jina, vLLM and Text Embeddings Inference
+have them, and the answers.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
+
+from server.schemas.base import AnswerModel, RequestModel, RunFields, Text, Usage
+from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields
+from server.schemas.judgements.reasons import Reasons
+from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+
+
+class Document(TypedDict):
+    """A document as an object."""
+
+    __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
+    text: Annotated[Text, Field(description="Its text.")]
+
+
+Documents = Annotated[list[Text | Document], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+
+
+class RerankRequest(PairFields):
+    """Body of POST /v1/rerank, /v2/rerank and /rerank: Cohere's, Jina's and vLLM's fields."""
+
+    query: Text = Field(description="What the documents are to be about.")
+    documents: Documents = Field(description="The documents: texts, or objects with a text.")
+    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
+    return_documents: bool = Field(False, description="Repeat each document in its result.")
+
+
+class TeiRerankRequest(RunFields):
+    """Body of POST /rerank as Text Embeddings Inference has it: with `texts` in place of `documents`."""
+
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
+
+    query: Text = Field(description="What the texts are to be about.")
+    texts: ManyTexts = Field(description="The texts.")
+    raw_scores: bool = Field(False, description="Give the head's own logits.")
+    return_text: bool = Field(False, description="Repeat each text in its result.")
+    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
+    truncate: bool = Field(False, description="Cut a pair that is over the limit, instead of refusing it.")
+    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
+        "Right", description="The side at which a text is cut."
+    )
+
+
+def _kind(body: Any) -> str:
+    is_tei = "texts" in body if isinstance(body, dict) else isinstance(body, TeiRerankRequest)
+    return "<texts>" if is_tei else "<documents>"  # in brackets, so that an error's path does not take it for a field
+
+
+AnyRerankRequest = Annotated[
+    Annotated[TeiRerankRequest, Tag("<texts>")] | Annotated[RerankRequest, Tag("<documents>")], Discriminator(_kind)
+]
+"""The body of POST /rerank, which two APIs have: `texts` makes it the one's, `documents` the others'."""
+
+
+class RerankResult(AnswerModel):
+    """One document's score."""
+
+    index: int = Field(description="The document's number.")
+    relevance_score: float = Field(description="The score.")
+    document: dict[str, str] | None = Field(None, description='With return_documents: {"text": the document}.')
+    reasons: Reasons | None = Field(None, description="With explain: why the score is what it is.")
+
+
+class RerankAnswer(AnswerModel):
+    """Answer of POST /v1/rerank, /v2/rerank and /rerank."""
+
+    id: str = Field(description="Id of the answer.")
+    model: str = Field(description="Name of the model.")
+    results: list[RerankResult] = Field(description="The documents, the best first; of equals the first is first.")
+    usage: Usage = Field(description="Token counts.")
+    meta: dict[str, Any] = Field(description="What Cohere's answers tell: the API's version and units.")
+
+
+class TeiRank(AnswerModel):
+    """One text's score."""
+
+    index: int = Field(description="The text's number.")
+    score: float = Field(description="The score.")
+    text: str | None = Field(None, description="With return_text: the text.")
