@@ -8,6 +8,7 @@ around them, and omits FastAPI's own /docs: it would load its scripts from the n
 from typing import Any
 
 from fastapi import APIRouter, Security
+from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.routing import BaseRoute
 
@@ -103,18 +104,17 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
     key = [] if keys.is_open else _KEY
-    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=key)
 
-    def running_api(errors: dict[int | str, dict[str, Any]]) -> APIRouter:
-        return APIRouter(route_class=running_route(guarded, context), responses=errors, dependencies=key)
+    def api_of(route_class: type[APIRoute], errors: dict[int | str, dict[str, Any]] = _ERRORS) -> APIRouter:
+        return APIRouter(route_class=route_class, responses=errors, dependencies=key)
 
+    run = running_route(guarded, context)
     shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _COHERE_ERRORS, _TEI_ERRORS)
-    running, system_one, ollama_running, anthropic_running, reranking, predicting = map(running_api, shapes)
-    looking = APIRouter(
-        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=key
+    running, system_one, ollama_running, anthropic_running, reranking, predicting = (
+        api_of(run, shape) for shape in shapes
     )
-    ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=key)
-    anthropic_api = APIRouter(route_class=guarded, responses=_ANTHROPIC_ERRORS, dependencies=key)
+    looking = api_of(running_route(guarded, context, is_inspection=True))
+    api, ollama_api, anthropic_api = (api_of(guarded, shape) for shape in (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS))
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,

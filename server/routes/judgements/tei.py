@@ -11,6 +11,7 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import best_first, probabilities_of, run_head, score_pairs, scores_of
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
@@ -36,9 +37,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
         inputs = _inputs_of(body.inputs)
         name_of = "inputs[{}]".format if is_batch else _just_inputs
+        check_head_reasons(context, body.explain, len(inputs))
         found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
+        reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
         labels = context.config.classifier.labels if context.config.classifier is not None else ()
-        answer = [
+        answer: list[list[dict[str, Any]]] = [
             sorted(
                 [{"score": number, "label": label} for number, label in zip(numbers, labels, strict=True)],
                 key=_score,
@@ -46,6 +49,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             )
             for numbers in probabilities_of(context, found, not body.raw_scores)
         ]
+        for (likeliest, *_), beside in zip(answer, reasons, strict=True):
+            likeliest |= beside
         return Response(orjson.dumps(answer if is_batch else answer[0]), media_type="application/json")
 
 
@@ -55,10 +60,16 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
     accept(context, body)
     check_route(context, "/rerank")
     pairs = [(body.query, text) for text in body.texts]
+    check_head_reasons(context, body.explain, min(body.top_n or len(pairs), len(pairs)))
     running = score_pairs(context, _fields_of(body), pairs, "texts[{}]".format, arrival)
-    scores = scores_of(context, await unless_disconnected(request, running), not body.raw_scores)
+    found = await unless_disconnected(request, running)
+    scores = scores_of(context, found, not body.raw_scores)
     best = best_first(scores)[: body.top_n or None]
-    answer: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in best]
+    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
+    reasons = await unless_disconnected(request, explaining)
+    answer: list[dict[str, Any]] = [
+        {"index": i, "score": scores[i], **beside} for i, beside in zip(best, reasons, strict=True)
+    ]
     if body.return_text:
         answer = [{**each, "text": body.texts[each["index"]]} for each in answer]
     return Response(orjson.dumps(answer), media_type="application/json")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
-from server.schemas.judgements.reasons import Reasons
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 
@@ -61,6 +61,7 @@ class PredictRequest(RunFields):
     truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
         "Right", description="The side at which a text is cut."
     )
+    explain: ExplainField = EXPLAIN
 
 
 class Prediction(AnswerModel):
@@ -68,6 +69,7 @@ class Prediction(AnswerModel):
 
     score: float = Field(description="The score.")
     label: str = Field(description="The label.")
+    reasons: Reasons | None = Field(None, description="With explain, of the likeliest label alone: why it is.")
 
 
 PredictAnswer = list[Prediction] | list[list[Prediction]]

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
 from server.schemas.base import AnswerModel, RequestModel, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields
-from server.schemas.judgements.reasons import Reasons
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 
@@ -47,6 +47,7 @@ class TeiRerankRequest(RunFields):
     truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
         "Right", description="The side at which a text is cut."
     )
+    explain: ExplainField = EXPLAIN
 
 
 def _kind(body: Any) -> str:
@@ -85,3 +86,4 @@ class TeiRank(AnswerModel):
     index: int = Field(description="The text's number.")
     score: float = Field(description="The score.")
     text: str | None = Field(None, description="With return_text: the text.")
+    reasons: Reasons | None = Field(None, description="With explain: why the score is what it is.")

@@ -60,10 +60,10 @@ def built(
     return build_site(place, engine, config=engine.model_config, template=template, max_model_len=128)
 
 
-async def ask(at: Site, path: str, **body: Any) -> dict[str, Any]:
+async def ask(at: Site, path: str, **body: Any) -> Any:
     answer = await at.post(path, body)
     assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return answer.json()
 
 
 def check(reasons: dict[str, Any], by: str = "word") -> None:
@@ -176,6 +176,10 @@ async def test_scores_and_ranks_are_explained_by_their_logit(ranker: Site) -> No
     for each in (await ask(ranker, "/v1/score", **pairs, explain={"by": "head"}))["data"]:
         check(each["reasons"], "head")
         assert each["reasons"]["value"] == pytest.approx(each["score"], abs=1e-5)
+    texts = {"query": "who ate her?", "texts": TEXTS, "raw_scores": True}
+    for each in await ask(ranker, "/rerank", **texts, explain={"by": "layer"}):
+        check(each["reasons"], "layer")
+        assert each["reasons"]["value"] == pytest.approx(each["score"], abs=1e-5)
 
 
 async def test_labels_are_explained(labeller: Site) -> None:
@@ -187,6 +191,10 @@ async def test_labels_are_explained(labeller: Site) -> None:
         assert each["reasons"]["value"] == pytest.approx(order[0] - order[1], abs=1e-5)
     told = await ask(labeller, "/v1/classify", input=[[5, 6, 7]], use_activation=False, explain={"versus": "LABEL_1"})
     assert told["data"][0]["reasons"]["versus"] == {"label": "LABEL_1", "index": 1}
+    for likeliest, *others in await ask(labeller, "/predict", inputs=[[text] for text in TEXTS], explain=True):
+        check(likeliest["reasons"])
+        assert likeliest["reasons"]["target"]["label"] == likeliest["label"]
+        assert not any("reasons" in other for other in others)
 
 
 @pytest.mark.parametrize(
