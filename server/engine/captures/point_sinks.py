@@ -111,7 +111,10 @@ class EmbeddingSink(Sink):
         self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
         self._dense = model.dense if task.dense else ()
-        self._pooled = [RunningPooling(mode) for mode in task.modes or (task.pooling,)]
+        modes = task.modes or (task.pooling,)
+        self._pooled = [RunningPooling(mode) for mode in modes]
+        self.reads_first_alone = task.layer is None and set(modes) == {"cls"}
+        """Whether the vector is made of the state of the first token alone."""
 
     @property
     def num_bytes(self) -> int:
@@ -126,6 +129,8 @@ class EmbeddingSink(Sink):
     def take(self, window: Window, hidden: torch.Tensor) -> None:
         """Take what the stack returned, [T, d] of the whole batch."""
         rows = self._rows(window)
+        if self.reads_first_alone:
+            rows = rows[:1]
         if rows and self._task.layer is None:
             self._keep(hidden[rows.start : rows.stop].clone())
 
