@@ -55,6 +55,18 @@ class DenseConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseConfig:
+    """How the logits of a masked language model become weights of words (SpladePooling)."""
+
+    is_sum: bool = False
+    """Whether the weights of all tokens are added up; else a word has the largest."""
+    is_log_twice: bool = False
+    """Whether log(1 + x) is taken once more of log(1 + relu(logit))."""
+    refusal: str | None = None
+    """Why the weights that the folder describes cannot be computed here, or None if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingDefaults:
     """The settings of embedding requests that set none."""
 
@@ -78,6 +90,8 @@ class EmbeddingDefaults:
     """Texts to put before an input, by name ("query", "document"), for callers to choose from."""
     default_prompt_name: str | None = None
     """The prompt that sentence-transformers puts before inputs unless another is named."""
+    sparse: SparseConfig = SparseConfig()
+    """How sparse vectors are made, which a masked language model has without any files, too."""
     is_declared: bool = False
     """Whether the folder declares them; if not, these are what is usual for its kind of network."""
     refusal: str | None = None
@@ -131,9 +145,29 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         lowercase=limits.flag("do_lower_case", False),
         prompts=prompts,
         default_prompt_name=asked.text("default_prompt_name", "") or None,
+        sparse=_sparse(folder, modules, kinds),
         is_declared=True,
         refusal=refusal,
     )
+
+
+def _sparse(folder: Path, modules: list[Fields], kinds: list[str]) -> SparseConfig:
+    """Return how sparse vectors are made. Raises ModelLoadError for a SpladePooling that makes no sense."""
+    if not {"SpladePooling", "SparseAutoEncoder", "SparseStaticEmbedding", "Router"} & set(kinds):
+        return SparseConfig()
+    if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        return SparseConfig(
+            refusal=f"modules.json: the modules are {', '.join(kinds)}; a Transformer and a SpladePooling are supported"
+        )
+    file = f"{modules[1].folder('path')}/config.json"
+    pooling = Fields(read_object(folder / file), file)
+    found = pooling.text("pooling_strategy", "max"), pooling.text("activation_function", "relu")
+    for name, value, known in zip(
+        ("pooling_strategy", "activation_function"), found, (("max", "sum"), ("relu", "log1p_relu")), strict=True
+    ):
+        if value not in known:
+            raise pooling.refuse(name, f"{' or '.join(known)} is expected")
+    return SparseConfig(is_sum=found[0] == "sum", is_log_twice=found[1] == "log1p_relu")
 
 
 def _pooling_modes(pooling: Fields) -> tuple[str, ...]:

@@ -174,6 +174,21 @@ class ClassifyTask(BaseTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseTask(BaseTask):
+    """Weighs the words of the vocabulary by what an encoder's head says of each token (SPLADE). The answer is, of those
+    with a weight, sparse.indices int32 and sparse.values float32.
+    """
+
+    is_inspection: ClassVar[bool] = False
+
+    is_sum: bool = False
+    is_log_twice: bool = False
+
+    def depths(self, stacks: Stacks) -> Depths:
+        return Depths(encoder=Depth(stacks.encoder, needs_output=True), decoder=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTask(BaseTask):
     """Captures the attention of a prompt."""
 
@@ -266,7 +281,8 @@ class WeightsTask(BaseTask):
     options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
-Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
+Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | SparseTask | TraceTask | LensTask | HeadScoresTask
+Task |= WeightsTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

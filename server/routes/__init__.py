@@ -32,7 +32,7 @@ from server.routes.judgements import decisions, systemone
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
-from server.routes.openai import chat, completions, embeddings, models, tokenize
+from server.routes.openai import chat, completions, embeddings, models, sparse_embeddings, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
@@ -118,7 +118,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     )
     inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights, weight_slices)
-    for part in (completions, chat, responses, embeddings, decisions):
+    for part in (completions, chat, responses, embeddings, sparse_embeddings, decisions):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
         part.add_routes(ollama_running, context)

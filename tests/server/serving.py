@@ -107,6 +107,11 @@ def tiny_encoder() -> ModelConfig:
     )
 
 
+def tiny_masked_lm() -> ModelConfig:
+    """Return the config of a variant of that encoder that fills in words."""
+    return replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True, head_transform="gelu")
+
+
 def tiny_encoder_decoder() -> ModelConfig:
     """Return the config of a BART-like variant of it, whose encoder has another number of layers and heads."""
     encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)

@@ -14,10 +14,11 @@ from server.http.errors import BadRequest
 from server.http.json_reader import MAX_CONTAINERS
 from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
+from server.routes.supported_routes import SPARSE
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from tests.server.serving import Site, error_of, site
+from tests.server.serving import Site, error_of, site, tiny_masked_lm
 
 JSON = {"content-type": "application/json"}
 GOOD: dict[str, dict[str, Any]] = {
@@ -31,9 +32,17 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/attention": {"input": "x"},
     "/v1/trace": {"input": "x", "points": ["hook_embed"]},
     "/v1/embeddings": {"input": "x"},
+    "/embed_sparse": {"inputs": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
 }
+
+
+def at_path(folder: Path, path: str, **settings: Any) -> Any:
+    """Return an application that answers this route."""
+    if path == SPARSE:
+        settings["config"] = tiny_masked_lm()
+    return site(folder, **settings)
 
 
 async def check_next_request_works(at: Site, path: str) -> None:
@@ -42,7 +51,7 @@ async def check_next_request_works(at: Site, path: str) -> None:
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path, max_body_bytes=2000) as at:
+    async with at_path(tmp_path, path, max_body_bytes=2000) as at:
         for content, headers, status in (
             (b'{"prompt": ', JSON, 400),
             (b"\xff\xfe", JSON, 400),
@@ -72,7 +81,7 @@ async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path
 async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: str, tmp_path: Path) -> None:
     """Send what a browser's page can send without asking first, too: a Blob without a type, which has an Origin."""
     body = json.dumps(GOOD[path]).encode()
-    async with site(tmp_path) as at:
+    async with at_path(tmp_path, path) as at:
         assert (await at.http.post(path, content=body)).status_code == 200
         for origin in ("http://elsewhere.test", "null"):
             assert (await at.http.post(path, content=body, headers={"origin": origin})).status_code == 415
@@ -81,7 +90,7 @@ async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: 
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_every_route_refuses_unknown_fields_models_and_methods(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
+    async with at_path(tmp_path, path) as at:
         unknown = await at.error(path, {**GOOD[path], "no_such_field": 1}, 400)
         assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
         model = await at.error(path, {**GOOD[path], "model": "gpt-4"}, 404)
