@@ -65,7 +65,8 @@ def documents_of(folder: Path, book: str) -> list[str]:
     texts = iter(texts_of(book, 6 * NUM_DOCUMENTS))
     documents = []
     for _ in range(NUM_DOCUMENTS):
-        text, offsets = "", []
+        text = ""
+        offsets: list[tuple[int, int]] = []
         while len(offsets) < DOCUMENT_TOKENS:
             text = f"{text} {next(texts)}".strip()
             offsets = tokenizer.encode(text, add_special_tokens=False).offsets
@@ -132,8 +133,8 @@ def measure(subjects: dict[str, Score], documents: Sequence[str], turns: int, dt
             if turn >= 0:
                 found[name].append(seconds)
         for name in names[1:]:
-            order = [np.argsort(np.argsort(scores[each])) for each in (OURS, name)]
-            alike = float(np.corrcoef(*order)[0, 1])
+            ranks = [np.argsort(np.argsort(scores[each])).tolist() for each in (OURS, name)]
+            alike = statistics.correlation(*ranks)
             if alike < SAME_ORDER[dtype]:
                 raise RuntimeError(f"the order of {name} and ours correlate by {alike:.4f} in {dtype}")
     return found

@@ -28,8 +28,8 @@ def splade(
     if not len(hidden):
         raise ValueError("the words of no tokens; expected at least one")
     found: Tensor | None = None
-    for piece in hidden.split(_TOKENS_AT_ONCE):
-        logits = logits_of(piece).float()
+    for first in range(0, len(hidden), _TOKENS_AT_ONCE):
+        logits = logits_of(hidden[first : first + _TOKENS_AT_ONCE]).float()
         if is_sum:
             weights = _saturated(logits, is_log_twice).sum(0, dtype=torch.float64)
             found = weights if found is None else found + weights
