@@ -36,6 +36,10 @@ _TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "x
 """Names that sentence-transformers has used for the Transformer module's file, in the order in which it tries them."""
 _SUPPORTED = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 """The kinds of modules that can be imitated, in their order."""
+_LATE = re.compile("Transformer( Dense)+(?=.* MultiVectorMask)( MultiVectorMask| Normalize)+")
+"""The kinds of modules that give a vector of each token."""
+_LENGTHS = ("query_expansion", "query_length", "document_length")
+"""Settings by which late interaction reads queries and documents unlike other texts."""
 _IDENTITY, _TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 """The activations of dense layers; Tanh is meant by a file that names none."""
 _NO_LENGTH = 10**20
@@ -78,6 +82,10 @@ class EmbeddingDefaults:
     """Whether to scale the vector to length 1."""
     dense: tuple[DenseConfig, ...] = ()
     """The layers that the pooled vector goes through."""
+    is_late: bool = False
+    """Whether the folder is for late interaction (ColBERT): its dense layers are then those of each token's vector, and
+    of pooling none alone.
+    """
     max_length: int | None = None
     """Most tokens of an input, special ones included; None means the whole context."""
     truncate: bool = False
@@ -114,9 +122,14 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     asked = Fields.of_file(folder / "config_sentence_transformers.json")
     prompts = read_prompts(asked)
     pooling = next((module for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), None)
-    if pooling is None:
-        refusal: str | None = "modules.json: names no Pooling module"
-        modes: tuple[str, ...] = ()
+    limits = transformer_file(folder)
+    is_late = _LATE.fullmatch(" ".join(kinds)) is not None
+    refusal: str | None
+    modes: tuple[str, ...] = ()
+    if is_late:
+        refusal = _why_not_late(folder, modules, kinds, limits)
+    elif pooling is None:
+        refusal = "modules.json: names no Pooling module"
     else:
         file = f"{pooling.text('path', '')}/config.json"
         pooled = Fields(read_object(folder / file), file)
@@ -128,18 +141,23 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     if refusal is None:
         paths = [module.folder("path") for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
         files = [Fields(read_object(folder / path / "config.json"), f"{path}/config.json") for path in paths]
-        refusal = next(filter(None, map(_why_not_dense, files)), None)
+        of = "token_embeddings" if is_late else "sentence_embedding"
+        refusal = next(filter(None, (_why_not_dense(file, of) for file in files)), None)
         if refusal is None:
-            dense = _dense_layers(paths, files, len(modes) * stack_config(config, "encoder").hidden_size)
+            dense = _dense_layers(paths, files, max(1, len(modes)) * stack_config(config, "encoder").hidden_size)
     is_plain = len(modes) == 1 and modes[0] in _POOLINGS
-    limits = transformer_file(folder)
     if asked.values.get("truncate_dim") is not None and refusal is None:
         refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
+    is_late = is_late and refusal is None
+    normalize = "Normalize" in kinds if refusal is None else True
+    if is_late:
+        refusal = "its files are for late interaction, where each token has a vector; pooling none gives these"
     return EmbeddingDefaults(
         pooling=_POOLINGS[modes[0]] if refusal is None and is_plain else usual,
         modes=tuple(_MODES[mode] for mode in modes) if refusal is None and not is_plain else (),
-        normalize="Normalize" in kinds if refusal is None else True,
+        normalize=normalize,
         dense=dense,
+        is_late=is_late,
         max_length=read_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
@@ -191,12 +209,23 @@ def _refusal(kinds: list[str]) -> str | None:
     return None
 
 
-def _why_not_dense(file: Fields) -> str | None:
-    """Return why a dense layer's configuration cannot be followed, or None if it can."""
+def _why_not_late(folder: Path, modules: list[Fields], kinds: list[str], limits: Fields) -> str | None:
+    """Return why the vectors of tokens cannot be made as the folder wants them, or None if they can."""
+    told = [name for name in _LENGTHS if limits.values.get(name) is not None]
+    if told:
+        return f"{limits.file}: sets {', '.join(told)}, which is not supported"
+    path = modules[kinds.index("MultiVectorMask")].folder("path")
+    mask = Fields(read_object(folder / path / "config.json"), f"{path}/config.json")
+    told = [name for name in ("skiplist_words", "keep_only_token_ids") if mask.values.get(name)]
+    return f"{mask.file}: sets {', '.join(told)}, which is not supported" if told else None
+
+
+def _why_not_dense(file: Fields, of: str) -> str | None:
+    """Return why the configuration of a dense layer `of` these vectors cannot be followed, or None if it can."""
     accepted: dict[str, tuple[Any, ...]] = {
         "activation_function": (_IDENTITY, _TANH),
-        "module_input_name": ("sentence_embedding", None),
-        "module_output_name": ("sentence_embedding", None),
+        "module_input_name": (of,) if of == "token_embeddings" else (of, None),
+        "module_output_name": (of, None),
         "use_residual": (False, None),
     }
     for name, values in accepted.items():

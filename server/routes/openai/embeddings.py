@@ -70,7 +70,7 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     """
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
     # They were trained on what the folder's pooling makes of the last states, and for nothing else.
-    is_dense = bool(defaults.dense) and body.pooling is None and body.layer is None
+    is_dense = bool(defaults.dense) and body.pooling == ("none" if defaults.is_late else None) and body.layer is None
     modes = defaults.modes if body.pooling is None else ()
     width = _full_width(context, is_dense, modes)
     if body.dimensions is not None and body.dimensions > width:
