@@ -175,9 +175,7 @@ class ClassifyTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseTask(BaseTask):
-    """Weighs the words of the vocabulary by what an encoder's head says of each token (SPLADE). The answer is, of those
-    with a weight, sparse.indices int32 and sparse.values float32.
-    """
+    """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32 of those with a weight."""
 
     is_inspection: ClassVar[bool] = False
 
@@ -281,8 +279,10 @@ class WeightsTask(BaseTask):
     options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
-Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | SparseTask | TraceTask | LensTask | HeadScoresTask
-Task |= WeightsTask
+Task = (
+    GenerateTask | AttentionTask | EmbedTask | ClassifyTask | SparseTask | TraceTask | LensTask | HeadScoresTask
+    | WeightsTask
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
