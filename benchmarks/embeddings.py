@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -127,25 +127,34 @@ class InProcess:
     asks: IO[str]
     answers: IO[str]
 
-    def embed(self, texts: Sequence[str]) -> Embedded:
-        self.asks.write(json.dumps({"texts": texts}) + "\n")
+    def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to one line."""
+        self.asks.write(json.dumps(body) + "\n")
         self.asks.flush()
-        answer = json.loads(self.answers.readline())
+        answer: dict[str, Any] = json.loads(self.answers.readline())
+        return answer
+
+    def embed(self, texts: Sequence[str]) -> Embedded:
+        answer = self.ask({"texts": texts})
         return Embedded(answer["seconds"], np.array(answer["first"], np.float32))
 
 
 @contextmanager
-def in_process(name: str, folder: Path, dtype: str, options: argparse.Namespace) -> Iterator[InProcess]:
-    """Run a peer in a process of its own. Raises Absent."""
-    command = [sys.executable, "-m", "benchmarks.peers.embed", str(folder), "--dtype", dtype]
+def in_process(
+    name: str, folder: Path, dtype: str, home: Path, *, module: str = "embed", onnx: Path | None = None
+) -> Iterator[InProcess]:
+    """Run a peer, of a module of benchmarks.peers, in a process of its own. onnx: the exported model, if not the one
+    kept in `home`. Raises Absent.
+    """
+    command = [sys.executable, "-m", f"benchmarks.peers.{module}", str(folder), "--dtype", dtype]
     environment = dict(os.environ)
     if name == ONNX:
         if dtype != "float32":
             raise Absent(f"it computes no {dtype} on a CPU")
-        installed = options.home / "onnxruntime"
+        installed = home / "onnxruntime"
         install(ROOT / "benchmarks" / "peers" / "install_onnxruntime.sh", installed)
         environment["PYTHONPATH"] = str(installed)
-        command += ["--onnx", str(options.home / "onnx" / "minilm.onnx")]
+        command += ["--onnx", str(onnx or home / "onnx" / "minilm.onnx")]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
         assert process.stdin is not None
@@ -212,7 +221,7 @@ def main() -> None:
             subjects: list[Subject] = [Served(server, options.clients, options.batch)]
             for name in options.peers:
                 try:
-                    subjects.append(running.enter_context(in_process(name, folder, dtype, options)))
+                    subjects.append(running.enter_context(in_process(name, folder, dtype, options.home)))
                 except Absent as error:
                     print(f"| {dtype} | {name}: {error} | | | | |", flush=True)
             found = measure(subjects, texts, options.turns, options.singles)

@@ -120,7 +120,13 @@ class Batch:
     """
 
     def __init__(
-        self, spans: Sequence[Span], block_size: int, device: torch.device, check: Check = lambda: None
+        self,
+        spans: Sequence[Span],
+        block_size: int,
+        device: torch.device,
+        check: Check = lambda: None,
+        *,
+        first_alone: bool = False,
     ) -> None:
         layers = [span.num_layers for span in spans]
         if layers != sorted(layers, reverse=True):
@@ -129,6 +135,8 @@ class Batch:
         self.block_size = block_size
         self.device = device
         self.check = check
+        self.first_alone = first_alone
+        """Whether of each span only the first row is asked for; the others of the output may hold anything."""
         self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
         """The row where each span begins, and the total."""
         self.tables_array = _as_array([span.block_table for span in spans])
@@ -195,13 +203,15 @@ class Batch:
         needs_output: Sequence[bool] | None = None,
         adapters: Sequence[object | None] | None = None,
         second_segments: Sequence[int | None] | None = None,
+        *,
+        first_alone: bool = False,
     ) -> "Batch":
         """Make a batch of whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 ..
         num_blocks - 1.
 
         num_layers, needs_output, adapters, second_segments: what each sequence needs, as in `Span`; None means that all
-        need the output, and that none has an adapter, or a second segment. Raises ValueError when the most layers do
-        not come first.
+        need the output, and that none has an adapter, or a second segment. first_alone: as in `Batch`. Raises
+        ValueError when the most layers do not come first.
         """
         spans, num_blocks = [], 0
         outputs = [True] * len(token_ids) if needs_output is None else needs_output
@@ -211,7 +221,7 @@ class Batch:
             table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
             spans.append(Span(ids, 0, table, layers, needs_output=output, adapter=adapter, second_segment=start))
             num_blocks = table.stop
-        return cls(spans, block_size, device, check)
+        return cls(spans, block_size, device, check, first_alone=first_alone)
 
     @cached_property
     def is_adapted(self) -> bool:

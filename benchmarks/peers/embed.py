@@ -36,7 +36,9 @@ def sentence_transformers(folder: Path, dtype: str) -> Callable[[Sequence[str]],
 
 def onnxruntime(folder: Path, exported: Path) -> Callable[[Sequence[str]], Vectors]:
     if not exported.exists():
-        export(folder, exported)
+        from transformers import AutoModel
+
+        export(AutoModel, folder, "last_hidden_state", exported)
     import onnxruntime as ort  # type: ignore[import-not-found]  # in a folder of its own
     from tokenizers import Tokenizer
 
@@ -65,14 +67,13 @@ def onnxruntime(folder: Path, exported: Path) -> Callable[[Sequence[str]], Vecto
     return embed
 
 
-def export(folder: Path, exported: Path) -> None:
-    """Write the network, from ids to hidden states, as onnxruntime reads it."""
+def export(kind: Any, folder: Path, output: str, exported: Path) -> None:
+    """Write the network that a class of transformers reads, from ids to one of its outputs, as onnxruntime reads it."""
     import torch
-    from transformers import AutoModel
 
-    model: Any = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    model: Any = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
 
-    class Hidden(torch.nn.Module):
+    class Ordered(torch.nn.Module):
         """The network's arguments in the order of `names`."""
 
         def __init__(self) -> None:
@@ -80,20 +81,19 @@ def export(folder: Path, exported: Path) -> None:
             self.model = model
 
         def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> Any:
-            named = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-            return self.model(**named).last_hidden_state
+            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)[output]
 
     names = ["input_ids", "attention_mask", "token_type_ids"]
     example = tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names)
-    axes = {name: {0: "text", 1: "token"} for name in (*names, "hidden")}
+    axes = {name: {0: "text", 1: "token"} for name in names}
     exported.parent.mkdir(parents=True, exist_ok=True)
     partial = exported.with_suffix(".partial")
     torch.onnx.export(
-        Hidden().eval(),
+        Ordered().eval(),
         example,
         str(partial),
         input_names=names,
-        output_names=["hidden"],
+        output_names=[output],
         dynamic_axes=axes,
         dynamo=False,
     )

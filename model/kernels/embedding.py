@@ -43,28 +43,35 @@ def gather_rows(table: Tensor, ids: Tensor, *, num_rows: int, width: int, dtype:
 
 def embed(
     ids: Tensor,
+    types: Tensor | None,
     places: Tensor,
     tokens: Tensor,
-    token_type: Tensor | None,
+    token_types: Tensor | None,
     positions: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Return the layer norm of the rows `ids` of tokens + token_type + the rows `places` of positions: [T, d].
+    """Return the layer norm of the rows `ids` of tokens + the rows `types` of token_types + the rows `places` of
+    positions: [T, d].
 
-    ids and places [T], int64; tokens [vocab, d]; token_type [d]; positions [context, d]; weight and bias [d] of the
-    norm. An argument that is None adds nothing. Each sum is rounded to the dtype, which all share.
+    ids, types and places [T], int64; types None are all 0; tokens [vocab, d]; token_types [types, d]; positions
+    [context, d]; weight and bias [d] of the norm. A table or a bias that is None adds nothing. Each sum is rounded to
+    the dtype, which all share.
     """
     kind = check_numbers("tokens", tokens, 2)
     vocab, width = tokens.shape
     own, row = (tokens.dtype,), (width,)
     check_axes("ids", ids, _INT64, 1)
     check_indices("ids", ids, vocab)
-    type_address = places_address = positions_address = bias_address = None
-    if token_type is not None:
-        check_tensor("token_type", token_type, own, row)
-        type_address = token_type.data_ptr()
+    types_address = types_table = places_address = positions_address = bias_address = None
+    if token_types is not None:
+        check_tensor("token_types", token_types, own, (num_types := token_types.shape[0], width))
+        types_table = token_types.data_ptr()
+        if types is not None:
+            check_tensor("types", types, _INT64, ids.shape)
+            check_indices("types", types, num_types)
+            types_address = types.data_ptr()
     if positions is not None:
         check_tensor("positions", positions, own, (context := positions.shape[0], width))
         check_tensor("places", places, _INT64, ids.shape)
@@ -78,8 +85,8 @@ def embed(
     out = tokens.new_empty(num_rows, width)
     kernels().call(
         f"embed_{kind}",
-        "ppppppppllf",
-        ids.data_ptr(), places_address, tokens.data_ptr(), type_address, positions_address, weight.data_ptr(),
-        bias_address, out.data_ptr(), num_rows, width, eps,
+        "pppppppppllf",
+        ids.data_ptr(), types_address, places_address, tokens.data_ptr(), types_table, positions_address,
+        weight.data_ptr(), bias_address, out.data_ptr(), num_rows, width, eps,
     )  # fmt: skip
     return out

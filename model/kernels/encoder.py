@@ -102,21 +102,23 @@ class Encoder:
         for name in ("norm", "norm_bias", "last_norm", "last_norm_bias"):
             check_tensor(name, getattr(layer, name), (self._dtype,), (d,))
 
-    def __call__(self, stream: Tensor, first_rows: Tensor) -> None:
+    def __call__(self, stream: Tensor, first_rows: Tensor, *, first_alone: bool = False) -> None:
         """Run all layers on the residual stream [T, d], in place. first_rows [texts + 1], int64: the first row of each
-        text, and the end of the last one; other rows stay as they are.
+        text, and the end of the last one; other rows stay as they are. With `first_alone` the last layer makes only the
+        first row of each text, and the rest of its rows hold anything.
         """
         check_axes("stream", stream, (self._dtype,), 2)
         check_tensor("stream", stream, (self._dtype,), (len(stream), self._width))
         _check_first_rows(first_rows, len(stream))
         kernels().call(
             f"encode_{self._kind}",
-            "ppppl" + "l" * len(self._extra),
+            "ppppll" + "l" * len(self._extra),
             ctypes.addressof(self._table),
             ctypes.addressof(self._shape),
             stream.data_ptr(),
             first_rows.data_ptr(),
             len(first_rows) - 1,
+            int(first_alone),
             *self._extra,
         )
 

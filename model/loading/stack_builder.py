@@ -88,7 +88,6 @@ class StackBuilder(LayerBuilder):
         elif config.sinusoidal_positions:
             positions = sinusoids(self.context, config.hidden_size).to(tokens.device, tokens.dtype)
         types = weights.pop("token_type_embed.weight", None)
-        first_type = None if types is None else types[0]
         project = None
         if "embed_in.weight" in weights or "embed_in.weight" in self.quantized:
             project = Linear(
@@ -103,7 +102,7 @@ class StackBuilder(LayerBuilder):
             positions=positions,
             token_types=types,
             norm=norm,
-            at_once=embed_at_once(tokens, first_type, positions, norm, self.kernels) if is_plain else None,
+            at_once=embed_at_once(tokens, types, positions, norm, self.kernels) if is_plain else None,
         )
 
     def _per_layer_inputs(self) -> PerLayerInputs | None:

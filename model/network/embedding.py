@@ -34,13 +34,13 @@ class Embedding:
     """[types, d]: row 0 is for a text, row 1 for the second one of a pair."""
     norm: Norm | None
     at_once: Callable[[Batch | DeviceBatch], torch.Tensor] | None
-    """All of it for tokens of type 0 in one kernel, with the same bits, or None if there is none for it."""
+    """All of it in one kernel, with the same bits, or None if there is none for it."""
 
     def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
-        types = batch.token_types
-        if self.at_once is not None and layer_hooks is None and types is None:
+        if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
+        types = batch.token_types
         x = self.tokens(batch.token_ids)  # [T, e]
         if self.scale is not None:
             x = x * self.scale
@@ -67,7 +67,7 @@ class Embedding:
 
 def embed_at_once(
     tokens: TokenTable,
-    token_type: torch.Tensor | None,
+    token_types: torch.Tensor | None,
     positions: torch.Tensor | None,
     norm: Norm | None,
     kernels: KernelConfig,
@@ -78,8 +78,8 @@ def embed_at_once(
         return None
     if not isinstance(norm, LayerNorm) or kernels.why_not_native(table.dtype, table.device) is not None:
         return None
-    parts = table, token_type, positions, norm.weight, norm.bias, norm.eps
-    return lambda batch: embed(batch.token_ids, batch.positions, *parts)
+    parts = table, token_types, positions, norm.weight, norm.bias, norm.eps
+    return lambda batch: embed(batch.token_ids, batch.token_types, batch.positions, *parts)
 
 
 def sinusoids(num_positions: int, width: int) -> torch.Tensor:

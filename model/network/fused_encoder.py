@@ -98,7 +98,7 @@ class EncodeStep:
         bounds = np.searchsorted(first_rows, np.arange(num_calls + 1) * (batch.num_rows / num_calls))
         for start, stop in pairwise(np.unique(bounds)):
             batch.check()
-            self._encoder(x, torch.from_numpy(first_rows[start : stop + 1]))
+            self._encoder(x, torch.from_numpy(first_rows[start : stop + 1]), first_alone=batch.first_alone)
         return x[: batch.num_rows]
 
 

@@ -36,6 +36,10 @@ _TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "x
 """Names that sentence-transformers has used for the Transformer module's file, in the order in which it tries them."""
 _SUPPORTED = re.compile("Transformer Pooling( Dense)*( Normalize)?")
 """The kinds of modules that can be imitated, in their order."""
+_LATE = re.compile("Transformer( Dense)+(?=.* MultiVectorMask)( MultiVectorMask| Normalize)+")
+"""The kinds of modules that give a vector of each token."""
+_LENGTHS = ("query_expansion", "query_length", "document_length")
+"""Settings by which late interaction reads queries and documents unlike other texts."""
 _IDENTITY, _TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 """The activations of dense layers; Tanh is meant by a file that names none."""
 _NO_LENGTH = 10**20
@@ -55,6 +59,18 @@ class DenseConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseConfig:
+    """How the logits of a masked language model become weights of words (SpladePooling)."""
+
+    is_sum: bool = False
+    """Whether the weights of all tokens are added up; else a word has the largest."""
+    is_log_twice: bool = False
+    """Whether log(1 + x) is taken once more of log(1 + relu(logit))."""
+    refusal: str | None = None
+    """Why the weights that the folder describes cannot be computed here, or None if they can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingDefaults:
     """The settings of embedding requests that set none."""
 
@@ -66,6 +82,10 @@ class EmbeddingDefaults:
     """Whether to scale the vector to length 1."""
     dense: tuple[DenseConfig, ...] = ()
     """The layers that the pooled vector goes through."""
+    is_late: bool = False
+    """Whether the folder is for late interaction (ColBERT): its dense layers are then those of each token's vector, and
+    of pooling none alone.
+    """
     max_length: int | None = None
     """Most tokens of an input, special ones included; None means the whole context."""
     truncate: bool = False
@@ -78,6 +98,8 @@ class EmbeddingDefaults:
     """Texts to put before an input, by name ("query", "document"), for callers to choose from."""
     default_prompt_name: str | None = None
     """The prompt that sentence-transformers puts before inputs unless another is named."""
+    sparse: SparseConfig = SparseConfig()
+    """How sparse vectors are made, which a masked language model has without any files, too."""
     is_declared: bool = False
     """Whether the folder declares them; if not, these are what is usual for its kind of network."""
     refusal: str | None = None
@@ -100,9 +122,14 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     asked = Fields.of_file(folder / "config_sentence_transformers.json")
     prompts = read_prompts(asked)
     pooling = next((module for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), None)
-    if pooling is None:
-        refusal: str | None = "modules.json: names no Pooling module"
-        modes: tuple[str, ...] = ()
+    limits = transformer_file(folder)
+    is_late = _LATE.fullmatch(" ".join(kinds)) is not None
+    refusal: str | None
+    modes: tuple[str, ...] = ()
+    if is_late:
+        refusal = _why_not_late(folder, modules, kinds, limits)
+    elif pooling is None:
+        refusal = "modules.json: names no Pooling module"
     else:
         file = f"{pooling.text('path', '')}/config.json"
         pooled = Fields(read_object(folder / file), file)
@@ -114,26 +141,51 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     if refusal is None:
         paths = [module.folder("path") for module, kind in zip(modules, kinds, strict=True) if kind == "Dense"]
         files = [Fields(read_object(folder / path / "config.json"), f"{path}/config.json") for path in paths]
-        refusal = next(filter(None, map(_why_not_dense, files)), None)
+        of = "token_embeddings" if is_late else "sentence_embedding"
+        refusal = next(filter(None, (_why_not_dense(file, of) for file in files)), None)
         if refusal is None:
-            dense = _dense_layers(paths, files, len(modes) * stack_config(config, "encoder").hidden_size)
+            dense = _dense_layers(paths, files, max(1, len(modes)) * stack_config(config, "encoder").hidden_size)
     is_plain = len(modes) == 1 and modes[0] in _POOLINGS
-    limits = transformer_file(folder)
     if asked.values.get("truncate_dim") is not None and refusal is None:
         refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
+    is_late = is_late and refusal is None
+    normalize = "Normalize" in kinds if refusal is None else True
+    if is_late:
+        refusal = "its files are for late interaction, where each token has a vector; pooling none gives these"
     return EmbeddingDefaults(
         pooling=_POOLINGS[modes[0]] if refusal is None and is_plain else usual,
         modes=tuple(_MODES[mode] for mode in modes) if refusal is None and not is_plain else (),
-        normalize="Normalize" in kinds if refusal is None else True,
+        normalize=normalize,
         dense=dense,
+        is_late=is_late,
         max_length=read_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
         prompts=prompts,
         default_prompt_name=asked.text("default_prompt_name", "") or None,
+        sparse=_sparse(folder, modules, kinds),
         is_declared=True,
         refusal=refusal,
     )
+
+
+def _sparse(folder: Path, modules: list[Fields], kinds: list[str]) -> SparseConfig:
+    """Return how sparse vectors are made. Raises ModelLoadError for a SpladePooling that makes no sense."""
+    if not {"SpladePooling", "SparseAutoEncoder", "SparseStaticEmbedding", "Router"} & set(kinds):
+        return SparseConfig()
+    if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+        return SparseConfig(
+            refusal=f"modules.json: the modules are {', '.join(kinds)}; a Transformer and a SpladePooling are supported"
+        )
+    file = f"{modules[1].folder('path')}/config.json"
+    pooling = Fields(read_object(folder / file), file)
+    found = pooling.text("pooling_strategy", "max"), pooling.text("activation_function", "relu")
+    for name, value, known in zip(
+        ("pooling_strategy", "activation_function"), found, (("max", "sum"), ("relu", "log1p_relu")), strict=True
+    ):
+        if value not in known:
+            raise pooling.refuse(name, f"{' or '.join(known)} is expected")
+    return SparseConfig(is_sum=found[0] == "sum", is_log_twice=found[1] == "log1p_relu")
 
 
 def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
@@ -157,12 +209,23 @@ def _refusal(kinds: list[str]) -> str | None:
     return None
 
 
-def _why_not_dense(file: Fields) -> str | None:
-    """Return why a dense layer's configuration cannot be followed, or None if it can."""
+def _why_not_late(folder: Path, modules: list[Fields], kinds: list[str], limits: Fields) -> str | None:
+    """Return why the vectors of tokens cannot be made as the folder wants them, or None if they can."""
+    told = [name for name in _LENGTHS if limits.values.get(name) is not None]
+    if told:
+        return f"{limits.file}: sets {', '.join(told)}, which is not supported"
+    path = modules[kinds.index("MultiVectorMask")].folder("path")
+    mask = Fields(read_object(folder / path / "config.json"), f"{path}/config.json")
+    told = [name for name in ("skiplist_words", "keep_only_token_ids") if mask.values.get(name)]
+    return f"{mask.file}: sets {', '.join(told)}, which is not supported" if told else None
+
+
+def _why_not_dense(file: Fields, of: str) -> str | None:
+    """Return why the configuration of a dense layer `of` these vectors cannot be followed, or None if it can."""
     accepted: dict[str, tuple[Any, ...]] = {
         "activation_function": (_IDENTITY, _TANH),
-        "module_input_name": ("sentence_embedding", None),
-        "module_output_name": ("sentence_embedding", None),
+        "module_input_name": (of,) if of == "token_embeddings" else (of, None),
+        "module_output_name": (of, None),
         "use_residual": (False, None),
     }
     for name, values in accepted.items():

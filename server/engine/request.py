@@ -176,6 +176,19 @@ class ClassifyTask(BaseTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparseTask(BaseTask):
+    """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32 of those with a weight."""
+
+    is_inspection: ClassVar[bool] = False
+
+    is_sum: bool = False
+    is_log_twice: bool = False
+
+    def depths(self, stacks: Stacks) -> Depths:
+        return Depths(encoder=Depth(stacks.encoder, needs_output=True), decoder=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTask(BaseTask):
     """Captures the attention of a prompt."""
 
@@ -268,7 +281,10 @@ class WeightsTask(BaseTask):
     options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
-Task = GenerateTask | AttentionTask | EmbedTask | ClassifyTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
+Task = (
+    GenerateTask | AttentionTask | EmbedTask | ClassifyTask | SparseTask | TraceTask | LensTask | HeadScoresTask
+    | WeightsTask
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

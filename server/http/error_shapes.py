@@ -74,6 +74,7 @@ SHAPES: dict[str, Shape] = {
     "/v2/rerank": cohere_shape,
     "/rerank": cohere_shape,
     "/predict": tei_shape,
+    "/embed_sparse": tei_shape,
 }
 """Shapes of other APIs, by what their routes' paths begin with."""
 

@@ -33,7 +33,7 @@ from server.routes.judgements import classify, decisions, rerank, score, systemo
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
-from server.routes.openai import chat, completions, embeddings, models, tokenize
+from server.routes.openai import chat, completions, embeddings, models, sparse_embeddings, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
@@ -110,7 +110,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
 
     run = running_route(guarded, context)
     shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _COHERE_ERRORS, _TEI_ERRORS)
-    running, system_one, ollama_running, anthropic_running, reranking, predicting = (
+    running, system_one, ollama_running, anthropic_running, reranking, tei_running = (
         api_of(run, shape) for shape in shapes
     )
     looking = api_of(running_route(guarded, context, is_inspection=True))
@@ -129,7 +129,8 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     messages.add_routes(anthropic_running, context)
     systemone.add_routes(system_one, context)
     rerank.add_routes(reranking, context)
-    tei.add_routes(predicting, context)
+    for part in (tei, sparse_embeddings):
+        part.add_routes(tei_running, context)
     messages.add_counting(anthropic_api, context)
     for part in (*_INSPECTIONS, *_OF_WEIGHTS):
         part.add_routes(looking, context)
@@ -155,7 +156,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *anthropic_running.routes,
         *system_one.routes,
         *reranking.routes,
-        *predicting.routes,
+        *tei_running.routes,
         *open_to_all.routes,
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *ollama_api.routes,

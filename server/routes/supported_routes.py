@@ -28,6 +28,8 @@ ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", *JUDGEMENTS)
 """The routes that write text, or read what would be written."""
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
+SPARSE = "/embed_sparse"
+"""The route of sparse vectors, which need an encoder's head."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
     "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
@@ -64,6 +66,8 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         held = "a head that labels its whole input" if config.classifier else "no head that fills in masked words"
         return _lacking(config, f"predicts no token, since its files hold {held}")
+    if route == SPARSE:
+        return _why_not_sparse(context)
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
             f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "
@@ -114,6 +118,18 @@ def _why_no_labels(context: AppContext) -> UnsupportedReason | None:
         )
     if defaults is not None and defaults.refusal is not None:
         return UnsupportedReason(f"the labels that this model's files describe cannot be made here: {defaults.refusal}")
+    return None
+
+
+def _why_not_sparse(context: AppContext) -> UnsupportedReason | None:
+    config, refusal = context.config, context.embedding_defaults.sparse.refusal
+    if config.kind != "encoder" or not config.has_head:
+        return UnsupportedReason(
+            f"this model ({config.architecture}) has no head that fills in masked words, of which sparse vectors are "
+            "made; a masked language model is needed"
+        )
+    if refusal is not None:
+        return UnsupportedReason(f"the vectors that this model's files describe cannot be made here ({refusal})")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Defines the body of POST /v1/embeddings and its answer."""
+"""Defines the bodies of POST /v1/embeddings and POST /embed_sparse, and their answers."""
 
 from typing import Any, Literal
 
@@ -73,3 +73,25 @@ class EmbeddingAnswer(ListAnswer):
 
     data: list[EmbeddingEntry] = Field(description="One entry an input.")
     usage: Usage = Field(description="Token counts.")
+
+
+class SparseEmbeddingRequest(RunFields):
+    """Body of POST /embed_sparse: the fields of Text Embeddings Inference."""
+
+    inputs: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+    prompt_name: Text | None = Field(
+        None, description="A prompt of the model's sentence-transformers files, as in POST /v1/embeddings."
+    )
+    truncate: bool | None = Field(
+        None, description="Cut the end of an input that is over the limit, as in POST /v1/embeddings."
+    )
+    truncation_direction: Literal["right"] | None = Field(
+        "right", description="Which end of an input is cut; the right one alone is supported."
+    )
+
+
+class SparseValue(AnswerModel):
+    """A word of the vocabulary, and its weight."""
+
+    index: int = Field(description="Token id of the word.")
+    value: float = Field(description="Its weight, above 0.")

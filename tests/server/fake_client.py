@@ -25,6 +25,7 @@ from server.engine.request import (
     GenerateTask,
     Intervention,
     PointCapture,
+    SparseTask,
     Task,
     TraceTask,
 )
@@ -204,6 +205,13 @@ class FakeEngine:
             assert self.config is not None
             assert self.config.classifier is not None
             tensors = {"logits": logits(self.config.classifier.num_labels, ids)}
+            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+        if isinstance(task, SparseTask):
+            words = sorted(set(ids))
+            tensors = {
+                "sparse.indices": _array(np.array(words, np.int32)),
+                "sparse.values": _array(np.array(words, np.float32) / 4),
+            }
             return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
         assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
         return [self._token(task, ids, encoder_ids, i, timing) for i in range(self._num_tokens(task))]

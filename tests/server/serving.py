@@ -114,6 +114,11 @@ def tiny_classifier(*labels: str) -> ModelConfig:
     return replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False, classifier=head)
 
 
+def tiny_masked_lm() -> ModelConfig:
+    """Return the config of a variant of that encoder that fills in words."""
+    return replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True, head_transform="gelu")
+
+
 def tiny_encoder_decoder() -> ModelConfig:
     """Return the config of a BART-like variant of it, whose encoder has another number of layers and heads."""
     encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)
@@ -160,7 +165,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     told = answer.json()
     if answer.request.url.path.startswith("/v1/messages"):
         assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
-    if answer.request.url.path == "/predict":  # Text Embeddings Inference's are two texts
+    if answer.request.url.path in ("/predict", "/embed_sparse"):  # Text Embeddings Inference's are two texts
         assert set(told) == {"error", "error_type"}
         return {"message": told["error"], "type": told["error_type"]}
     if answer.request.url.path in ("/v1/rerank", "/v2/rerank", "/rerank"):

@@ -34,11 +34,12 @@ void gather_rows(const X* table, const long* ids, long num_rows, long width, Y* 
 }
 
 template <class X>
-void embed(const long* ids, const long* places, const X* tokens, const X* token_type, const X* positions,
-           const X* weight, const X* bias, X* out, long num_rows, long width, float eps) {
+void embed(const long* ids, const long* types, const long* places, const X* tokens, const X* token_types,
+           const X* positions, const X* weight, const X* bias, X* out, long num_rows, long width, float eps) {
   parallel_shares(num_rows, ROWS_FROM, [&](long begin, long end) {
     for (long row = begin; row < end; ++row) {
       const X *token = tokens + ids[row] * width, *position = positions ? positions + places[row] * width : nullptr;
+      const X* token_type = types ? token_types + types[row] * width : token_types;
       if (row + AHEAD < end) prefetch(tokens + ids[row + AHEAD] * width, width);
       X* sum = out + row * width;
       each_number(width, [&]<class N>(long i) {
@@ -70,17 +71,17 @@ EXPORT(void, gather_rows_bf16_to_f32)(const LEVEL::bfloat16* table, const long* 
   LEVEL::gather_rows(table, ids, num_rows, width, out);
 }
 
-// out = layer norm of row ids[row] of tokens + token_type + row places[row] of positions. ids, places [num_rows];
-// tokens [vocab, width]; token_type [width] or null; positions [context, width] or null; weight [width]; bias [width]
-// or null; out [num_rows, width]
-EXPORT(void, embed_f32)(const long* ids, const long* places, const float* tokens, const float* token_type,
-                        const float* positions, const float* weight, const float* bias, float* out, long num_rows,
-                        long width, float eps) {
-  LEVEL::embed(ids, places, tokens, token_type, positions, weight, bias, out, num_rows, width, eps);
+// out = layer norm of row ids[row] of tokens + row types[row] of token_types + row places[row] of positions.
+// ids, types, places [num_rows], where types is null if all are 0; tokens [vocab, width]; token_types [types, width]
+// or null; positions [context, width] or null; weight [width]; bias [width] or null; out [num_rows, width]
+EXPORT(void, embed_f32)(const long* ids, const long* types, const long* places, const float* tokens,
+                        const float* token_types, const float* positions, const float* weight, const float* bias,
+                        float* out, long num_rows, long width, float eps) {
+  LEVEL::embed(ids, types, places, tokens, token_types, positions, weight, bias, out, num_rows, width, eps);
 }
-EXPORT(void, embed_bf16)(const long* ids, const long* places, const LEVEL::bfloat16* tokens,
-                         const LEVEL::bfloat16* token_type, const LEVEL::bfloat16* positions,
+EXPORT(void, embed_bf16)(const long* ids, const long* types, const long* places, const LEVEL::bfloat16* tokens,
+                         const LEVEL::bfloat16* token_types, const LEVEL::bfloat16* positions,
                          const LEVEL::bfloat16* weight, const LEVEL::bfloat16* bias, LEVEL::bfloat16* out,
                          long num_rows, long width, float eps) {
-  LEVEL::embed(ids, places, tokens, token_type, positions, weight, bias, out, num_rows, width, eps);
+  LEVEL::embed(ids, types, places, tokens, token_types, positions, weight, bias, out, num_rows, width, eps);
 }

@@ -5,6 +5,9 @@
 // than threads they share each step instead: products by their columns, attention by texts and heads, norms by rows.
 // Each number is made by the same functions, in the same order, as by the kernels of the single steps.
 //
+// Where only the first row of each text is asked for, the last layer goes on with that one alone after its keys and
+// values are there: those rows are then side by side.
+//
 // Axes: T rows of all texts, d = H D model width, H heads of D numbers, ff width of the mlp. T also: the type of
 // numbers, float or bfloat16.
 #include "rows.h"
@@ -47,20 +50,25 @@ struct Encoder {
   const EncoderShape& shape;
   const long* first_rows;  // [num_texts + 1], of texts that go through the layers together
   long num_texts, num_shares;
+  bool first_alone;  // only the first row of each text is asked for
   T* stream;  // [T, d], of all texts
-  T* rows;    // [rows of these texts, 3 d]: queries, keys and values; then what is added to the stream
+  T* rows;    // [rows of these texts, 3 d]: queries, keys and values; then what is added to the stream, and `few`
   T* hidden;  // [rows, d or ff]: what attention mixed; then what is between up and down
 
   Encoder(const EncoderLayer* layers, const EncoderShape& shape, const long* first_rows, long num_texts,
-          long num_shares, T* all)
+          long num_shares, bool first_alone, T* all)
       : layers(layers), shape(shape), first_rows(first_rows), num_texts(num_texts), num_shares(num_shares),
-        stream(all + first_rows[0] * width()) {
+        first_alone(first_alone), stream(all + first_rows[0] * width()) {
     rows = scratch<GroupRows, T>(num_rows() * 3 * width());
     hidden = scratch<GroupHidden, T>(num_rows() * (width() > shape.ff ? width() : shape.ff));
   }
 
   long width() const { return shape.num_heads * shape.dim; }
   long num_rows() const { return first_rows[num_texts] - first_rows[0]; }
+  bool is_few(long layer) const { return first_alone && layer == shape.num_layers - 1; }
+  long num_rows(long layer, long step) const { return step != QKV && is_few(layer) ? num_texts : num_rows(); }
+  T* few() const { return rows + num_texts * width(); }  // [num_texts, d]: the stream between the last layer's norms
+  long first_row_of(long text) const { return first_rows[text] - first_rows[0]; }
 
   struct Product {
     const void *weight, *bias;
@@ -74,7 +82,7 @@ struct Encoder {
     switch (step) {
       case QKV: return {l.qkv, l.qkv_bias, stream, rows, d, 3 * d};
       case OUT: return {l.out, l.out_bias, hidden, rows, d, d};
-      case UP: return {l.up, l.up_bias, stream, hidden, d, shape.ff};
+      case UP: return {l.up, l.up_bias, is_few(layer) ? few() : stream, hidden, d, shape.ff};
       default: return {l.down, l.down_bias, hidden, rows, shape.ff, d};
     }
   }
@@ -83,41 +91,44 @@ struct Encoder {
 
   // A product is cut by rows, and then by blocks of columns.
   long blocks(long step) const { return (product(0, step).num_outputs + BLOCK - 1) / BLOCK; }
-  long row_parts(long step) const {
-    const long few = (num_rows() + MOST_GROUP_ROWS - 1) / MOST_GROUP_ROWS;
-    const long most = (num_rows() + ROWS_OF_PART - 1) / ROWS_OF_PART;
+  long row_parts(long layer, long step) const {
+    const long count = num_rows(layer, step);
+    const long few = (count + MOST_GROUP_ROWS - 1) / MOST_GROUP_ROWS;
+    const long most = (count + ROWS_OF_PART - 1) / ROWS_OF_PART;
     const long wanted = num_shares == 1 ? 1 : (2 * num_shares + blocks(step) - 1) / blocks(step);
     return wanted <= few ? few : wanted < most ? wanted : most;
   }
-  // The first row of a part, at a multiple of ROW_STEP but for the last.
-  long first_row(long part, long parts) const {
-    const long groups = (num_rows() + ROW_STEP - 1) / ROW_STEP;
-    return part == parts ? num_rows() : part * groups / parts * ROW_STEP;
+  // The first of `count` rows in a part, at a multiple of ROW_STEP but for the last.
+  static long first_row(long part, long parts, long count) {
+    const long groups = (count + ROW_STEP - 1) / ROW_STEP;
+    return part == parts ? count : part * groups / parts * ROW_STEP;
   }
 
   // Things of which any may be done by any thread.
-  long num_things(long step) const {
-    if (multiplies(step)) return row_parts(step) * blocks(step);
-    return step == ATTEND ? num_texts * shape.num_heads : num_rows();
+  long num_things(long layer, long step) const {
+    if (multiplies(step)) return row_parts(layer, step) * blocks(step);
+    return step == ATTEND ? num_texts * shape.num_heads : num_rows(layer, step);
   }
 
   void run(long layer, long step, Share things) const {
     if (multiplies(step)) return multiply_share(layer, step, things);
     for (long i = things.begin; i < things.end; ++i) {
-      if (step == ATTEND) attend(i / shape.num_heads, i % shape.num_heads);
-      else if (step == NORM) add_and_norm(layers[layer].norm, layers[layer].norm_bias, i);
-      else add_and_norm(layers[layer].last_norm, layers[layer].last_norm_bias, i);
+      if (step == ATTEND) attend(layer, i / shape.num_heads, i % shape.num_heads);
+      else if (step == NORM) norm(layer, i);
+      else last_norm(layer, i);
     }
   }
 
   void multiply_share(long layer, long step, Share things) const {
     const Product p = product(layer, step);
-    const long K = p.num_inputs, N = p.num_outputs, num_blocks = blocks(step), parts = row_parts(step);
+    const long K = p.num_inputs, N = p.num_outputs, num_blocks = blocks(step), parts = row_parts(layer, step);
+    const long num_rows_of_step = num_rows(layer, step);
     const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
     const Word* weight = static_cast<const Word*>(p.weight);
     const T* bias = static_cast<const T*>(p.bias);
     for (long i = things.begin; i < things.end;) {
-      const long part = i / num_blocks, first = first_row(part, parts), count = first_row(part + 1, parts) - first;
+      const long part = i / num_blocks, first = first_row(part, parts, num_rows_of_step);
+      const long count = first_row(part + 1, parts, num_rows_of_step) - first;
       const auto* x = rows_for<Form>(p.x + first * K, count, K);
       float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
       const InUse<Form> in_use;
@@ -131,31 +142,44 @@ struct Encoder {
     }
   }
 
-  void attend(long text, long head) const {
-    const long first = first_rows[text] - first_rows[0], count = first_rows[text + 1] - first_rows[text];
+  void attend(long layer, long text, long head) const {
+    const long first = first_row_of(text), count = first_row_of(text + 1) - first;
     const TextHeads heads{shape.num_heads, shape.dim, shape.scale};
-    attend_text<Form>(rows + first * 3 * width(), count, heads, head, hidden + first * width());
+    const T* qkv = rows + first * 3 * width();
+    if (is_few(layer)) attend_text<Form>(qkv, count, 1, heads, head, hidden + text * width());
+    else attend_text<Form>(qkv, count, count, heads, head, hidden + first * width());
   }
 
-  // Row i of the stream becomes the norm of itself plus that of `rows`; the sum is rounded first.
-  void add_and_norm(const void* weight, const void* bias, long i) const {
-    T* row = stream + i * width();
+  void norm(long layer, long i) const {
+    const EncoderLayer& l = layers[layer];
+    if (is_few(layer)) add_and_norm(l.norm, l.norm_bias, stream + first_row_of(i) * width(), i, few() + i * width());
+    else add_and_norm(l.norm, l.norm_bias, stream + i * width(), i, stream + i * width());
+  }
+  void last_norm(long layer, long i) const {
+    const EncoderLayer& l = layers[layer];
+    T* to = stream + (is_few(layer) ? first_row_of(i) : i) * width();
+    add_and_norm(l.last_norm, l.last_norm_bias, is_few(layer) ? few() + i * width() : to, i, to);
+  }
+
+  // to = the norm of x plus row i of `rows`; the sum is rounded first.
+  void add_and_norm(const void* weight, const void* bias, const T* x, long i, T* to) const {
     const T* added = rows + i * width();
-    each_number(width(), [&]<class N>(long j) { put(row + j, take<N>(row + j) + take<N>(added + j)); });
-    layer_norm_row(row, static_cast<const T*>(weight), static_cast<const T*>(bias), width(), shape.eps, row);
+    each_number(width(), [&]<class N>(long j) { put(to + j, take<N>(x + j) + take<N>(added + j)); });
+    layer_norm_row(to, static_cast<const T*>(weight), static_cast<const T*>(bias), width(), shape.eps, to);
   }
 
   void run_alone() const {
     for (long i = 0; i < shape.num_layers * NUM_STEPS; ++i)
-      run(i / NUM_STEPS, i % NUM_STEPS, {0, num_things(i % NUM_STEPS)});
+      run(i / NUM_STEPS, i % NUM_STEPS, {0, num_things(i / NUM_STEPS, i % NUM_STEPS)});
   }
 
   void run_shared() const {
     run_in_order(
         shape.num_layers * NUM_STEPS,
-        [&](long i) { return num_pieces_of(num_things(i % NUM_STEPS), num_shares); }, [](long, long) {},
+        [&](long i) { return num_pieces_of(num_things(i / NUM_STEPS, i % NUM_STEPS), num_shares); }, [](long, long) {},
         [&](long i, long piece) {
-          run(i / NUM_STEPS, i % NUM_STEPS, piece_of(num_things(i % NUM_STEPS), num_shares, piece));
+          const long layer = i / NUM_STEPS, step = i % NUM_STEPS;
+          run(layer, step, piece_of(num_things(layer, step), num_shares, piece));
         });
   }
 };
@@ -174,17 +198,20 @@ long first_text(const long* first_rows, long num_texts, long g, long count) {
 }
 
 template <class Form, class T>
-void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, const long* first_rows, long num_texts) {
+void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, const long* first_rows, long num_texts,
+            bool first_alone) {
   const long threads = lightwell_num_threads(), num_rows = first_rows[num_texts] - first_rows[0];
   const long together = MOST_GROUP_ROWS * threads, count = (num_rows + together - 1) / together * threads;
   long there = 0;  // groups with texts
   for (long g = 0; g < count; ++g)
     there += first_text(first_rows, num_texts, g, count) < first_text(first_rows, num_texts, g + 1, count);
-  if (there < threads) return Encoder<Form, T>(layers, shape, first_rows, num_texts, threads, stream).run_shared();
+  if (there < threads)
+    return Encoder<Form, T>(layers, shape, first_rows, num_texts, threads, first_alone, stream).run_shared();
   parallel(count, [&](long g) {
     const long first = first_text(first_rows, num_texts, g, count);
     const long end = first_text(first_rows, num_texts, g + 1, count);
-    if (first < end) Encoder<Form, T>(layers, shape, first_rows + first, end - first, 1, stream).run_alone();
+    if (first < end)
+      Encoder<Form, T>(layers, shape, first_rows + first, end - first, 1, first_alone, stream).run_alone();
   });
 }
 
@@ -192,19 +219,19 @@ void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, co
 }  // namespace LEVEL
 
 // Turns the residual stream [T, d] into the one after all layers. first_rows [num_texts + 1]: of each text, and T;
-// layers [shape->num_layers]
+// layers [shape->num_layers]; first_alone: only the first row of each text is asked for, others may hold anything
 EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, float* stream,
-                         const long* first_rows, long num_texts) {
+                         const long* first_rows, long num_texts, long first_alone) {
   using namespace LEVEL;
-  encode<Float>(layers, *shape, stream, first_rows, num_texts);
+  encode<Float>(layers, *shape, stream, first_rows, num_texts, first_alone);
 }
 
 // arithmetic: as of product_bf16
 EXPORT(void, encode_bf16)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, uint16_t* stream,
-                          const long* first_rows, long num_texts, long arithmetic) {
+                          const long* first_rows, long num_texts, long first_alone, long arithmetic) {
   using namespace LEVEL;
-  if (arithmetic == 1) return encode<Dot>(layers, *shape, stream, first_rows, num_texts);
-  encode<Widened>(layers, *shape, stream, first_rows, num_texts);
+  if (arithmetic == 1) return encode<Dot>(layers, *shape, stream, first_rows, num_texts, first_alone);
+  encode<Widened>(layers, *shape, stream, first_rows, num_texts, first_alone);
 }
 
 // mixed [T, H, D] = softmax(scale q K^T) V within each text of qkv [T, 3, H, D]: attention alone.

@@ -19,6 +19,7 @@ from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningPooling, finished
+from model.network.splade import splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
 from server.engine.captures.attention_sink import (
@@ -31,7 +32,7 @@ from server.engine.captures.attention_sink import (
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
-from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture
+from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
 from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
@@ -111,7 +112,10 @@ class EmbeddingSink(Sink):
         self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
         self._dense = model.dense if task.dense else ()
-        self._pooled = [RunningPooling(mode) for mode in task.modes or (task.pooling,)]
+        modes = task.modes or (task.pooling,)
+        self._pooled = [RunningPooling(mode) for mode in modes]
+        self.reads_first_alone = task.layer is None and set(modes) == {"cls"}
+        """Whether the vector is made of the state of the first token alone."""
 
     @property
     def num_bytes(self) -> int:
@@ -126,6 +130,8 @@ class EmbeddingSink(Sink):
     def take(self, window: Window, hidden: torch.Tensor) -> None:
         """Take what the stack returned, [T, d] of the whole batch."""
         rows = self._rows(window)
+        if self.reads_first_alone:
+            rows = rows[:1]
         if rows and self._task.layer is None:
             self._keep(hidden[rows.start : rows.stop].clone())
 
@@ -172,6 +178,24 @@ class ClassifierSink(EmbeddingSink):
 
     def arrays(self) -> dict[str, Array]:
         return {"logits": as_array(self._classifier(self._vectors()[0]))}
+
+
+class SparseSink(EmbeddingSink):
+    """Gathers the states of all tokens; the answer is the words that the head finds in them, with their weights.
+
+    Raises ValueError when the model is no encoder with a head.
+    """
+
+    def __init__(self, task: SparseTask, seq: Sequence, model: Transformer) -> None:
+        if model.head is None or model.decoder is not None:
+            raise ValueError(f"{model.config.architecture} has no head that fills in masked words")
+        super().__init__(EmbedTask(pooling="none", normalize=False), seq, model)
+        self._weights = partial(splade, logits_of=model.logits, is_sum=task.is_sum, is_log_twice=task.is_log_twice)
+
+    def arrays(self) -> dict[str, Array]:
+        weights = self._weights(self._vectors()).cpu()
+        words = weights.nonzero().flatten()
+        return {"sparse.indices": as_array(words.int()), "sparse.values": as_array(weights[words])}
 
 
 class LensSink(Sink):

@@ -16,7 +16,14 @@ from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink, asked_pairs, check_heads
 from server.engine.captures.interventions import MAPS, Patch, patches_of
-from server.engine.captures.point_sinks import ClassifierSink, EmbeddingSink, HeadScoresSink, LensSink, PointSink
+from server.engine.captures.point_sinks import (
+    ClassifierSink,
+    EmbeddingSink,
+    HeadScoresSink,
+    LensSink,
+    PointSink,
+    SparseSink,
+)
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array, TokenLogprobs
@@ -27,6 +34,7 @@ from server.engine.request import (
     HeadScoresTask,
     LensTask,
     PointCapture,
+    SparseTask,
 )
 from server.engine.required_layers import Stage
 from server.engine.sequence import Sequence
@@ -185,6 +193,7 @@ _SINKS: Mapping[type, Callable[[Any, Sequence, Transformer], Sink]] = {
     PointCapture: _point_sink,
     EmbedTask: EmbeddingSink,
     ClassifyTask: ClassifierSink,
+    SparseTask: SparseSink,
     LensTask: LensSink,
     HeadScoresTask: HeadScoresSink,
 }

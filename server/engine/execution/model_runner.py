@@ -133,7 +133,10 @@ class ModelRunner:
         adapters = [seq.adapter for seq in ordered]
         has_types = self.model.config.num_token_types > 1
         second = [seq.request.second_segment if has_types else None for seq in ordered]
-        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters, second)
+        batch = Batch.unchunked(
+            ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters, second,
+            first_alone=all(not seq.token_ids and _reads_first_alone(captures[seq.uid]) for seq in ordered),
+        )  # fmt: skip
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
         inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):
@@ -309,6 +312,11 @@ def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -
     for sink in found.sinks:
         if isinstance(sink, EmbeddingSink):
             sink.take(window, hidden)
+
+
+def _reads_first_alone(found: RequestCaptures) -> bool:
+    """Return whether no more is asked for of the encoder's output than its first row."""
+    return all(isinstance(sink, EmbeddingSink) and sink.reads_first_alone for sink in found.sinks)
 
 
 def _encoder_place(seq: Sequence) -> tuple[bool, int, int]:

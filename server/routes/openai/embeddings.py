@@ -70,7 +70,7 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     """
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
     # They were trained on what the folder's pooling makes of the last states, and for nothing else.
-    is_dense = bool(defaults.dense) and body.pooling is None and body.layer is None
+    is_dense = bool(defaults.dense) and body.pooling == ("none" if defaults.is_late else None) and body.layer is None
     modes = defaults.modes if body.pooling is None else ()
     width = _full_width(context, is_dense, modes)
     if body.dimensions is not None and body.dimensions > width:
@@ -97,19 +97,21 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     )
 
 
-async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
-    """Return the inputs as sentence-transformers would read them if the model's files say so. Raises BadRequest."""
+async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str = "input") -> list[Prompt]:
+    """Return the inputs as sentence-transformers would read them if the model's files say so. Raises BadRequest, which
+    names them `field`.
+    """
     defaults = context.embedding_defaults
     truncate = defaults.truncate if body.truncate is None else body.truncate
     keep: Keep | None = "start" if truncate else None
     value = _prepared(body, defaults)
-    prompts = await read_prompts(context, value, "input", body.add_special_tokens, keep)
+    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep)
     limit = encoder_limit(context)
     if defaults.max_length is not None:
         limit = min(limit, defaults.max_length)
     prompts = [keep_end(prompt, body.truncate_prompt_tokens, limit) for prompt in prompts]
-    fitted = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
-    return await between_stacks(context, fitted, None, truncate, "input")
+    fitted = [fit_input(context, prompt, truncate, field, limit) for prompt in prompts]
+    return await between_stacks(context, fitted, None, truncate, field)
 
 
 def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:

@@ -20,6 +20,7 @@ from server.routes.supported_routes import (
     ROUTES_OF_A_HEAD,
     ROUTES_OF_ANY_MODEL,
     SCORINGS,
+    SPARSE,
     UnsupportedReason,
     parts_of,
     why_no_weights,
@@ -39,7 +40,7 @@ _OPS = {
     "temperature": "attention scores divided by a value before the softmax; hook_attn_scores only",
 }
 
-_ROUTES = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL, *SCORINGS, *CLASSIFICATIONS)
+_ROUTES = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL, *SCORINGS, *CLASSIFICATIONS, SPARSE)
 _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
 """The levels of CPU between which an answer has the same bits, by how products are computed."""
 

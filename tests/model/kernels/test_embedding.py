@@ -49,21 +49,22 @@ def test_rows_are_gathered_from_blocks(count: int, num_rows: int, width: int, dt
 
 
 @drawn
-@given(counts, widths, dtypes, st.booleans(), st.booleans(), st.booleans(), seeds)
+@given(counts, widths, dtypes, st.integers(0, 3), st.booleans(), st.booleans(), seeds)
 def test_an_embedding_is_the_norm_of_sums_that_are_rounded(
-    count: int, width: int, dtype: torch.dtype, has_type: bool, has_positions: bool, has_bias: bool, seed: int
+    count: int, width: int, dtype: torch.dtype, num_types: int, has_positions: bool, has_bias: bool, seed: int
 ) -> None:
     tokens, positions = draw_numbers(50, width, dtype=dtype, seed=seed), draw_numbers(30, width, dtype=dtype, seed=seed)
-    token_type, weight, bias = draw_numbers(3, width, dtype=dtype, seed=seed + 1)
+    weight, bias = draw_numbers(2, width, dtype=dtype, seed=seed + 1)
+    table = draw_numbers(num_types, width, dtype=dtype, seed=seed + 2) if num_types else None
+    types = draw_ids(count, num_types, seed + 2) if num_types > 1 else None
     ids, places = draw_ids(count, 50, seed), draw_ids(count, 30, seed + 1)
     total = tokens[ids]
-    if has_type:
-        total = total + token_type
+    if table is not None:
+        total = total + (table[0] if types is None else table[types])
     if has_positions:
         total = total + positions[places]
-    some_type, some_positions = token_type if has_type else None, positions if has_positions else None
-    some_bias = bias if has_bias else None
-    found = everywhere(lambda: (embed(ids, places, tokens, some_type, some_positions, weight, some_bias, EPS),))
+    some_positions, some_bias = positions if has_positions else None, bias if has_bias else None
+    found = everywhere(lambda: (embed(ids, types, places, tokens, table, some_positions, weight, some_bias, EPS),))
     assert_same_bits(found, (rows.layer_norm(total, weight, some_bias, EPS),))
 
 
@@ -73,7 +74,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         with pytest.raises(ValueError, match=found):
             gather_rows(table, torch.tensor(ids), num_rows=40, width=4)
         with pytest.raises(ValueError, match=found):
-            embed(torch.tensor(ids), torch.tensor(ids), torch.zeros(40, 4), None, None, row, None, EPS)
+            embed(torch.tensor(ids), None, torch.tensor(ids), torch.zeros(40, 4), None, None, row, None, EPS)
     one = torch.tensor([0])
     with pytest.raises(ValueError, match=r"table is .* \[2, 4, 64\]"):
         gather_rows(table, one, num_rows=65, width=4)
@@ -82,4 +83,6 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"ids is torch\.int32"):
         gather_rows(table, one.int(), num_rows=64, width=4)
     with pytest.raises(ValueError, match="places holds 3 at 0; 0 to 2 is accepted"):
-        embed(one, one + 3, torch.zeros(40, 4), None, torch.zeros(3, 4), row, None, EPS)
+        embed(one, None, one + 3, torch.zeros(40, 4), None, torch.zeros(3, 4), row, None, EPS)
+    with pytest.raises(ValueError, match="types holds 2 at 0; 0 to 1 is accepted"):
+        embed(one, one + 2, one, torch.zeros(40, 4), torch.zeros(2, 4), None, row, None, EPS)

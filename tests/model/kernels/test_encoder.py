@@ -66,9 +66,9 @@ def _step_by_step(
     return x
 
 
-def _encoded(encoder: Encoder, x: Tensor, first_rows: Tensor) -> Tensor:
+def _encoded(encoder: Encoder, x: Tensor, first_rows: Tensor, *, first_alone: bool = False) -> Tensor:
     stream = x.clone()
-    encoder(stream, first_rows)
+    encoder(stream, first_rows, first_alone=first_alone)
     return stream
 
 
@@ -98,6 +98,8 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
             for threads in (1, 2, 3):
                 library.set_num_threads(threads)
                 assert_same_bits((_encoded(encoder, x, first_rows),), (wanted,))
+                first = _encoded(encoder, x, first_rows, first_alone=True)[first_rows[:-1]]
+                assert_same_bits((first,), (wanted[first_rows[:-1]],))
 
 
 @every_kind
@@ -114,10 +116,14 @@ def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_thread
         for threads in (1, 2, 3, 8):
             library.set_num_threads(threads)
             assert_same_bits((_encoded(encoder, x, first_rows),), (together,))
-            alone = x.clone()
+            firsts = _encoded(encoder, x, first_rows, first_alone=True)
+            alone, firsts_alone = x.clone(), x.clone()
             for text in range(len(lengths)):
                 encoder(alone, first_rows[text : text + 2])
+                encoder(firsts_alone, first_rows[text : text + 2], first_alone=True)
             assert_same_bits((alone,), (together,))
+            for found in (firsts, firsts_alone):
+                assert_same_bits((found[first_rows[:-1]],), (together[first_rows[:-1]],))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

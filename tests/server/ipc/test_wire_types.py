@@ -35,6 +35,7 @@ from server.engine.request import (
     Intervention,
     LensTask,
     PointCapture,
+    SparseTask,
     Task,
     TraceTask,
     WeightsTask,
@@ -45,6 +46,7 @@ from server.ipc import messages
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
 HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask, ClassifyTask]
+HEADERS_ALONE += [SparseTask]
 
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold

@@ -14,11 +14,11 @@ from server.http.errors import BadRequest
 from server.http.json_reader import MAX_CONTAINERS
 from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
-from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS
+from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from tests.server.serving import Site, error_of, site, tiny_classifier
+from tests.server.serving import Site, error_of, site, tiny_classifier, tiny_masked_lm
 
 JSON = {"content-type": "application/json"}
 GOOD: dict[str, dict[str, Any]] = {
@@ -36,6 +36,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/attention": {"input": "x"},
     "/v1/trace": {"input": "x", "points": ["hook_embed"]},
     "/v1/embeddings": {"input": "x"},
+    "/embed_sparse": {"inputs": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
 }
@@ -45,6 +46,8 @@ def at_path(folder: Path, path: str, **settings: Any) -> Any:
     """Return an application that answers this route."""
     if path in (*SCORINGS, *CLASSIFICATIONS):
         settings["config"] = tiny_classifier()
+    if path == SPARSE:
+        settings["config"] = tiny_masked_lm()
     return site(folder, **settings)
 
 

@@ -15,11 +15,11 @@ from server.routes.supported_routes import (
     SCORINGS,
 )
 from tests.server.fake_client import INFO, FakeEngine
-from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
+from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder, tiny_masked_lm
 
 CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
 LABELS = replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False)
-FILLS_IN = replace(tiny_encoder(), architecture="BertForMaskedLM", has_head=True, head_transform="gelu")
+FILLS_IN = tiny_masked_lm()
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},

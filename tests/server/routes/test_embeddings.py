@@ -57,6 +57,21 @@ async def test_a_decoder_takes_its_last_token_normalised_unless_told_otherwise(t
     assert told == EmbedTask(layer=3, pooling="mean", normalize=False, dimensions=3)
 
 
+async def test_a_folder_for_late_interaction_gives_the_vectors_of_tokens_and_no_others(tmp_path: Path) -> None:
+    dense = DenseConfig(path="1_Dense", in_features=HIDDEN_SIZE, out_features=3, bias=False, is_tanh=False)
+    late = EmbeddingDefaults(
+        pooling="mean", normalize=True, dense=(dense,), is_late=True, prompts={"query": "[Q]"}, refusal="late"
+    )
+    async with site(tmp_path, defaults=late) as at:
+        task = await task_of(at, pooling="none", prompt_name="query")
+        assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"[Q]ab"
+        mean = await task_of(at, pooling="mean")
+        error = await at.error(PATH, {"input": "ab"}, 400)
+    assert task == EmbedTask(pooling="none", normalize=True, dense=True)
+    assert not mean.dense
+    assert error["param"] == "pooling"
+
+
 async def test_pooling_none_gives_a_vector_a_token(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         (entry,) = (await at.post(PATH, {"input": "ab", "pooling": "none", "layer": 0})).json()["data"]

@@ -10,11 +10,11 @@ import pytest
 
 from server.engine.request import EmbedTask
 from server.http.errors import QueueFull
-from server.routes.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS
+from server.routes.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.routes.test_admin import bearer, write_keys
-from tests.server.serving import error_of, site, tiny_classifier
+from tests.server.serving import error_of, site, tiny_classifier, tiny_masked_lm
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "abc"},
@@ -32,6 +32,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/classify": {"input": ["y", "z"]},
     "/predict": {"inputs": [["y"], ["y", "z"]]},
     "/v1/embeddings": {"input": ["abc", "de"]},
+    "/embed_sparse": {"inputs": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
     "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
     "/v1/next": {"input": "abc"},
@@ -63,6 +64,8 @@ def site_of(folder: Path, path: str) -> Any:
     """Return an application around a fake engine that answers this route."""
     if path in (*SCORINGS, *CLASSIFICATIONS):
         return site(folder, config=tiny_classifier())
+    if path == SPARSE:
+        return site(folder, config=tiny_masked_lm())
     return at_site(folder, engine_of())
 
 
@@ -198,7 +201,7 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
     async with at_site(tmp_path, engine) as lightwell:
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
     texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
-    texts |= {path for path in ROUTES if path.startswith("/api/")} | {*JUDGEMENTS, *SCORINGS, *CLASSIFICATIONS}
+    texts |= {path for path in ROUTES if path.startswith("/api/")} | {*JUDGEMENTS, *SCORINGS, *CLASSIFICATIONS, SPARSE}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 
 

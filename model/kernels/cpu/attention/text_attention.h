@@ -142,9 +142,9 @@ void make_patterns(float* scores, long num_rows, long num_keys, float scale, Num
   }
 }
 
-// Columns of `head` of mixed [n][H][D] = softmax(scale q K^T) V of qkv [n][3][H][D].
+// Columns of `head` of mixed [num_queries][H][D] = softmax(scale q K^T) V of qkv [n][3][H][D], of the first queries.
 template <class Form, class T>
-void attend_text(const T* qkv, long num_rows, const TextHeads& heads, long head, T* mixed) {
+void attend_text(const T* qkv, long num_rows, long num_queries, const TextHeads& heads, long head, T* mixed) {
   using Number = typename Form::Number;
   const long dim = heads.dim, width = heads.num_heads * dim, stride = 3 * width, steps_together = Form::INPUTS;
   const long key_steps = (dim + steps_together - 1) / steps_together, key_blocks = (num_rows + BLOCK - 1) / BLOCK;
@@ -162,8 +162,8 @@ void attend_text(const T* qkv, long num_rows, const TextHeads& heads, long head,
     for (long r = 0; r < PATTERN_ROWS; ++r)
       memset(pattern + r * pattern_stride + lanes_up(num_rows), 0, (pattern_stride - lanes_up(num_rows)) * sizeof(Number));
   const InUse<Form> in_use;
-  for (long first = 0; first < num_rows; first += PATTERN_ROWS) {
-    const long count = num_rows - first < PATTERN_ROWS ? num_rows - first : PATTERN_ROWS, of_block = count * BLOCK;
+  for (long first = 0; first < num_queries; first += PATTERN_ROWS) {
+    const long left = num_queries - first, count = left < PATTERN_ROWS ? left : PATTERN_ROWS, of_block = count * BLOCK;
     const Number* queries;
     long query_stride = stride;
     if constexpr (TAKES_ROWS<Form, T>) {
@@ -195,8 +195,8 @@ template <class Form, class T>
 void attend_texts(const T* qkv, T* mixed, const long* first_rows, long num_texts, const TextHeads& heads) {
   const long width = heads.num_heads * heads.dim;
   parallel(num_texts * heads.num_heads, [&](long i) {
-    const long first = first_rows[i / heads.num_heads], end = first_rows[i / heads.num_heads + 1];
-    attend_text<Form>(qkv + first * 3 * width, end - first, heads, i % heads.num_heads, mixed + first * width);
+    const long first = first_rows[i / heads.num_heads], count = first_rows[i / heads.num_heads + 1] - first;
+    attend_text<Form>(qkv + first * 3 * width, count, count, heads, i % heads.num_heads, mixed + first * width);
   });
 }
 

@@ -25,6 +25,7 @@ def test_an_encoder_answers_a_batch_as_each_alone(model_of: Load, name: str) -> 
     pairs = ((0, 1), (1, last))
     tasks: list[Task] = [
         EmbedTask(pooling="mean"),
+        EmbedTask(pooling="cls"),
         EmbedTask(pooling="cls", layer=1),
         EmbedTask(pooling="none", layer=0),
         EmbedTask(pooling="last"),

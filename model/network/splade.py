@@ -1,0 +1,45 @@
+"""Pools the logits of a masked language model into one weight a word of the vocabulary (SPLADE, Formal et al. 2021,
+arXiv:2109.10086), as sentence-transformers' SpladePooling does.
+
+It knows one text at a time, so a weight cannot depend on what else was in the batch; it knows no requests.
+
+Axes: T tokens, V words.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_TOKENS_AT_ONCE = 64
+"""Tokens whose logits exist at once: 8 MB of a vocabulary of 32,000. They count from the first token, so that a sum is
+made of the same parts in any batch.
+"""
+
+
+def splade(
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], *, is_sum: bool = False, is_log_twice: bool = False
+) -> Tensor:
+    """Return the weights [V], float32, of hidden states [T, d]: over all tokens the largest of log(1 + relu(logit)), or
+    the sum of these.
+
+    is_log_twice: log(1 + x) is taken of it once more. Raises ValueError when there is no token.
+    """
+    if not len(hidden):
+        raise ValueError("the words of no tokens; expected at least one")
+    found: Tensor | None = None
+    for first in range(0, len(hidden), _TOKENS_AT_ONCE):
+        logits = logits_of(hidden[first : first + _TOKENS_AT_ONCE]).float()
+        if is_sum:
+            weights = _saturated(logits, is_log_twice).sum(0, dtype=torch.float64)
+            found = weights if found is None else found + weights
+        else:  # the functions grow: of the largest logit they are the largest
+            largest = logits.amax(0)
+            found = largest if found is None else torch.maximum(found, largest)
+    assert found is not None
+    return found.float() if is_sum else _saturated(found, is_log_twice)
+
+
+def _saturated(logits: Tensor, is_log_twice: bool) -> Tensor:
+    weights = logits.relu().log1p()
+    return weights.log1p() if is_log_twice else weights

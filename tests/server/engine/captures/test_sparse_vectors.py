@@ -1,0 +1,105 @@
+"""Weights of words are those of sentence-transformers' SparseEncoder, for every encoder with a masked language model's
+head, the same bits in any batch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.registry import read_config
+from model.network.sentence_transformers import SparseConfig, embedding_defaults
+from server.engine.request import EmbedTask, SparseTask
+from tests import tiny
+from tests.server.engine.driving import Answer, Load, alone, build, load, request, run
+from tests.server.engine.test_batch_invariance import assert_same
+
+LENGTHS = (5, 100, 17, 64, 1, 65)
+
+
+def task_of(sparse: SparseConfig) -> SparseTask:
+    return SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
+
+
+def ours(answer: Answer, num_words: int) -> np.ndarray:
+    indices, values = answer.array("sparse.indices"), answer.array("sparse.values")
+    assert (np.diff(indices) > 0).all()
+    assert (values > 0).all()
+    found = np.zeros(num_words, np.float32)
+    found[indices] = values
+    return found
+
+
+def theirs(model: SparseEncoder, ids: tuple[int, ...]) -> np.ndarray:
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+    with torch.no_grad():
+        found: np.ndarray = model(given)["sentence_embedding"][0].numpy()
+    return found
+
+
+def save(raw: Path, folder: Path, **options: Any) -> SparseEncoder:
+    """Save a folder as the library does, and return what it reads there."""
+    modules = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling(**options)]
+    SparseEncoder(modules=modules, device="cpu").save(str(folder))
+    return SparseEncoder(str(folder), device="cpu", local_files_only=True).eval()
+
+
+# Jina's code is not in transformers: the library would read a BERT.
+@pytest.mark.parametrize("name", [name for name in tiny.MASKED_LMS if name != "jina_bert"])
+def test_weights_are_those_of_the_library_in_any_batch(name: str, tmp_path: Path) -> None:
+    raw = tiny.make_variant(name, tmp_path / "raw")
+    library, model = save(raw, tmp_path / "folder"), load(raw)
+    sparse = embedding_defaults(tmp_path / "folder", model.config).sparse
+    assert sparse == SparseConfig()
+    prompts = [torch.randint(5, tiny.VOCAB_SIZE, (length,)).tolist() for length in LENGTHS]
+    crowd = [request(uid, ids, task_of(sparse)) for uid, ids in enumerate(prompts)]
+    found = run(build(model, max_num_batched_tokens=128), [*crowd, request(9, prompts[1], EmbedTask(pooling="cls"))])
+    for each in crowd:
+        expected = theirs(library, each.prompt_token_ids)
+        assert abs(ours(found[each.uid], len(expected)) - expected).max() <= 1e-5 * max(1, expected.max())
+        assert np.ptp(expected) > 0.1
+    del found[9]
+    assert_same(found, alone(model, crowd))
+
+
+@pytest.mark.parametrize("strategy", ["max", "sum"])
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_every_way_of_pooling_is_that_of_the_library(strategy: str, activation: str, tmp_path: Path) -> None:
+    raw = tiny.make("distilbert", tmp_path / "raw")
+    library = save(raw, tmp_path / "folder", pooling_strategy=strategy, activation_function=activation)
+    model = load(tmp_path / "folder")
+    sparse = embedding_defaults(tmp_path / "folder", model.config).sparse
+    crowd = [
+        request(uid, torch.randint(5, tiny.VOCAB_SIZE, (n,)).tolist(), task_of(sparse)) for uid, n in enumerate(LENGTHS)
+    ]
+    found = run(build(model), crowd)
+    for each in crowd:
+        expected = theirs(library, each.prompt_token_ids)
+        assert abs(ours(found[each.uid], len(expected)) - expected).max() <= 1e-5 * max(1, expected.max())
+    assert_same(found, alone(model, crowd))
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+    raw = tiny.make("bert", tmp_path / "raw")
+    save(raw, tmp_path / "folder")
+    folder, config = tmp_path / "folder", read_config(raw)
+    pooling = folder / "1_SpladePooling" / "config.json"
+    pooling.write_text(json.dumps({"pooling_strategy": "mean"}), encoding="utf-8")
+    with pytest.raises(ModelLoadError, match="pooling_strategy"):
+        embedding_defaults(folder, config)
+    modules = [{"path": "", "type": "x.Router"}]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    assert "Router" in (embedding_defaults(folder, config).sparse.refusal or "")
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bart"])
+def test_a_network_that_fills_in_no_words_refuses(name: str, model_of: Load) -> None:
+    with pytest.raises(ValueError, match=r"SparseTask asks for the encoder|has no head that fills in masked words"):
+        run(build(model_of(name)), [request(0, [5, 6], SparseTask(), encoded=[5, 6] if name == "bart" else ())])
