@@ -29,10 +29,23 @@ from lightwell_client._exceptions import (
     UnsupportedMediaType,
 )
 from lightwell_client._inspection_result import InspectionResult, NamedArray
+from lightwell_client._judgements import (
+    Classification,
+    Classifications,
+    DecisionAnswer,
+    Decisions,
+    DecisionsUsage,
+    OptionProbability,
+    PairScore,
+    PairScores,
+    RankedDocument,
+    Ranking,
+)
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._page_view import PageView
 from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
+from lightwell_client._reasons import ExplainedAnswer, HeadPart, LayerPart, Reasons, RemovedWord, Verified, WordPart
 from lightwell_client._results import (
     CalledFunction,
     CalledFunctionDelta,
@@ -91,6 +104,8 @@ __all__ = [
     "ChatLogprobs",
     "ChatMessage",
     "Circuits",
+    "Classification",
+    "Classifications",
     "Client",
     "Completion",
     "CompletionChoice",
@@ -102,14 +117,20 @@ __all__ = [
     "Correlations",
     "Cosines",
     "DeadlineExceeded",
+    "DecisionAnswer",
+    "Decisions",
+    "DecisionsUsage",
     "Embedding",
     "Embeddings",
+    "ExplainedAnswer",
     "Explanation",
     "Geometry",
+    "HeadPart",
     "HeadScores",
     "Health",
     "InspectionResult",
     "InvalidResponse",
+    "LayerPart",
     "LensResult",
     "LightwellError",
     "MethodNotAllowed",
@@ -122,11 +143,18 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "NotParsed",
+    "OptionProbability",
     "PageView",
+    "PairScore",
+    "PairScores",
     "Parameters",
     "Parsed",
     "PermissionDenied",
+    "RankedDocument",
+    "Ranking",
     "RateLimited",
+    "Reasons",
+    "RemovedWord",
     "Rollout",
     "ServerError",
     "Softmax",
@@ -147,7 +175,9 @@ __all__ = [
     "Unavailable",
     "UnsupportedMediaType",
     "Usage",
+    "Verified",
     "WeightName",
     "Weights",
+    "WordPart",
     "__version__",
 ]
