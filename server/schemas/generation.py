@@ -15,6 +15,7 @@ from server.schemas.base import (
     wrong,
 )
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.judgements.reasons import ExplainField, Reasons
 from server.schemas.known_fields import (
     IGNORED_BY_CHAT,
     IGNORED_BY_COMPLETIONS,
@@ -134,6 +135,11 @@ class ChatCompletionRequest(ToolFields, GenerationFields):
     )
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+    explain: ExplainField = Field(
+        None,
+        description="Also tell the reasons of the first 16 tokens of an answer that is not streamed; true asks with "
+        "the defaults.",
+    )
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatCompletionRequest":
@@ -195,6 +201,7 @@ class ChatChoice(AnswerModel):
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
+    reasons: list[Reasons] | None = Field(None, description="With explain: why each of the first 16 tokens was likely.")
 
 
 class ChatCompletionAnswer(AnswerModel):

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str, dict[str, Any]]] = 
     ),
     "score": (
         ("a king", ["The old king."]),
-        {"queries": "a king", "documents": ["The old king."]},
+        {"text_1": "a king", "text_2": ["The old king."]},
         "/v1/score",
         {"id": "score-1", "model": "toy", "data": [{"index": 0, "object": "score", "score": 0.75}], "usage": USAGE},
     ),
@@ -116,7 +116,7 @@ def test_answers_have_the_fields_of_their_routes(client: Client, server: WireSer
         (1, 0.75)
     ]
     assert client.score("a king", "The old king.").scores == [0.75]
-    assert client.classify("The old king.").label == "royal"
+    assert client.classify("The old king.").data[0].label == "royal"
 
 
 def test_wrong_arguments_are_named_before_anything_is_sent(client: Client, server: WireServer) -> None:
@@ -128,7 +128,7 @@ def test_wrong_arguments_are_named_before_anything_is_sent(client: Client, serve
         client.classify(3)  # type: ignore[arg-type]
     assert server.seen == []
     server.will(Reply(body={"data": [{"index": 0}]}))
-    with pytest.raises(InvalidResponse, match="not a PairScores"):
+    with pytest.raises(InvalidResponse, match="not a Scores"):
         client.score("a", "b")
 
 

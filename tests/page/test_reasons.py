@@ -105,7 +105,7 @@ def test_a_model_that_says_no_words_tells_why_its_label_or_score_is_what_it_is(
         pair.press("Enter")
         expect(card.get_by_role("heading")).to_have_text("Why this score?")
         settle(page)
-        body = {"queries": TEXT, "documents": PAIR, "explain": explain}
+        body = {"text_1": TEXT, "text_2": PAIR, "explain": explain}
         reasons = ask(server, "/v1/score", body)["data"][0]["reasons"]
         expect(page.locator("#reasons-value")).to_have_text(written(reasons["value"]))
         expect(card.locator(".token")).to_have_count(len(reasons["parts"]))

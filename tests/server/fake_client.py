@@ -20,6 +20,7 @@ from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput,
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
+    ClassifyTask,
     EmbedTask,
     GenerateTask,
     Intervention,
@@ -47,6 +48,7 @@ class Submitted:
     encoder_token_ids: tuple[int, ...] = ()
     interventions: tuple[Intervention, ...] = ()
     priority: int = 0
+    second_segment: int | None = None
 
 
 class FakeHandle:
@@ -147,6 +149,7 @@ class FakeEngine:
                 encoder_ids,
                 tuple(interventions),
                 request_context.priority,
+                second_segment,
             )
         )
         return handle
@@ -196,6 +199,11 @@ class FakeEngine:
             return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
         if isinstance(task, EmbedTask):
             tensors = {"embedding": embedding(task, encoder_ids or ids)}
+            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+        if isinstance(task, ClassifyTask):
+            assert self.config is not None
+            assert self.config.classifier is not None
+            tensors = {"logits": logits(self.config.classifier.num_labels, ids)}
             return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
         assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
         return [self._token(task, ids, encoder_ids, i, timing) for i in range(self._num_tokens(task))]
@@ -311,6 +319,12 @@ def _finished(capture: AttentionCapture, full: np.ndarray, keys: np.ndarray) -> 
     missing = [(0, 0)] * (full.ndim - 1) + [(0, max(0, capture.top_k - full.shape[-1]))]
     values, indices = np.pad(values, missing), np.pad(indices, missing, constant_values=-1)
     return {"attention": _array(values.astype(capture.dtype)), "attention.indices": _array(indices)}
+
+
+def logits(num_labels: int, ids: tuple[int, ...]) -> Array:
+    """Return logits that depend on all tokens: -1 to 1 for the first label, and less for each that follows."""
+    first = sum(i * (place + 1) for place, i in enumerate(ids)) % 2001 / 1000 - 1
+    return _array(np.array([first - label for label in range(num_labels)], np.float32))
 
 
 def embedding(task: EmbedTask, ids: tuple[int, ...]) -> Array:

@@ -60,7 +60,13 @@ class InlineEngine(FakeEngine):
         handle = FakeHandle(self._run(request), None, None)
         self.submitted.append(
             Submitted(
-                task, request.prompt_token_ids, request.deadline, capture_bytes, handle, request.encoder_token_ids
+                task,
+                request.prompt_token_ids,
+                request.deadline,
+                capture_bytes,
+                handle,
+                request.encoder_token_ids,
+                second_segment=second_segment,
             )
         )
         return handle

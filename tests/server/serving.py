@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from model.checkpoint.generation_defaults import SamplingDefaults
-from model.config import ModelConfig
+from model.config import ClassifierConfig, ModelConfig
 from model.network.cross_encoder import score_defaults
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate
@@ -106,6 +106,12 @@ def tiny_encoder() -> ModelConfig:
         num_token_types=2,
         embedding_norm=True,
     )
+
+
+def tiny_classifier(*labels: str) -> ModelConfig:
+    """Return the config of a variant of it that labels its input."""
+    head = ClassifierConfig(labels=labels or ("LABEL_0",), state="last")
+    return replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False, classifier=head)
 
 
 def tiny_encoder_decoder() -> ModelConfig:

@@ -13,8 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+from sentence_transformers import CrossEncoder
 
 from benchmarks.processes import Server, serve
+from tests.server.engine.captures.test_cross_encoders import save
 
 pytestmark = [
     pytest.mark.tool,
@@ -109,6 +111,24 @@ def test_two_turns_of_responses_with_the_helpers_of_the_openai_package(server: S
     assert (told["turns"], told["streamed"]) == (expected, expected[-1])
     assert told["sentences"] == [sentence["message"]["content"]] * 3
     assert told["statuses"] == ["incomplete", "completed"]
+
+
+def test_rerankers_of_five_projects_get_the_scores_of_the_library(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path)
+    query, documents = "Who lives in the wood?", ["The Wolf said: Little Pig", "a", "A girl lived beside the wood."]
+    scores = CrossEncoder(str(folder), device="cpu", local_files_only=True).predict([(query, x) for x in documents])
+    with serve([str(folder), "--served-model-name", "tiny", "--dtype", "float32"]) as reranking:
+        told = json.loads(
+            run("rerankers", "python", str(HERE / "reranked.py"), reranking.url, "tiny", query, *documents)
+        )
+    best = [int(i) for i in (-scores).argsort()]
+    assert told.pop("documents") == [documents[i] for i in best]
+    assert told.pop("refusals") == ["The model 'another' does not exist here; 'tiny' is served."] * 2
+    assert told.pop("tokens") > len(documents)
+    assert len(told) == 8
+    for client, ranked in told.items():
+        assert [i for i, _ in ranked] == best, client
+        assert [score for _, score in ranked] == pytest.approx(scores[best], abs=1e-5), client
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

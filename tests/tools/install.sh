@@ -22,6 +22,7 @@ declare -A programs=(
   [litellm]="litellm==1.110.2"
   [langchain-openai]="langchain-openai==1.7.4"
   [llama-index]="llama-index-llms-openai-like==0.8.1 llama-index-embeddings-openai-like==0.4.0"
+  [rerankers]="cohere==5.21.1 langchain-cohere==0.6.0 llama-index-postprocessor-tei-rerank==0.6.0 llama-index-postprocessor-jinaai-rerank==0.6.0 rerankers==0.10.0"
   [ollama]="ollama==0.6.3"
   [lm-eval]="lm-eval[api,hf]==0.4.13 torch==2.13.0"
   [guidellm]="guidellm==0.8.1"

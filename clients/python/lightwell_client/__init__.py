@@ -5,6 +5,7 @@ from lightwell_client._async_connection import AsyncStream
 from lightwell_client._attention import AttentionResult
 from lightwell_client._client import Client
 from lightwell_client._connection import Stream
+from lightwell_client._decisions import DecisionAnswer, Decisions, DecisionsUsage, OptionProbability
 from lightwell_client._embeddings import Embedding, Embeddings
 from lightwell_client._exceptions import (
     ApiError,
@@ -29,18 +30,6 @@ from lightwell_client._exceptions import (
     UnsupportedMediaType,
 )
 from lightwell_client._inspection_result import InspectionResult, NamedArray
-from lightwell_client._judgements import (
-    Classification,
-    Classifications,
-    DecisionAnswer,
-    Decisions,
-    DecisionsUsage,
-    OptionProbability,
-    PairScore,
-    PairScores,
-    RankedDocument,
-    Ranking,
-)
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._page_view import PageView
 from lightwell_client._parsing import Parsed
@@ -69,6 +58,7 @@ from lightwell_client._results import (
     TopLogprob,
     Usage,
 )
+from lightwell_client._scores import Classification, Classified, PairScore, Ranked, Reranking, Scores
 from lightwell_client._token_attention import TokenAttention
 from lightwell_client._trace import TraceResult
 from lightwell_client._version import __version__
@@ -105,7 +95,7 @@ __all__ = [
     "ChatMessage",
     "Circuits",
     "Classification",
-    "Classifications",
+    "Classified",
     "Client",
     "Completion",
     "CompletionChoice",
@@ -146,16 +136,16 @@ __all__ = [
     "OptionProbability",
     "PageView",
     "PairScore",
-    "PairScores",
     "Parameters",
     "Parsed",
     "PermissionDenied",
-    "RankedDocument",
-    "Ranking",
+    "Ranked",
     "RateLimited",
     "Reasons",
     "RemovedWord",
+    "Reranking",
     "Rollout",
+    "Scores",
     "ServerError",
     "Softmax",
     "Spectrum",

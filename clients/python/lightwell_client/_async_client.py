@@ -6,23 +6,14 @@ A method is written here only: clients/python/write_client.py writes the synchro
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from lightwell_client import _calls, _judgements, _mechanisms, _page_view, _parsing, _weight_slices, _weights
+from lightwell_client import _calls, _decisions, _mechanisms, _page_view, _parsing, _scores, _weight_slices, _weights
 from lightwell_client._async_connection import AsyncConnection, AsyncStream
 from lightwell_client._attention import AttentionResult
+from lightwell_client._decisions import Decisions, DecisionsOptions
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import ApiError
 from lightwell_client._inspection import Inspection
 from lightwell_client._inspection_result import L
-from lightwell_client._judgements import (
-    Classifications,
-    ClassifyOptions,
-    Decisions,
-    DecisionsOptions,
-    PairScores,
-    Ranking,
-    RerankOptions,
-    ScoreOptions,
-)
 from lightwell_client._options import (
     AttentionOptions,
     ChatOptions,
@@ -43,6 +34,7 @@ from lightwell_client._page_view import PageView, ShowOptions
 from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
+from lightwell_client._scores import Classification, ClassifyOptions, Reranking, RerankOptions, ScoreOptions, Scores
 from lightwell_client._trace import TRACE, TraceOptions, TraceResult
 from lightwell_client._weight_slices import WeightName, Weights, WeightsOptions
 
@@ -257,23 +249,7 @@ class AsyncClient(AsyncConnection):
         **options: Unpack[DecisionsOptions],
     ) -> Decisions:
         """Answer questions about a text, or a conversation, by the probability of each option (POST /v1/decisions)."""
-        return await self._send(_judgements.decisions(self._config.model, input, questions, options))
-
-    async def rerank(
-        self, query: str, documents: Sequence[str | Mapping[str, str]], **options: Unpack[RerankOptions]
-    ) -> Ranking:
-        """Return how well each document answers a query, the best first (POST /v1/rerank)."""
-        return await self._send(_judgements.rerank(self._config.model, query, documents, options))
-
-    async def score(
-        self, queries: str | Sequence[str], documents: str | Sequence[str], **options: Unpack[ScoreOptions]
-    ) -> PairScores:
-        """Return how well the texts of each pair fit (POST /v1/score)."""
-        return await self._send(_judgements.score(self._config.model, queries, documents, options))
-
-    async def classify(self, input: Prompt, **options: Unpack[ClassifyOptions]) -> Classifications:
-        """Return the label of each input, and the probability of every label (POST /v1/classify)."""
-        return await self._send(_judgements.classify(self._config.model, input, options))
+        return await self._send(_decisions.decisions(self._config.model, input, questions, options))
 
     async def show(self, view: str, input: str, **options: Unpack[ShowOptions]) -> PageView:
         """Return a view of the server's page with its answers, which a notebook shows and `save` writes as one file.
@@ -296,6 +272,22 @@ class AsyncClient(AsyncConnection):
     async def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """Return a vector for each input (POST /v1/embeddings)."""
         return await self._send(_calls.embed(self._config.model, input, options))
+
+    async def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, str]], **options: Unpack[RerankOptions]
+    ) -> Reranking:
+        """Return the documents by how well they answer the query, the best first (POST /v1/rerank)."""
+        return await self._send(_scores.rerank(self._config.model, query, documents, options))
+
+    async def score(
+        self, first: str | Sequence[str], second: str | Sequence[str], **options: Unpack[ScoreOptions]
+    ) -> Scores:
+        """Return the score of each pair (POST /v1/score): one text with each of the others, or each with its own."""
+        return await self._send(_scores.score(self._config.model, first, second, options))
+
+    async def classify(self, input: Prompt, **options: Unpack[ClassifyOptions]) -> Classification:
+        """Return the labels of each input (POST /v1/classify)."""
+        return await self._send(_scores.classify(self._config.model, input, options))
 
     async def tokenize(self, text: str | Sequence[Message], **options: Unpack[TokenizeOptions]) -> Tokens:
         """Return the token ids of a text, or of messages as the chat template writes them."""

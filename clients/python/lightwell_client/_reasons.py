@@ -5,7 +5,7 @@ they are asked for, drawn and shown.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
@@ -239,6 +239,12 @@ class Reasons(Result):
             rows = [[_without(row), row.predicted, row.measured] for row in self.verify]
             tables.append(table("without words", ["without", "predicted", "measured"], rows))
         return tables
+
+
+def with_reasons(whole: Result, rows: str, parts: Iterable[Any]) -> str:
+    """Return what a notebook shows of an answer: a table, and the reasons of each part that has some."""
+    told = [part.reasons._repr_html_() for part in parts if part.reasons is not None]
+    return page(type(whole).__name__, [rows, *told], iter(()), 0)
 
 
 def _named(part: WordPart | HeadPart | LayerPart) -> list[tuple[str, float]]:

@@ -12,14 +12,14 @@ from starlette.responses import Response
 from model.hooks.point_names import stacks
 from model.sampling.distribution import Distribution, distribution
 from server.engine.request import TraceTask
-from server.http.errors import BadRequest, shown
+from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described, read_token
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
 from server.routes.inspect.selectors import resolve
-from server.routes.parts.passes import ExplainedLogit
-from server.routes.parts.reasons import check_explainable, explain
+from server.routes.inspect.token_reasons import explained_token, read_versus
+from server.routes.parts.reasons import explain
 from server.routes.responses import tensor_route
 from server.routes.trace_body import DescribedArray
 from server.schemas.inspect.predictions import NextAnswer, NextRequest
@@ -37,7 +37,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
         positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
-        versus = _versus(inspection, body)
+        versus = None
+        if body.explain is not None:
+            versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
         rows = 1 + 2 * len(body.temperatures)
         numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
         inspection.check_size(numbers * len(inspection.inputs), "fewer inputs or temperatures, or without full")
@@ -72,29 +74,6 @@ def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tup
     return (ids.index(mask),)
 
 
-def _versus(inspection: Inspection, body: NextRequest) -> NamedToken | None:
-    """Return the token that `explain` compares with, if it names one. Raises BadRequest, also for what cannot be
-    explained.
-    """
-    options = body.explain
-    if options is None:
-        return None
-    check_explainable(inspection.context, len(inspection.inputs), "inputs")
-    if body.interventions:
-        raise BadRequest(
-            "explain: the reasons of a pass with interventions are not told here; without interventions it is accepted "
-            "(POST /v1/contributions takes such a pass apart).",
-            param="explain",
-        )
-    if isinstance(options.versus, bool):
-        raise BadRequest(
-            f'explain.versus: {shown(options.versus)} is no token; "next", a text that is one token, a token id or '
-            "null is accepted.",
-            param="explain.versus",
-        )
-    return None if options.versus == "next" else read_token(inspection.context, options.versus, "explain.versus")
-
-
 async def _reasons(
     inspection: Inspection,
     body: NextRequest,
@@ -108,15 +87,10 @@ async def _reasons(
     options, context = body.explain, inspection.context
     if options is None:
         return [{} for _ in logits]
-    asked = []
-    for prompt, (position,), row in zip(inspection.inputs, positions, logits, strict=True):
-        order = np.argsort(-row, kind="stable")[:3].tolist()
-        ids = [each for each in order if versus is None or each != versus.token_id][:2]
-        target, runner_up = map(NamedToken, ids, context.tokenizer.token_strings(ids))
-        other = runner_up if options.versus == "next" else versus
-        described = (target.as_json(), None if other is None else other.as_json())
-        other_id = None if other is None else other.token_id
-        asked.append(ExplainedLogit(prompt, "words", target.token_id, other_id, position, described))
+    asked = [
+        explained_token(context, prompt, position, row, options, versus)
+        for prompt, (position,), row in zip(inspection.inputs, positions, logits, strict=True)
+    ]
     return [{"reasons": each} for each in await explain(context, asked, options, inspection.arrival)]
 
 

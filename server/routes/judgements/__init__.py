@@ -1,3 +1,3 @@
-"""The routes that answer questions by the probability of each option. They read a request and write an answer, and
-never compute.
+"""The routes that answer by the probability of options, or by what a head says of texts. They read a request and write
+an answer, and never compute.
 """

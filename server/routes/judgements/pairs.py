@@ -100,7 +100,9 @@ class Reader:
         tokenizer, cut = self.context.tokenizer, self.cut
         pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
         try:
-            encoded = tokenizer.encode_pairs(pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end")
+            encoded = tokenizer.encode_pairs(
+                pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end", ids_alone=True
+            )
         except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
             raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
         singles = [texts[0] for texts in group if len(texts) == 1]

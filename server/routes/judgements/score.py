@@ -61,7 +61,12 @@ def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
             "side.",
             param=names[1],
         )
-    longer = names[1] if len(second) == count else names[0]
-    name_of = f"{longer}[{{}}]".format if isinstance(getattr(body, longer), list) else lambda _: longer
     firsts, seconds = (texts * (count // len(texts)) for texts in (first, second))
+
+    def name_of(number: int) -> str:
+        """Return the field of the longer text: what is wrong with a pair is that it is too long."""
+        name = names[len(seconds[number]) >= len(firsts[number])]
+        given = getattr(body, name)
+        return name if isinstance(given, str) else f"{name}[{number if len(given) > 1 else 0}]"
+
     return list(zip(firsts, seconds, strict=True)), name_of

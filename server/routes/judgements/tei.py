@@ -57,7 +57,7 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
     pairs = [(body.query, text) for text in body.texts]
     running = score_pairs(context, _fields_of(body), pairs, "texts[{}]".format, arrival)
     scores = scores_of(context, await unless_disconnected(request, running), not body.raw_scores)
-    best = best_first(scores)
+    best = best_first(scores)[: body.top_n or None]
     answer: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in best]
     if body.return_text:
         answer = [{**each, "text": body.texts[each["index"]]} for each in answer]

@@ -14,6 +14,8 @@ from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
+from server.routes.inspect.inspection import NamedToken
+from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
 from server.routes.openai.generation import AnswerWriter, token_writer
@@ -40,19 +42,25 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         check_route(context, "/v1/chat/completions")
+        versus = check_chat_reasons(context, body)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, arrival))
+            return await unless_disconnected(request, _whole(context, body, arrival, versus))
         conversation = await unless_disconnected(request, begin_conversation(context, body, arrival))
         writer = _ChatWriter(conversation)
         return EventStream(_events(writer), conversation.close, _direct(writer))
 
 
-async def _whole(context: AppContext, body: ChatCompletionRequest, arrival: float) -> Response:
+async def _whole(
+    context: AppContext, body: ChatCompletionRequest, arrival: float, versus: NamedToken | None
+) -> Response:
     conversation = await begin_conversation(context, body, arrival)
     choices = await conversation.answers()
     writer = _ChatWriter(conversation)
     answer = writer.head("chat.completion")
     answer["choices"] = [await writer.whole_choice(index, choice) for index, choice in enumerate(choices)]
+    for written, choice in zip(answer["choices"], choices, strict=True):
+        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        written |= await chat_reasons(context, body, versus, conversation.job.prompt, token_ids, arrival)
     answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)

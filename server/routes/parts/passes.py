@@ -9,7 +9,7 @@ Axes: Q queries, whose states the head reads, K keys, D numbers of a head.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from model.analysis.contributions import opened, value_attributions
 from model.config import ModelConfig
 from model.hooks.point_names import full_name
-from model.hooks.points import Stack
+from model.hooks.points import BY_NAME, Stack
 from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.routes.parts.logit_parts import Float64, LogitParts, Tensors
 from server.routes.parts.stream_parts import ATTENTION
@@ -75,6 +75,8 @@ class ExplainedPass:
     asked: ExplainedLogit
     dtype: Literal["float32", "float64"]
     """The dtype in which its numbers are taken out: that of the network, or a wider one."""
+    traced: tuple[int, ...] = ()
+    """The positions at which the pass is traced, of several words that are explained together; () is the head's own."""
 
     @property
     def stack(self) -> Stack:
@@ -96,6 +98,10 @@ class ExplainedPass:
         return LogitParts(self.model, queries=self.queries, stack=self.stack, dtype=self.dtype)
 
     @property
+    def _traced_parts(self) -> LogitParts:
+        return replace(self.parts, queries=self.traced or self.queries)
+
+    @property
     def item_bytes(self) -> int:
         return np.dtype(self.dtype).itemsize
 
@@ -103,7 +109,7 @@ class ExplainedPass:
 
     def trace(self) -> TraceTask:
         """Return the task that takes out the parts and the state."""
-        parts = self.parts
+        parts = self._traced_parts
         points = [*parts.captures(), self._state()]
         for part in parts.parts:
             for layer in self.model.attention_layers:
@@ -113,8 +119,8 @@ class ExplainedPass:
     @property
     def trace_bytes(self) -> int:
         """Return at least how many bytes that takes out."""
-        config, num_queries = self.model, len(self.queries)
-        numbers = self.parts.num_captured() + num_queries * config.hidden_size
+        config, num_queries = self.model, len(self.traced or self.queries)
+        numbers = self._traced_parts.num_captured() + num_queries * config.hidden_size
         for part in self.parts.parts:
             num_keys = self.num_keys(part)
             for layer in config.attention_layers:
@@ -160,6 +166,19 @@ class ExplainedPass:
         return len(self.asked.prompt.encoder_ids if part == "cross" else self.asked.prompt.ids)
 
     # ---- what the numbers mean
+
+    def own(self, trace: Tensors) -> Tensors:
+        """Return what a trace of several positions holds of this logit's."""
+        if not self.traced:
+            return trace
+        place = self.traced.index(self.queries[0])
+        row, found = slice(place, place + 1), {}
+        for point in self.trace().points:
+            value = trace[point.name]
+            has_heads_first = BY_NAME[point.point].axes[0] == "head"
+            rows = value[:, row] if has_heads_first else value[row]
+            found[point.name] = value if point.positions is None else rows
+        return found
 
     def state(self, trace: Tensors) -> Float64:
         """Return what the head reads [d]."""
@@ -216,16 +235,17 @@ class ExplainedPass:
 
     def _attention(self, part: Part, layer: int) -> tuple[PointCapture, PointCapture]:
         module = ATTENTION[part][0]
-        parts = self.parts
+        parts = self._traced_parts
         return (
-            parts.capture(f"{module}.hook_pattern", layer, self.queries),
+            parts.capture(f"{module}.hook_pattern", layer, parts.queries),
             parts.capture(f"{module}.hook_v", layer, None),
         )
 
     def _state(self) -> PointCapture:
+        parts = self._traced_parts
         if self.model.final_norm:
-            return self.parts.capture("ln_final.hook_out", None, self.queries)
-        return self.parts.capture("hook_resid_post", self.model.num_layers - 1, self.queries)
+            return parts.capture("ln_final.hook_out", None, parts.queries)
+        return parts.capture("hook_resid_post", self.model.num_layers - 1, parts.queries)
 
     def _logits(self) -> PointCapture:
         name = full_name(self.model, self.stack, "logits", None)

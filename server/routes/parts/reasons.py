@@ -7,7 +7,7 @@ the passes without some words. It knows prompts and logits; it knows no route an
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from model.hooks.points import Stack
@@ -16,7 +16,7 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
 from server.routes.context import AppContext
 from server.routes.parts.logit_parts import Tensors
-from server.routes.parts.passes import ExplainedLogit, ExplainedPass, Sums
+from server.routes.parts.passes import ExplainedLogit, ExplainedPass, HeadKind, Sums
 from server.routes.parts.taking_out import Word, without
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
@@ -61,8 +61,9 @@ async def explain(
     """Return the reasons of each logit, as `Reasons` describes them. Raises ApiError."""
     info = context.engine_info
     is_wide = info is not None and info.dtype == "float64"
-    passes = [ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked]
-    check_capture(context, sum(_num_bytes(each, options) for each in passes))
+    passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
+    of_traces = sum(one.trace_bytes for one in _traced(passes).values())
+    check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
     traces, measured = await _passes(context, passes, arrival)
     questions = [each.questions(trace) for each, trace in zip(passes, traces, strict=True)]
     answers = await _ask_weights(context, passes, questions, arrival)
@@ -85,21 +86,43 @@ async def explain(
 
 
 def _num_bytes(one: ExplainedPass, options: Explain) -> int:
-    """Return how many bytes all requests of one logit take out."""
+    """Return how many bytes all requests of one logit take out, but for the trace."""
     num_measured = 1 + (options.verify + 1 if options.verify else 0)
     mean = 8 * one.model.hidden_size * 2 if options.take_out == "embedding" else 0
     of_weights = one.question_bytes * len(one.parts.parts)
-    return one.trace_bytes + of_weights + num_measured * one.measurement_bytes + mean
+    return of_weights + num_measured * one.measurement_bytes + mean
 
 
 async def _passes(
     context: AppContext, passes: Sequence[ExplainedPass], arrival: float
 ) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
     """Return what each pass gave, and its logits."""
-    works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in passes]
+    traced = _traced(passes)
+    works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in traced.values()]
     works += [Work(one.measurement(), one.asked.prompt, one.measurement_bytes) for one in passes]
     found = [_tensors(result) for result in await run_all(context, works, arrival)]
-    return found[: len(passes)], found[len(passes) :]
+    traces = dict(zip(traced, found, strict=False))
+    return [one.own(traces[_pass_of(one)]) for one in passes], found[len(traced) :]
+
+
+def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
+    """Return the passes, those of one prompt whose words are explained as one pass that is traced at each of them."""
+    positions: dict[Prompt, set[int]] = {}
+    for one in passes:
+        positions.setdefault(one.asked.prompt, set()).update(one.queries)
+    return [
+        replace(one, traced=tuple(sorted(positions[one.asked.prompt]))) if one.asked.head == "words" else one
+        for one in passes
+    ]
+
+
+def _pass_of(one: ExplainedPass) -> tuple[Prompt, HeadKind]:
+    return one.asked.prompt, one.asked.head
+
+
+def _traced(passes: Sequence[ExplainedPass]) -> dict[tuple[Prompt, HeadKind], ExplainedPass]:
+    """Return one of those that share a pass, for each pass."""
+    return {_pass_of(one): one for one in passes}
 
 
 async def _ask_weights(

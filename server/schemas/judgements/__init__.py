@@ -1,1 +1,1 @@
-"""Pydantic schemas of the bodies and answers of questions with options. The routes check what the model limits."""
+"""Pydantic schemas of the bodies and answers of questions, scores and labels. The routes check what a model limits."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
 from server.schemas.judgements.reasons import Reasons
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 
 class ClassifyRequest(ReadFields):
@@ -49,8 +49,8 @@ PredictInputs = (
 class PredictRequest(RunFields):
     """Body of POST /predict."""
 
-    IGNORED = IGNORED_EVERYWHERE
-    REFUSED = REFUSED_EVERYWHERE
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
 
     inputs: PredictInputs = Field(
         description="A text, a list of one text, or a pair of texts; many are a list of such lists: "

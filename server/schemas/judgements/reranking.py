@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 from server.schemas.base import AnswerModel, RequestModel, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields
 from server.schemas.judgements.reasons import Reasons
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
 
 
 class Document(TypedDict):
@@ -35,13 +35,14 @@ class RerankRequest(PairFields):
 class TeiRerankRequest(RunFields):
     """Body of POST /rerank as Text Embeddings Inference has it: with `texts` in place of `documents`."""
 
-    IGNORED = IGNORED_EVERYWHERE
-    REFUSED = REFUSED_EVERYWHERE
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
 
     query: Text = Field(description="What the texts are to be about.")
     texts: ManyTexts = Field(description="The texts.")
     raw_scores: bool = Field(False, description="Give the head's own logits.")
     return_text: bool = Field(False, description="Repeat each text in its result.")
+    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
     truncate: bool = Field(False, description="Cut a pair that is over the limit, instead of refusing it.")
     truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
         "Right", description="The side at which a text is cut."

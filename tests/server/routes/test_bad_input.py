@@ -14,10 +14,11 @@ from server.http.errors import BadRequest
 from server.http.json_reader import MAX_CONTAINERS
 from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
+from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from tests.server.serving import Site, error_of, site
+from tests.server.serving import Site, error_of, site, tiny_classifier
 
 JSON = {"content-type": "application/json"}
 GOOD: dict[str, dict[str, Any]] = {
@@ -26,6 +27,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "x", "max_output_tokens": 1},
     "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
     "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
+    "/v1/rerank": {"query": "x", "documents": ["y", "z"]},
+    "/rerank": {"query": "x", "documents": ["y", "z"]},
+    "/score": {"text_1": "x", "text_2": ["y", "z"]},
+    "/classify": {"input": ["y", "z"]},
     "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/attention": {"input": "x"},
@@ -36,13 +41,20 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
+def at_path(folder: Path, path: str, **settings: Any) -> Any:
+    """Return an application that answers this route."""
+    if path in (*SCORINGS, *CLASSIFICATIONS):
+        settings["config"] = tiny_classifier()
+    return site(folder, **settings)
+
+
 async def check_next_request_works(at: Site, path: str) -> None:
     assert (await at.post(path, GOOD[path])).status_code == 200
 
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path, max_body_bytes=2000) as at:
+    async with at_path(tmp_path, path, max_body_bytes=2000) as at:
         for content, headers, status in (
             (b'{"prompt": ', JSON, 400),
             (b"\xff\xfe", JSON, 400),
@@ -72,7 +84,7 @@ async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path
 async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: str, tmp_path: Path) -> None:
     """Send what a browser's page can send without asking first, too: a Blob without a type, which has an Origin."""
     body = json.dumps(GOOD[path]).encode()
-    async with site(tmp_path) as at:
+    async with at_path(tmp_path, path) as at:
         assert (await at.http.post(path, content=body)).status_code == 200
         for origin in ("http://elsewhere.test", "null"):
             assert (await at.http.post(path, content=body, headers={"origin": origin})).status_code == 415
@@ -81,7 +93,7 @@ async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: 
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_every_route_refuses_unknown_fields_models_and_methods(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
+    async with at_path(tmp_path, path) as at:
         unknown = await at.error(path, {**GOOD[path], "no_such_field": 1}, 400)
         assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
         model = await at.error(path, {**GOOD[path], "model": "gpt-4"}, 404)

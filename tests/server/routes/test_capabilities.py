@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from server.routes.supported_routes import JUDGEMENTS, ROUTES_OF_A_DECODER, ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from server.routes.supported_routes import (
+    CLASSIFICATIONS,
+    JUDGEMENTS,
+    ROUTES_OF_A_DECODER,
+    ROUTES_OF_A_HEAD,
+    ROUTES_OF_ANY_MODEL,
+    SCORINGS,
+)
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
@@ -144,12 +151,14 @@ async def test_layers_that_lack_a_point_are_left_out(tmp_path: Path) -> None:
 async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         paths = (await at.http.get("/openapi.json")).json()["paths"]
-    posts = {path for path, operations in paths.items() if path.startswith(("/v1/", "/api/")) and "post" in operations}
-    reading_no_model = {"/v1/messages/count_tokens", "/api/show"}
+    posts = {path for path, operations in paths.items() if "post" in operations}
+    reading_no_model = {"/v1/messages/count_tokens", "/api/show", "/tokenize", "/detokenize"}
     assert posts - reading_no_model - {"/v1/models/{model_id}/geometry"} == {
         *ROUTES_OF_A_DECODER,
         *ROUTES_OF_A_HEAD,
         *ROUTES_OF_ANY_MODEL,
+        *SCORINGS,
+        *CLASSIFICATIONS,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, build_site
+from tests.server.serving import TEMPLATE, Site, build_site
 from tests.tiny import make, make_classifier, make_variant
 
 CHOICE: dict[str, Any] = {
@@ -45,11 +45,19 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return built(tmp_path_factory.mktemp("filler"), make_variant, "bert")
 
 
-def built(folder: Path, make: Callable[..., Path], name: str, *, own_tokenizer: bool = True, **more: Any) -> Site:
+def built(
+    folder: Path,
+    make: Callable[..., Path],
+    name: str,
+    *,
+    own_tokenizer: bool = True,
+    template: str | None = None,
+    **more: Any,
+) -> Site:
     engine = InlineEngine(folder=make(name, folder / "model", **more))
     engine.engine_info = replace(engine.engine_info, max_model_len=128)
     place = engine.folder if own_tokenizer else folder
-    return build_site(place, engine, config=engine.model_config, template=None, max_model_len=128)
+    return build_site(place, engine, config=engine.model_config, template=template, max_model_len=128)
 
 
 async def ask(at: Site, path: str, **body: Any) -> dict[str, Any]:
@@ -125,6 +133,26 @@ async def test_the_next_token_is_explained(writer: Site) -> None:
     alone = await ask(writer, "/v1/next", **body, explain={"versus": None})
     for entry in alone["data"]:
         assert entry["reasons"]["value"] == pytest.approx(entry["temperatures"][0]["tokens"][0]["logit"], abs=1e-4)
+
+
+async def test_the_first_tokens_of_a_chat_are_explained(tmp_path: Path) -> None:
+    chat = built(tmp_path, make_variant, "llama-gqa", own_tokenizer=False, template=TEMPLATE)
+    body = {"messages": [{"role": "user", "content": "abc"}], "temperature": 0, "ignore_eos": True, "max_tokens": 18}
+    body |= {"logprobs": True, "top_logprobs": 2, "return_token_ids": True}
+    told = await ask(chat, "/v1/chat/completions", **body, explain=True)
+    (choice,) = told["choices"]
+    entries = choice["logprobs"]["content"]
+    assert len(choice["reasons"]) == 16
+    for reasons, entry, token_id in zip(choice["reasons"], entries, choice["token_ids"], strict=False):
+        check(reasons)
+        assert reasons["target"]["token_id"] == token_id
+        first, second = entry["top_logprobs"]
+        assert reasons["value"] == pytest.approx(first["logprob"] - second["logprob"], abs=1e-4)
+    first = choice["reasons"][0]["positions"][0]
+    assert [each["positions"] for each in choice["reasons"]] == [[first + i] for i in range(16)]
+    for change in ({"stream": True}, {"n": 2}):
+        error = await chat.error("/v1/chat/completions", {**body, **change, "explain": True}, 400)
+        assert error["param"] == "explain"
 
 
 async def test_a_masked_word_is_explained(filler: Site) -> None:

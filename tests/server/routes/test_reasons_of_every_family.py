@@ -29,7 +29,7 @@ def build(folder: Path, dtype: torch.dtype, make: Callable[..., Path], name: str
 
 
 async def reasons(at: Site, asked: ExplainedLogit, **options: Any) -> dict[str, Any]:
-    (found,) = await explain(at.context, [asked], Explain(**options), time.monotonic())
+    (found,) = await explain(at.context, [asked], Explain.model_validate(options), time.monotonic())
     return found
 
 
@@ -169,3 +169,17 @@ def check_taken_out(found: dict[str, Any], count: int) -> None:
         assert parts == pytest.approx(
             [of_words[row["words"][0].get("stack"), row["words"][0]["position"]] for row in alone]
         )
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3_5", "bart"])
+async def test_several_words_of_one_pass_have_the_reasons_that_each_has_alone(name: str, tmp_path: Path) -> None:
+    at = build(tmp_path, torch.float64, make_variant, name)
+    prompt = prompt_of(at)
+    asked = [ExplainedLogit(prompt, "words", 3 + i, 9, position=position) for i, position in enumerate((8, 2, 19))]
+    together = await explain(at.context, asked, Explain.model_validate({}), time.monotonic())
+    for one, found in zip(asked, together, strict=True):
+        alone = await reasons(at, one)
+        assert found["value"] == pytest.approx(alone["value"], abs=1e-9)
+        assert abs(found["difference"]) < 1e-9
+        for mine, other in zip(found["parts"], alone["parts"], strict=True):
+            assert mine["value"] == pytest.approx(other["value"], abs=1e-9)

@@ -10,10 +10,11 @@ import pytest
 
 from server.engine.request import EmbedTask
 from server.http.errors import QueueFull
+from server.routes.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.routes.test_admin import bearer, write_keys
-from tests.server.serving import error_of, site
+from tests.server.serving import error_of, site, tiny_classifier
 
 ROUTES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "abc"},
@@ -22,6 +23,14 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
     "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
     "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
+    "/v1/rerank": {"query": "x", "documents": ["y", "z"]},
+    "/v2/rerank": {"query": "x", "documents": ["y", "z"]},
+    "/rerank": {"query": "x", "documents": ["y", "z"]},
+    "/v1/score": {"text_1": "x", "text_2": ["y", "z"]},
+    "/score": {"text_1": "x", "text_2": ["y", "z"]},
+    "/v1/classify": {"input": ["y", "z"]},
+    "/classify": {"input": ["y", "z"]},
+    "/predict": {"inputs": [["y"], ["y", "z"]]},
     "/v1/embeddings": {"input": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
     "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
@@ -50,6 +59,13 @@ RUN_NOTHING: dict[str, Any] = {
 """The other routes that are posted to."""
 
 
+def site_of(folder: Path, path: str) -> Any:
+    """Return an application around a fake engine that answers this route."""
+    if path in (*SCORINGS, *CLASSIFICATIONS):
+        return site(folder, config=tiny_classifier())
+    return at_site(folder, engine_of())
+
+
 def seconds_left(engine: FakeEngine) -> list[float | None]:
     """Return the seconds left of each submitted request, now."""
     now = time.monotonic()
@@ -66,7 +82,7 @@ async def test_these_are_all_the_routes_that_are_posted_to(tmp_path: Path) -> No
 async def test_the_field_and_the_header_both_set_the_deadline_and_the_priority_goes_along(
     tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    async with at_site(tmp_path, engine_of()) as lightwell:
+    async with site_of(tmp_path, path) as lightwell:
         for more, headers, seconds in (
             ({"timeout": 50, "priority": 3}, {}, 50),
             ({"priority": 3}, {"X-Request-Timeout": "30.5"}, 30.5),
@@ -121,7 +137,7 @@ async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_to
 async def test_a_time_that_is_over_before_the_engine_is_asked_is_told_as_it_was_given(
     tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    async with at_site(tmp_path, engine_of()) as lightwell:
+    async with site_of(tmp_path, path) as lightwell:
         error = await lightwell.error(path, {**body, "timeout": 1e-6}, 504)
         # The second is said where reading took half a second more: on a machine that is busy.
         reached = "(it was still being read|its answer was not ready to be sent)"
@@ -182,7 +198,7 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
     async with at_site(tmp_path, engine) as lightwell:
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
     texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
-    texts |= {path for path in ROUTES if path.startswith("/api/")} | {"/v1/decisions", "/v1/systemone"}
+    texts |= {path for path in ROUTES if path.startswith("/api/")} | {*JUDGEMENTS, *SCORINGS, *CLASSIFICATIONS}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 
 

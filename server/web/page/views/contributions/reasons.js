@@ -31,7 +31,7 @@ function requestOf(selection, capabilities, query, part) {
   const explain = { by, verify: Number(verify) };
   if (answersWithLabels(capabilities)) {
     if (pair === "" || lackOf(capabilities, "/v1/score")) return { route: "v1/classify", body: { input: selection.text, explain } };
-    return { route: "v1/score", body: { queries: selection.text, documents: pair, explain } };
+    return { route: "v1/score", body: { text_1: selection.text, text_2: pair, explain } };
   }
   const isOther = part === "encoder" && capabilities.kind !== "encoder"; // the decoder alone predicts
   if (lackOf(capabilities, "/v1/next") || isOther) return null;
@@ -58,10 +58,14 @@ export function Reasons({ query, part }) {
       ${entry && html`<${SaveMenu} name="reasons" arrays=${savedParts(entry.reasons)} />`}</header>
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
-    ${isRefused ? html`<p class="lack">${answer.error.message}</p>`
+    ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`
       : html`<${Answer} answer=${answer}>${() => html`<${Told} entry=${entry} />`}<//>`}
   </section>`;
 }
+
+/** The server's words without those about a field that the page has no place for. */
+const refusalOf = ({ message }) =>
+  message.replace(/^explain: (.)/, (_, letter) => letter.toUpperCase()).replace(/; [^;]* accepted\.$/, ".");
 
 const TITLES = { "v1/next": "Why this word?", "v1/classify": "Why this label?", "v1/score": "Why this score?" };
 

@@ -1,0 +1,145 @@
+"""What a model's head says of texts and pairs: builds the calls, and reads the answers. It is pure; both clients use
+it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lightwell_client._calls import body_of, reader_of
+from lightwell_client._notebook import table
+from lightwell_client._options import ModelOptions, Prompt
+from lightwell_client._reasons import Explain, Reasons, with_reasons
+from lightwell_client._result import Result
+from lightwell_client._results import Usage
+from lightwell_client._signatures import Argument
+from lightwell_client._wire import Call
+
+
+class ReadOptions(ModelOptions, total=False):
+    """The options of every method that a head answers."""
+
+    truncate: Annotated[bool, Argument("Cut what is over the limit; left out, as the model's files say, else False.")]
+    truncate_prompt_tokens: Annotated[int, Argument("Cut each input to so many tokens; -1 is the most there are.")]
+    truncation_side: Annotated[Literal["left", "right"], Argument("The side at which a text is cut.", "right")]
+    use_activation: Annotated[bool, Argument("False gives the head's own logits.", True)]
+    explain: Explain
+
+
+class ScoreOptions(ReadOptions, total=False):
+    """The options of `score`."""
+
+    max_tokens_per_doc: Annotated[int, Argument("Cut each second text to so many of its tokens first; 0 keeps all.", 0)]
+    max_tokens_per_query: Annotated[int, Argument("The same for first texts.", 0)]
+    prompt_name: Annotated[str, Argument("A prompt of the model's files, to be put before each first text.")]
+
+
+class RerankOptions(ScoreOptions, total=False):
+    """The options of `rerank`."""
+
+    top_n: Annotated[int, Argument("Answer with so many of the best alone; 0 is all.", 0)]
+    return_documents: Annotated[bool, Argument("Repeat each document in its result.", False)]
+
+
+class ClassifyOptions(ReadOptions, total=False):
+    """The options of `classify`."""
+
+    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
+
+
+class Ranked(Result):
+    """One document's score."""
+
+    index: int
+    """The document's number."""
+    relevance_score: float
+    document: dict[str, str] | None = None
+    """With return_documents: {"text": the document}."""
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why the score is what it is."""
+
+
+class Reranking(Result):
+    """The answer to `rerank`: the documents, the best first."""
+
+    id: str = ""
+    model: str = ""
+    results: list[Ranked] = Field(default_factory=list)
+    usage: Usage | None = Field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.relevance_score, (each.document or {}).get("text")] for each in self.results]
+        return with_reasons(self, table("documents", ["number", "score", "text"], rows), self.results)
+
+
+class PairScore(Result):
+    """One pair's score."""
+
+    index: int
+    score: float
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why it is what it is."""
+
+
+class Scores(Result):
+    """The answer to `score`: one entry a pair, in their order."""
+
+    id: str = ""
+    model: str = ""
+    data: list[PairScore] = Field(default_factory=list)
+    usage: Usage | None = Field(default=None, repr=False)
+
+    @property
+    def scores(self) -> list[float]:
+        """Return the numbers alone."""
+        return [each.score for each in self.data]
+
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.score] for each in self.data]
+        return with_reasons(self, table("pairs", ["pair", "score"], rows), self.data)
+
+
+class Classified(Result):
+    """One input's labels."""
+
+    index: int
+    label: str
+    """The likeliest label."""
+    probs: list[float]
+    """The number of each label."""
+    num_classes: int
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why the likeliest label is the likeliest."""
+
+
+class Classification(Result):
+    """The answer to `classify`: one entry an input, in their order."""
+
+    id: str = ""
+    model: str = ""
+    data: list[Classified] = Field(default_factory=list)
+    usage: Usage | None = Field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.label, max(each.probs, default=None)] for each in self.data]
+        return with_reasons(self, table("inputs", ["input", "label", "its number"], rows), self.data)
+
+
+def rerank(
+    model: str | None, query: str, documents: Sequence[str | Mapping[str, str]], options: Mapping[str, Any]
+) -> Call[Reranking]:
+    body = body_of({"model": model, "query": query, "documents": documents}, options, RerankOptions)
+    return Call("POST", "/v1/rerank", reader_of(Reranking), body, options=options)
+
+
+def score(
+    model: str | None, first: str | Sequence[str], second: str | Sequence[str], options: Mapping[str, Any]
+) -> Call[Scores]:
+    body = body_of({"model": model, "text_1": first, "text_2": second}, options, ScoreOptions)
+    return Call("POST", "/v1/score", reader_of(Scores), body, options=options)
+
+
+def classify(model: str | None, input: Prompt, options: Mapping[str, Any]) -> Call[Classification]:
+    body = body_of({"model": model, "input": input}, options, ClassifyOptions)
+    return Call("POST", "/v1/classify", reader_of(Classification), body, options=options)

@@ -1,0 +1,57 @@
+"""Tells the reasons of the first tokens of a chat's answer: each one's logit against the runner-up's, or another's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.engine.request import TraceTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import as_numpy
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import NamedToken, capture
+from server.routes.inspect.token_reasons import explained_token, read_versus
+from server.routes.parts.reasons import explain
+from server.routes.prompts import Prompt
+from server.routes.tasks import Work, run_all
+from server.schemas.generation import ChatCompletionRequest
+from server.schemas.judgements.reasons import MAX_EXPLAINED
+
+
+def check_chat_reasons(context: AppContext, body: ChatCompletionRequest) -> NamedToken | None:
+    """Return the token that `explain` compares with, if it names one. Raises BadRequest for reasons that cannot be
+    told.
+    """
+    if body.explain is None:
+        return None
+    if body.stream or (body.n or 1) > 1:
+        field = "stream" if body.stream else "n"
+        raise BadRequest(
+            f"explain: the reasons of one whole answer are told; with {field} {'true' if body.stream else body.n} null "
+            "is accepted.",
+            param="explain",
+        )
+    return read_versus(context, body.explain, 1, body.interventions)
+
+
+async def chat_reasons(
+    context: AppContext,
+    body: ChatCompletionRequest,
+    versus: NamedToken | None,
+    prompt: Prompt,
+    token_ids: Sequence[int],
+    arrival: float,
+) -> dict[str, Any]:
+    """Return what a choice has beside itself: the reasons of its first tokens, or nothing if they are not asked for."""
+    options, told = body.explain, tuple(token_ids[:MAX_EXPLAINED])
+    if options is None or not told:
+        return {} if options is None else {"reasons": []}
+    read = Prompt(prompt.ids + told[:-1], encoder=prompt.encoder)
+    positions = tuple(range(len(prompt.ids) - 1, len(read.ids)))
+    point = capture(context, "decoder", "logits", positions=positions)
+    num_bytes = 4 * len(positions) * context.config.vocab_size
+    (found,) = await run_all(context, [Work(TraceTask(points=(point,)), read, num_bytes, is_sent=False)], arrival)
+    logits = as_numpy(found.tensors[point.name])
+    asked = [
+        explained_token(context, read, position, row, options, versus, token_id)
+        for position, row, token_id in zip(positions, logits, told, strict=True)
+    ]
+    return {"reasons": await explain(context, asked, options, arrival)}
