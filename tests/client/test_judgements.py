@@ -142,6 +142,14 @@ def test_the_next_token_comes_with_its_reasons(client: Client, server: WireServe
     assert "a king, rather than a fox" in found._repr_html_()
 
 
+def test_each_of_a_chats_first_tokens_comes_with_its_reasons(ask: Asker, server: WireServer) -> None:
+    choice = {"message": {"role": "assistant", "content": "A king."}, "reasons": [BY_WORD, BY_HEAD]}
+    server.will(Reply(body={"choices": [choice]}))
+    answer = ask.call("chat", "Who ran?", explain={"by": "word"})
+    assert [reasons.by for reasons in answer.choices[0].reasons] == ["word", "head"]
+    assert server.seen[0].body["explain"] == {"by": "word"}
+
+
 def test_words_and_the_rest_are_bars_that_add_up_to_the_value() -> None:
     reasons = Reasons.model_validate(BY_WORD)
     axes = reasons.plot(largest=2)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
 
+from lightwell_client._reasons import ReasonsOptions
 from lightwell_client._results import ChatMessage
 from lightwell_client._signatures import Argument, documented
 
@@ -164,6 +165,10 @@ class ParseOptions(SamplingOptions, total=False):
 
 class ChatOptions(FormOptions, ParseOptions, total=False):
     """What `chat` and `chat_stream` take."""
+
+    explain: Annotated[
+        bool | ReasonsOptions, Argument("Of `chat`: also the reasons of the answer's first 16 tokens, as elsewhere.")
+    ]
 
 
 class AttentionOptions(InspectionOptions, total=False):
