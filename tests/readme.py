@@ -20,6 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Server, serve
+from tests.readme_fields import (
+    decisions_table,
+    fields_table,
+    messages_table,
+    ollama_table,
+    reranking_table,
+    responses_table,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -82,164 +90,6 @@ def routes_table(openapi: dict[str, Any]) -> str:
     for path, methods in openapi["paths"].items():
         lines += [f"| `{method.upper()} {path}` | {operation['summary']} |" for method, operation in methods.items()]
     return "\n".join(lines)
-
-
-def fields_table() -> str:
-    """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
-    where.
-    """
-    from server.schemas.base import ChatMessage
-    from server.schemas.embeddings import EmbeddingRequest
-    from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
-    from server.schemas.tokens import TokenizeRequest
-
-    objects: dict[str, type[Any]] = {
-        "completions": CompletionRequest,
-        "chat": ChatCompletionRequest,
-        "embeddings": EmbeddingRequest,
-        "tokenize": TokenizeRequest,
-        "a message": ChatMessage,
-        "stream_options": StreamOptions,
-    }
-    return _rows(_known_fields(objects))
-
-
-def responses_table() -> str:
-    """Return what POST /v1/responses ignores and refuses, but for what it does as chats do."""
-    from server.schemas.generation import ChatCompletionRequest
-    from server.schemas.openai_responses import items, responses
-
-    of_chats = _known_fields({"the body": ChatCompletionRequest})
-    known = _known_fields(
-        {
-            "the body": responses.ResponsesRequest,
-            "`text`": responses.TextConfig,
-            "`reasoning`": responses.Reasoning,
-            "`stream_options`": responses.ResponseStreamOptions,
-            "a message": items.InputMessage,
-            "`function_call`": items.FunctionCall,
-            "`function_call_output`": items.FunctionCallOutput,
-            "`reasoning` of the input": items.ReasoningItem,
-            "a tool": items.FunctionTool,
-        }
-    )
-    told = {key: where for key, where in known.items() if key[1] != "honoured" and of_chats.get(key) != where}
-    for where, reasons in (("items", items.REFUSED_ITEMS), ("tools", items.REFUSED_TOOLS)):
-        told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
-    why = "left out beside functions, and not in the answer's `tools`; refused alone: this server does not search"
-    told |= {(name, why): ["types of tools"] for name in items.LEFT_OUT_TOOLS}
-    return _rows(told)
-
-
-def decisions_table() -> str:
-    """Return what POST /v1/decisions and /v1/systemone ignore and refuse, beyond what every route does."""
-    from server.schemas.judgements import decisions, systemone
-    from server.schemas.judgements.fields import NO_IMAGES
-    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
-
-    bodies = {"`/v1/decisions`": decisions.DecisionsRequest, "`/v1/systemone`": systemone.SystemOneRequest}
-    inside = {
-        "a message": decisions.Message,
-        "`function_call`": decisions.FunctionCall,
-        "`function_call_output`": decisions.FunctionCallOutput,
-    }
-    everywhere = {*IGNORED_EVERYWHERE, *REFUSED_EVERYWHERE}
-    known = _known_fields({**bodies, **inside})
-    told = {key: where for key, where in known.items() if key[1] != "honoured" and key[0] not in everywhere}
-    for where, reasons in (("items", decisions.REFUSED_ITEMS), ("parts", decisions.REFUSED_PARTS)):
-        told |= {(name, f"refused: {why}"): [f"types of {where}"] for name, why in reasons.items()}
-    return _rows(told | {("box", f"refused: {NO_IMAGES}"): ["types of questions of `/v1/systemone`"]})
-
-
-def reranking_table() -> str:
-    """Return every field of the routes that score and label, but for those that every route has."""
-    from server.schemas.base import RunFields
-    from server.schemas.judgements import classifying, reranking, scoring
-    from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
-
-    known = _known_fields(
-        {
-            "rerank": reranking.RerankRequest,
-            "rerank (TEI)": reranking.TeiRerankRequest,
-            "score": scoring.ScoreRequest,
-            "classify": classifying.ClassifyRequest,
-            "predict": classifying.PredictRequest,
-        }
-    )
-    everywhere = {*IGNORED_EVERYWHERE, *REFUSED_EVERYWHERE, *RunFields.model_fields} - {"truncation_side"}
-    return _rows({key: where for key, where in known.items() if key[0] not in everywhere})
-
-
-def messages_table() -> str:
-    """Return what bodies of Anthropic's API may hold that is ignored or refused here, and where."""
-    from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
-    from server.schemas.anthropic.messages import (
-        CountTokensRequest,
-        JsonFormat,
-        MessagesRequest,
-        OutputConfig,
-        Thinking,
-        Tool,
-        ToolChoice,
-    )
-
-    known = _known_fields(
-        {
-            "messages": MessagesRequest,
-            "count_tokens": CountTokensRequest,
-            "a message": AnthropicMessage,
-            **{f"a block `{kind}`": block for kind, block in BLOCKS.items()},
-            "a tool": Tool,
-            "tool_choice": ToolChoice,
-            "thinking": Thinking,
-            "output_config": OutputConfig,
-            "a format": JsonFormat,
-        }
-    )
-    told = {key: where for key, where in known.items() if key[1] != "honoured"}
-    return _rows(told | {(f'"type": "{kind}"', f"refused: {why}"): ["a block"] for kind, why in UNREAD_BLOCKS.items()})
-
-
-def ollama_table() -> str:
-    """Return every field of Ollama's requests that is not honoured, where, and why."""
-    from server.schemas import ollama
-
-    known = _known_fields(
-        {
-            "/api/chat": ollama.OllamaChatRequest,
-            "/api/generate": ollama.OllamaGenerateRequest,
-            "/api/embed": ollama.OllamaEmbedRequest,
-            "/api/embeddings": ollama.OllamaEmbeddingsRequest,
-            "/api/show": ollama.OllamaShowRequest,
-            "options": ollama.OllamaOptions,
-            "a message": ollama.OllamaMessage,
-            "a tool call": ollama.OllamaToolCall,
-            "its function": ollama.OllamaFunction,
-        }
-    )
-    return _rows({key: where for key, where in known.items() if key[1] != "honoured"})
-
-
-def _known_fields(objects: dict[str, type[Any]]) -> dict[tuple[str, str], list[str]]:
-    """Return the objects in which a field is treated in a way, by the field and the way."""
-    told: dict[tuple[str, str], list[str]] = {}
-    for where, model in objects.items():
-        for name in model.model_fields:
-            told.setdefault((name, "honoured"), []).append(where)
-        for name, why in model.IGNORED.items():
-            told.setdefault((name, f"ignored: {why}"), []).append(where)
-        for name, refused in model.REFUSED.items():
-            neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
-            but = f", but for {neutral}" if neutral else ""
-            told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
-    return told
-
-
-def _rows(told: dict[tuple[str, str], list[str]]) -> str:
-    lines = ["| field | in | |", "|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
-    )
 
 
 def points_table() -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.processes import Server, serve
-from tests import readme
+from tests import readme, readme_fields
 from tests.readme import CODE, DOCUMENTS, RERANKING, RESPONSES, ROOT, Example
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
@@ -34,17 +34,17 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_field_of_other_servers_is_documented() -> None:
-    assert readme.table("fields") == readme.fields_table()
-    assert readme.table("fields", RESPONSES) == readme.responses_table()
-    assert readme.table("fields", RERANKING) == readme.reranking_table()
+    assert readme.table("fields") == readme_fields.fields_table()
+    assert readme.table("fields", RESPONSES) == readme_fields.responses_table()
+    assert readme.table("fields", RERANKING) == readme_fields.reranking_table()
 
 
 def test_every_field_of_anthropics_api_that_is_not_supported_is_documented() -> None:
-    assert readme.table("messages-fields", readme.MESSAGES) == readme.messages_table()
+    assert readme.table("messages-fields", readme.MESSAGES) == readme_fields.messages_table()
 
 
 def test_every_field_of_ollamas_that_is_not_honoured_is_documented() -> None:
-    assert readme.table("ollama", readme.OLLAMA) == readme.ollama_table()
+    assert readme.table("ollama", readme.OLLAMA) == readme_fields.ollama_table()
 
 
 def test_every_point_is_in_the_glossary() -> None:

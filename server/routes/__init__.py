@@ -80,6 +80,8 @@ _COHERE_ERRORS = _errors(CohereErrorAnswer)
 _TEI_ERRORS = _errors(TeiErrorAnswer)
 
 
+_INSPECTIONS = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
+_OF_WEIGHTS = (correlations, weights, weight_slices)
 _KEY = [
     Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),
     Security(
@@ -102,27 +104,23 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     guarded = guarded_route(keys, max_body_bytes)
     key = [] if keys.is_open else _KEY
     api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=key)
-    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=key)
+
+    def running_api(errors: dict[int | str, dict[str, Any]]) -> APIRouter:
+        return APIRouter(route_class=running_route(guarded, context), responses=errors, dependencies=key)
+
+    shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _COHERE_ERRORS, _TEI_ERRORS)
+    running, system_one, ollama_running, anthropic_running, reranking, predicting = map(running_api, shapes)
     looking = APIRouter(
         route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=key
     )
-    ollama_running = APIRouter(route_class=running_route(guarded, context), responses=_OLLAMA_ERRORS, dependencies=key)
     ollama_api = APIRouter(route_class=guarded, responses=_OLLAMA_ERRORS, dependencies=key)
-    anthropic_running = APIRouter(
-        route_class=running_route(guarded, context), responses=_ANTHROPIC_ERRORS, dependencies=key
-    )
     anthropic_api = APIRouter(route_class=guarded, responses=_ANTHROPIC_ERRORS, dependencies=key)
-    system_one = APIRouter(route_class=running_route(guarded, context), responses=_SYSTEM_ONE_ERRORS, dependencies=key)
-    reranking = APIRouter(route_class=running_route(guarded, context), responses=_COHERE_ERRORS, dependencies=key)
-    predicting = APIRouter(route_class=running_route(guarded, context), responses=_TEI_ERRORS, dependencies=key)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
         dependencies=_KEY,
         include_in_schema=keys.has_admin,
     )
-    inspections = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
-    of_weights = (correlations, weights, weight_slices)
     for part in (completions, chat, responses, embeddings, decisions, score, classify):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
@@ -133,7 +131,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     rerank.add_routes(reranking, context)
     tei.add_routes(predicting, context)
     messages.add_counting(anthropic_api, context)
-    for part in (*inspections, *of_weights):
+    for part in (*_INSPECTIONS, *_OF_WEIGHTS):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)

@@ -63,6 +63,12 @@ class Reader:
         if any(limit is not None for limit in self.cut.text_limits):
             written = await asyncio.to_thread(self._shortened, written)
         if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and len(group[0]) == 2:
+            if self.cut.keep == "end":
+                raise BadRequest(
+                    "truncation_side: the chat template of this model writes pairs, which are cut before what it "
+                    "writes last; right is accepted.",
+                    param="truncation_side",
+                )
             rendered = [await self._rendered(first + i, texts) for i, texts in enumerate(written)]
             suffix = await self._suffix_ids(written[0]) if self.cut.is_allowed else []
             return await asyncio.to_thread(self._encode_rendered, first, rendered, suffix)

@@ -85,6 +85,8 @@ async def test_pairs_that_a_chat_template_writes_score_as_the_library_has_it(
     async with served(tmp_path / "saved", TEMPLATE) as at:
         found = await answer(at, "/v1/rerank", **BODY)
         lengths = [len(each.prompt_token_ids) for each in at.engine.submitted]
+        error = await at.error("/v1/rerank", {**BODY, "truncation_side": "left"}, 400)
+    assert error["param"] == "truncation_side"
     assert np.abs(by_index(found) - theirs(tmp_path / "saved").ravel()).max() <= 1e-5
     assert (max(lengths) == max_length) == (max_length is not None)
 
