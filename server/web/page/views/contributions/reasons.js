@@ -44,6 +44,7 @@ export function Reasons({ query, part }) {
   const capabilities = useCapabilities();
   const request = requestOf(selection, capabilities, query, part);
   const canAsk = request !== null && selection.text !== "" && (request.route !== "v1/next" || query !== null);
+  const picture = useRef(null);
   const answer = useJson(canAsk ? request.route : null, request?.body);
   if (request === null) return null;
   const entry = answer.data?.data[0];
@@ -55,11 +56,11 @@ export function Reasons({ query, part }) {
       <${Choices} label="Take out" value=${verify} onPick=${(value) => select({ contributions_verify: value })}
         choices=${[["0", "nothing"], ["3", "3 words"], ["8", "8 words"]]} />
       <${CopyMenu} route=${request.route} body=${request.body} />
-      ${entry && html`<${SaveMenu} name="reasons" arrays=${savedParts(entry.reasons)} />`}</header>
+      ${entry && html`<${SaveMenu} picture=${picture} name="reasons" arrays=${savedParts(entry.reasons)} />`}</header>
     ${answersWithLabels(capabilities) && html`<${PairField} lack=${lackOf(capabilities, "/v1/score")} />`}
     ${interventionsOf(selection, capabilities).length > 0 && html`<p class="hint">This card shows the unchanged model.</p>`}
     ${isRefused ? html`<p class="lack">${refusalOf(answer.error)}</p>`
-      : html`<${Answer} answer=${answer}>${() => html`<${Told} entry=${entry} />`}<//>`}
+      : html`<${Answer} answer=${answer}>${() => html`<${Told} entry=${entry} handle=${picture} />`}<//>`}
   </section>`;
 }
 
@@ -80,7 +81,7 @@ function PairField({ lack }) {
 
 const nameOf = ({ option, label, token }) => option ?? label ?? spaced(token);
 
-function Told({ entry }) {
+function Told({ entry, handle }) {
   const { reasons } = entry;
   const { target, versus, value, sum, by } = reasons;
   const Drawn = { word: ByWord, head: ByHead, layer: ByLayer }[by];
@@ -88,7 +89,7 @@ function Told({ entry }) {
       than <code class="word">${nameOf(versus)}</code>`}: its <${Term} of="logit" /> is${" "}
       <b id="reasons-value">${format(value)}</b>${versus && " larger"}. All parts together are <b id="reasons-sum">${
       format(sum)}</b>: blue speaks for it, orange against it.</p>
-    <${Drawn} reasons=${reasons} />
+    <${Drawn} reasons=${reasons} handle=${handle} />
     ${reasons.verify && html`<${Verified} rows=${reasons.verify} value=${value} />`}`;
 }
 
@@ -101,14 +102,13 @@ const wordName = ({ token, position, stack }) => `${shownToken(token)} (${stack 
 const restOf = (reasons) => Object.entries(reasons.rest).map(([name, value]) => ({ name, value }));
 
 /** The parts and the rest as steps to the sum. */
-function Steps({ reasons, steps, label, onPick }) {
-  const picture = useRef(null);
+function Steps({ reasons, steps, label, onPick, handle }) {
   const all = useMemo(() => [...steps, ...restOf(reasons)], [reasons]);
   return html`<${Waterfall} steps=${all} total=${{ name: reasons.versus ? "difference" : "logit", value: reasons.sum }}
-    label=${label} handle=${picture} onPick=${onPick} />`;
+    label=${label} handle=${handle} onPick=${onPick} />`;
 }
 
-function ByWord({ reasons }) {
+function ByWord({ reasons, handle }) {
   const { parts } = reasons;
   const stacks = [...new Set(parts.map(({ stack }) => stack))];
   const most = Math.max(...parts.map(({ value }) => Math.abs(value)), 1e-30);
@@ -120,7 +120,7 @@ function ByWord({ reasons }) {
     return others ? [...shown, { name: counted(others, "other"), value: left }] : shown;
   }, [reasons]);
   return html`${stacks.map((stack) => html`<${StackWords} key=${stack} stack=${stack} parts=${parts} most=${most} />`)}
-    <${Steps} reasons=${reasons} steps=${steps} label="What each word adds, and the sum"
+    <${Steps} reasons=${reasons} steps=${steps} label="What each word adds, and the sum" handle=${handle}
       onPick=${({ key }) => key !== undefined && select({ key })} />`;
 }
 
@@ -133,9 +133,8 @@ function StackWords({ stack, parts, most }) {
     label=${`Words${stack ? ` of the ${stack}` : ""} by what they add`} onPick=${(key) => select({ key })} />`;
 }
 
-function ByHead({ reasons }) {
+function ByHead({ reasons, handle }) {
   const [hovered, setHovered] = useState(null);
-  const picture = useRef(null);
   const { values, rows, columns } = useMemo(() => headMap(reasons.parts), [reasons]);
   const { layer, head } = useHead();
   const selected = useMemo(() => ({ row: rows.indexOf(String(layer)), column: head }), [rows, layer, head]);
@@ -145,7 +144,7 @@ function ByHead({ reasons }) {
   return html`<div class="columns"><div>
       <${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="layer" columnTitle="head" rowColour="ink"
         columnColour="ink" square=${false} maxCell=${44} kind="diverging" label="What each head adds to the answer"
-        selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${picture} onPick=${pick} describe=${describe} />
+        selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${handle} onPick=${pick} describe=${describe} />
       <${ColourScale} ...${scaleOf(values, "diverging")} /></div>
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
 }
@@ -161,10 +160,10 @@ function headMap(parts) {
   return { values, rows, columns };
 }
 
-function ByLayer({ reasons }) {
+function ByLayer({ reasons, handle }) {
   const steps = useMemo(() => reasons.parts.flatMap(({ layer, attention, mlp }) =>
     [{ name: `attn ${layer}`, layer, value: attention }, { name: `mlp ${layer}`, layer, value: mlp }]), [reasons]);
-  return html`<${Steps} reasons=${reasons} steps=${steps} label="What each layer adds, and the sum"
+  return html`<${Steps} reasons=${reasons} steps=${steps} label="What each layer adds, and the sum" handle=${handle}
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 
