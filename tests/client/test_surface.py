@@ -28,6 +28,10 @@ from server.schemas.inspect.mechanisms import (
 from server.schemas.inspect.predictions import LensRequest, NextRequest
 from server.schemas.inspect.trace import TraceRequest
 from server.schemas.inspect.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery, WeightsQuery
+from server.schemas.judgements.classifying import ClassifyRequest
+from server.schemas.judgements.decisions import DecisionsRequest
+from server.schemas.judgements.reranking import RerankRequest
+from server.schemas.judgements.scoring import ScoreRequest
 from server.schemas.tokens import DetokenizeRequest, TokenizeRequest
 
 PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
@@ -101,6 +105,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "lens": LensRequest, "explain": ExplainRequest, "contributions": ContributionsRequest,
     "trajectory": TrajectoryRequest, "heads": HeadsRequest, "rollout": RolloutRequest,
     "geometry": GeometryQuery, "circuits": CircuitsRequest, "tokenize": TokenizeRequest,
+    "decisions": DecisionsRequest, "rerank": RerankRequest, "score": ScoreRequest, "classify": ClassifyRequest,
     "weights": WeightsQuery, "correlations": CorrelationsRequest, "detokenize": DetokenizeRequest,
 }  # fmt: skip
 

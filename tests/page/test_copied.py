@@ -124,6 +124,8 @@ SHOWN: dict[str, list[Shown]] = {
         Shown("#logit-sum", NUMBER, lambda answer: sum(answer["data"][0]["arrays"]["components"]["data"][0]),
               lambda answer: float(answer["components"].sum())),
         Shown(".line-head + .hint", rf"from length {NUMBER}", *array("norms", 0, 0)),
+        Shown("#reasons-value", NUMBER, lambda answer: answer["data"][0]["reasons"]["value"],
+              lambda answer: answer.reasons.value),
     ],
     "motion": [
         Shown(".motion-table tbody tr:nth-child(7)", rf"\(5\)\s+{NUMBER}",

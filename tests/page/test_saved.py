@@ -104,6 +104,7 @@ def why(api: Api) -> Arrays:
 def contributions(api: Api) -> Arrays:
     found = api.arrays("contributions", input=TEXT, query_positions=QUERY, target=api.guess())
     way = api.arrays("trajectory", input=TEXT, positions=QUERY, compare_positions=KEY)
+    reasons = api.post("next", input=TEXT, position=QUERY, num_tokens=6, explain=True)["reasons"]
     return {
         "contributions-lengths-layer-head-key": found["norms"][:, :, 0],
         "contributions-pushes-on-the-logit-layer-head-key": found["attributions"][:, :, 0],
@@ -112,6 +113,7 @@ def contributions(api: Api) -> Arrays:
         "logit-parts": found["components"][0],
         "lengths": [way["norms"][0], way["steps"][0]],
         "directions": [way["cosine_to_start"][0], way["cosine_to_previous"][0], way["cosine_to_others"][0, :, 0]],
+        "reasons": np.array([*(part["value"] for part in reasons["parts"]), *reasons["rest"].values()]),
     }
 
 
@@ -200,7 +202,7 @@ SAVED = {
     ),
     "attention, norms": Saved(attention_norms, 2, state={"attention_kind": "norm", "attention_picture": "matrix"}),
     "why": Saved(why, 8, without=1),
-    "contributions": Saved(contributions, 5, without=1),
+    "contributions": Saved(contributions, 6, without=1),
     "motion": Saved(motion, 1),
     "lens": Saved(lens, 3),
     "next": Saved(next_token, 1),

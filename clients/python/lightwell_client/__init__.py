@@ -5,6 +5,7 @@ from lightwell_client._async_connection import AsyncStream
 from lightwell_client._attention import AttentionResult
 from lightwell_client._client import Client
 from lightwell_client._connection import Stream
+from lightwell_client._decisions import DecisionAnswer, Decisions, DecisionsUsage, OptionProbability
 from lightwell_client._embeddings import Embedding, Embeddings
 from lightwell_client._exceptions import (
     ApiError,
@@ -33,6 +34,7 @@ from lightwell_client._mechanisms import Contributions, Explanation, HeadScores,
 from lightwell_client._page_view import PageView
 from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
+from lightwell_client._reasons import ExplainedAnswer, HeadPart, LayerPart, Reasons, RemovedWord, Verified, WordPart
 from lightwell_client._results import (
     CalledFunction,
     CalledFunctionDelta,
@@ -105,14 +107,20 @@ __all__ = [
     "Correlations",
     "Cosines",
     "DeadlineExceeded",
+    "DecisionAnswer",
+    "Decisions",
+    "DecisionsUsage",
     "Embedding",
     "Embeddings",
+    "ExplainedAnswer",
     "Explanation",
     "Geometry",
+    "HeadPart",
     "HeadScores",
     "Health",
     "InspectionResult",
     "InvalidResponse",
+    "LayerPart",
     "LensResult",
     "LightwellError",
     "MethodNotAllowed",
@@ -125,6 +133,7 @@ __all__ = [
     "NotAcceptable",
     "NotFound",
     "NotParsed",
+    "OptionProbability",
     "PageView",
     "PairScore",
     "Parameters",
@@ -132,6 +141,8 @@ __all__ = [
     "PermissionDenied",
     "Ranked",
     "RateLimited",
+    "Reasons",
+    "RemovedWord",
     "Reranking",
     "Rollout",
     "Scores",
@@ -154,7 +165,9 @@ __all__ = [
     "Unavailable",
     "UnsupportedMediaType",
     "Usage",
+    "Verified",
     "WeightName",
     "Weights",
+    "WordPart",
     "__version__",
 ]

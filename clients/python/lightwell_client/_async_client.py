@@ -6,30 +6,14 @@ A method is written here only: clients/python/write_client.py writes the synchro
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from lightwell_client import _calls, _page_view, _parsing, _scores, _weight_slices, _weights
+from lightwell_client import _calls, _decisions, _mechanisms, _page_view, _parsing, _scores, _weight_slices, _weights
 from lightwell_client._async_connection import AsyncConnection, AsyncStream
 from lightwell_client._attention import AttentionResult
+from lightwell_client._decisions import Decisions, DecisionsOptions
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import ApiError
 from lightwell_client._inspection import Inspection
 from lightwell_client._inspection_result import L
-from lightwell_client._mechanisms import (
-    CONTRIBUTIONS,
-    EXPLAIN,
-    HEADS,
-    ROLLOUT,
-    TRAJECTORY,
-    Contributions,
-    ContributionsOptions,
-    ExplainOptions,
-    Explanation,
-    HeadScores,
-    HeadsOptions,
-    Rollout,
-    RolloutOptions,
-    Trajectory,
-    TrajectoryOptions,
-)
 from lightwell_client._options import (
     AttentionOptions,
     ChatOptions,
@@ -50,27 +34,9 @@ from lightwell_client._page_view import PageView, ShowOptions
 from lightwell_client._parsing import Parsed
 from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
-from lightwell_client._scores import (
-    Classification,
-    ClassifyOptions,
-    Reranking,
-    RerankOptions,
-    ScoreOptions,
-    Scores,
-)
+from lightwell_client._scores import Classification, ClassifyOptions, Reranking, RerankOptions, ScoreOptions, Scores
 from lightwell_client._trace import TRACE, TraceOptions, TraceResult
 from lightwell_client._weight_slices import WeightName, Weights, WeightsOptions
-from lightwell_client._weights import (
-    CIRCUITS,
-    CORRELATIONS,
-    Circuits,
-    CircuitsOptions,
-    Correlations,
-    CorrelationsOptions,
-    Geometry,
-    GeometryOptions,
-    Parameters,
-)
 
 T = TypeVar("T")
 
@@ -171,74 +137,90 @@ class AsyncClient(AsyncConnection):
 
     @overload
     async def explain(
-        self, input: Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
-    ) -> list[Explanation]: ...
+        self, input: Texts, layer: int, head: int, **options: Unpack[_mechanisms.ExplainOptions]
+    ) -> list[_mechanisms.Explanation]: ...
     @overload
     async def explain(
-        self, input: OneText, layer: int, head: int, **options: Unpack[ExplainOptions]
-    ) -> Explanation: ...
+        self, input: OneText, layer: int, head: int, **options: Unpack[_mechanisms.ExplainOptions]
+    ) -> _mechanisms.Explanation: ...
     async def explain(
-        self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
-    ) -> Explanation | list[Explanation]:
+        self, input: OneText | Texts, layer: int, head: int, **options: Unpack[_mechanisms.ExplainOptions]
+    ) -> _mechanisms.Explanation | list[_mechanisms.Explanation]:
         """Explain one query of one head, step by step with its real numbers (POST /v1/explain)."""
-        return await self._inspect(EXPLAIN, input, options, layer=layer, head=head)
+        return await self._inspect(_mechanisms.EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
-    async def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
-    @overload
-    async def contributions(self, input: OneText, **options: Unpack[ContributionsOptions]) -> Contributions: ...
     async def contributions(
-        self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
-    ) -> Contributions | list[Contributions]:
+        self, input: Texts, **options: Unpack[_mechanisms.ContributionsOptions]
+    ) -> list[_mechanisms.Contributions]: ...
+    @overload
+    async def contributions(
+        self, input: OneText, **options: Unpack[_mechanisms.ContributionsOptions]
+    ) -> _mechanisms.Contributions: ...
+    async def contributions(
+        self, input: OneText | Texts, **options: Unpack[_mechanisms.ContributionsOptions]
+    ) -> _mechanisms.Contributions | list[_mechanisms.Contributions]:
         """Return what each key adds to each query, and what that does to a target token's logit (POST
         /v1/contributions).
         """
-        return await self._inspect(CONTRIBUTIONS, input, options)
+        return await self._inspect(_mechanisms.CONTRIBUTIONS, input, options)
 
     @overload
-    async def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
-    @overload
-    async def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
     async def trajectory(
-        self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]
-    ) -> Trajectory | list[Trajectory]:
+        self, input: Texts, **options: Unpack[_mechanisms.TrajectoryOptions]
+    ) -> list[_mechanisms.Trajectory]: ...
+    @overload
+    async def trajectory(
+        self, input: OneText, **options: Unpack[_mechanisms.TrajectoryOptions]
+    ) -> _mechanisms.Trajectory: ...
+    async def trajectory(
+        self, input: OneText | Texts, **options: Unpack[_mechanisms.TrajectoryOptions]
+    ) -> _mechanisms.Trajectory | list[_mechanisms.Trajectory]:
         """Return how the vectors of some positions change through the layers (POST /v1/trajectory)."""
-        return await self._inspect(TRAJECTORY, input, options)
+        return await self._inspect(_mechanisms.TRAJECTORY, input, options)
 
     @overload
-    async def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
+    async def rollout(
+        self, input: Texts, **options: Unpack[_mechanisms.RolloutOptions]
+    ) -> list[_mechanisms.Rollout]: ...
     @overload
-    async def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
-    async def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
+    async def rollout(self, input: OneText, **options: Unpack[_mechanisms.RolloutOptions]) -> _mechanisms.Rollout: ...
+    async def rollout(
+        self, input: OneText | Texts, **options: Unpack[_mechanisms.RolloutOptions]
+    ) -> _mechanisms.Rollout | list[_mechanisms.Rollout]:
         """Return attention through the layers, by rollout or by flow (POST /v1/rollout)."""
-        return await self._inspect(ROLLOUT, input, options)
+        return await self._inspect(_mechanisms.ROLLOUT, input, options)
 
     @overload
-    async def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
-    @overload
-    async def heads(self, input: OneText | None = None, **options: Unpack[HeadsOptions]) -> HeadScores: ...
     async def heads(
-        self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
-    ) -> HeadScores | list[HeadScores]:
+        self, input: Texts, **options: Unpack[_mechanisms.HeadsOptions]
+    ) -> list[_mechanisms.HeadScores]: ...
+    @overload
+    async def heads(
+        self, input: OneText | None = None, **options: Unpack[_mechanisms.HeadsOptions]
+    ) -> _mechanisms.HeadScores: ...
+    async def heads(
+        self, input: OneText | Texts | None = None, **options: Unpack[_mechanisms.HeadsOptions]
+    ) -> _mechanisms.HeadScores | list[_mechanisms.HeadScores]:
         """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
         /v1/heads).
         """
-        return await self._inspect(HEADS, input, options)
+        return await self._inspect(_mechanisms.HEADS, input, options)
 
     async def correlations(
-        self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]
-    ) -> Correlations:
+        self, input: OneText | Texts, point: str, **options: Unpack[_weights.CorrelationsOptions]
+    ) -> _weights.Correlations:
         """Return how the numbers of a point correlate over the positions of one or several texts (POST
         /v1/geometry).
         """
-        call = CORRELATIONS.call(self._config.model, options, input=input, point=point)
+        call = _weights.CORRELATIONS.call(self._config.model, options, input=input, point=point)
         return (await self._send(call))[0]
 
-    async def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
+    async def parameters(self, model: str | None = None, **options: Unpack[Options]) -> _weights.Parameters:
         """Return where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
         return await self._send(_weights.parameters(await self._name(model), options))
 
-    async def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
+    async def geometry(self, matrix: str, **options: Unpack[_weights.GeometryOptions]) -> _weights.Geometry:
         """Return how the rows or columns of a matrix are arranged, compared with chance (GET
         /v1/models/NAME/geometry): "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
         """
@@ -256,9 +238,18 @@ class AsyncClient(AsyncConnection):
         model = await self._name(options.get("model"))
         return (await self._send(_weight_slices.weights(model, weight, options)))[0]
 
-    async def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
+    async def circuits(self, **options: Unpack[_weights.CircuitsOptions]) -> _weights.Circuits:
         """Return the OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
-        return (await self._send(CIRCUITS.call(self._config.model, options)))[0]
+        return (await self._send(_weights.CIRCUITS.call(self._config.model, options)))[0]
+
+    async def decisions(
+        self,
+        input: str | Sequence[Mapping[str, Any]],
+        questions: Sequence[Mapping[str, Any]],
+        **options: Unpack[DecisionsOptions],
+    ) -> Decisions:
+        """Answer questions about a text, or a conversation, by the probability of each option (POST /v1/decisions)."""
+        return await self._send(_decisions.decisions(self._config.model, input, questions, options))
 
     async def show(self, view: str, input: str, **options: Unpack[ShowOptions]) -> PageView:
         """Return a view of the server's page with its answers, which a notebook shows and `save` writes as one file.
@@ -282,7 +273,9 @@ class AsyncClient(AsyncConnection):
         """Return a vector for each input (POST /v1/embeddings)."""
         return await self._send(_calls.embed(self._config.model, input, options))
 
-    async def rerank(self, query: str, documents: Sequence[str], **options: Unpack[RerankOptions]) -> Reranking:
+    async def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, str]], **options: Unpack[RerankOptions]
+    ) -> Reranking:
         """Return the documents by how well they answer the query, the best first (POST /v1/rerank)."""
         return await self._send(_scores.rerank(self._config.model, query, documents, options))
 

@@ -24,6 +24,7 @@ from lightwell_client._options import (
     Prompt,
     TokenizeOptions,
 )
+from lightwell_client._reasons import ReasonsOptions
 from lightwell_client._result import Result
 from lightwell_client._results import (
     ChatChunk,
@@ -165,6 +166,8 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
         ValueError: an intervention's value is no array of real numbers.
     """
     check_names(options, kind)
+    if isinstance(options.get("explain"), Mapping):
+        check_names(options["explain"], ReasonsOptions, "explain has ")
     for name in _INPUTS & fields.keys():
         value = fields[name]
         is_number = getattr(value, "ndim", None) == 0 and not isinstance(value, str)  # numpy's and torch's
@@ -185,11 +188,12 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     return body
 
 
-def check_names(options: Mapping[str, Any], kind: type) -> None:
+def check_names(options: Mapping[str, Any], kind: type, place: str = "") -> None:
     known: frozenset[str] = kind.__optional_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name in options:
         if name not in known:
-            raise TypeError(f"no argument {name!r}; known are {', '.join(sorted(known))} (others go in extra_body)")
+            known_names = ", ".join(sorted(known))
+            raise TypeError(f"{place}no argument {name!r}; known are {known_names} (others go in extra_body)")
 
 
 def _streaming(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,15 @@ def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str
     )
 
 
+def signed_colours(share: float) -> tuple[str, str]:
+    """Return the colour of a number from -1 to 1, and that of a text on it, which can be read there."""
+    ground = _blend(SIGNED_STOPS, (1 + max(-1.0, min(1.0, share))) / 2)
+    red, green, blue = ((part / 255) ** 2.2 for part in ground)
+    # The brightness above which black has more contrast than white (WCAG 2.2, relative luminance).
+    is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179
+    return f"#{bytes(ground).hex()}", "#000" if is_light else "#fff"
+
+
 def _label(text: str) -> str:
     """Return a token as a visible, harmless label."""
     shown = text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
@@ -112,11 +121,15 @@ def _palette(stops: tuple[tuple[int, ...], ...]) -> bytes:
     """Return 256 colours: paper for "no value", then 255 steps through `stops`."""
     colours = bytearray(PAPER)
     for level in range(255):
-        place = level / 254 * (len(stops) - 1)
-        stop = min(int(place), len(stops) - 2)
-        pairs = zip(stops[stop], stops[stop + 1], strict=True)
-        colours.extend(round(a + (b - a) * (place - stop)) for a, b in pairs)
+        colours.extend(_blend(stops, level / 254))
     return bytes(colours)
+
+
+def _blend(stops: tuple[tuple[int, ...], ...], share: float) -> tuple[int, ...]:
+    """Return the colour at a share of the way through `stops`."""
+    place = share * (len(stops) - 1)
+    stop = min(int(place), len(stops) - 2)
+    return tuple(round(a + (b - a) * (place - stop)) for a, b in zip(stops[stop], stops[stop + 1], strict=True))
 
 
 def _indexed_png(pixels: Array, palette: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
 
+from lightwell_client._reasons import ReasonsOptions
 from lightwell_client._results import ChatMessage
 from lightwell_client._signatures import Argument, documented
 
@@ -165,6 +166,10 @@ class ParseOptions(SamplingOptions, total=False):
 class ChatOptions(FormOptions, ParseOptions, total=False):
     """What `chat` and `chat_stream` take."""
 
+    explain: Annotated[
+        bool | ReasonsOptions, Argument("Of `chat`: also the reasons of the answer's first 16 tokens, as elsewhere.")
+    ]
+
 
 class AttentionOptions(InspectionOptions, total=False):
     """The options of `attention`."""
@@ -246,8 +251,9 @@ documented_arguments = documented(
         "view": 'The view: "attention", "why", "contributions", "lens", "next" or "heads".',
         "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
         "weight": 'The name of a weight: "W_E", "blocks.0.ln1.w", or "W_Q" with `layer`.',
+        "questions": 'What is asked: {"type": "predicate", "choice" or "score", "name", "instructions", ...} each.',
         "query": "What the documents are to be about.",
-        "documents": "The documents' texts.",
+        "documents": "The documents: texts, or objects with a text.",
         "first": "The first text of each pair: one for all, or as many as there are second ones.",
         "second": "The second text of each pair, likewise.",
         "text": "A text, or messages as the chat template writes them.",

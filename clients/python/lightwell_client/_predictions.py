@@ -4,7 +4,7 @@ lens).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from lightwell_client._inspection_result import InspectionResult
 from lightwell_client._notebook import table
 from lightwell_client._options import InspectionOptions, Selection
 from lightwell_client._plots import axes_for, heat_map, visible, write_cells
+from lightwell_client._reasons import Explain, Reasons
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
 
@@ -60,9 +61,7 @@ class NextOptions(InspectionOptions, total=False):
     min_p: Annotated[float, Argument("Drop tokens below this fraction of the likeliest.", 0.0)]
     num_tokens: Annotated[int, Argument("How many of the likeliest tokens to name.", 10)]
     full: Annotated[bool, Argument("Also the whole vocabulary, as arrays.", False)]
-    explain: Annotated[
-        bool | Mapping[str, Any], Argument("Also the reasons of the likeliest token: true, or a dict that says how.")
-    ]
+    explain: Explain
 
 
 class NextResult(InspectionResult):
@@ -73,8 +72,8 @@ class NextResult(InspectionResult):
     position: int
     """The position that predicts."""
     temperatures: tuple[NextAtTemperature, ...]
-    reasons: dict[str, Any] | None = Field(default=None, repr=False)
-    """The reasons of the likeliest token, if they were asked for: by, target, versus, value, parts, rest, verify."""
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With `explain`: why the likeliest token is the likeliest."""
 
     @property
     def top(self) -> NextToken:
@@ -82,7 +81,7 @@ class NextResult(InspectionResult):
         return self.temperatures[0].tokens[0]
 
     def _tables(self) -> list[str]:
-        return [
+        tables = [
             table(
                 f"position {self.position}, temperature {one.temperature:g}",
                 ["token", "id", "logit", "probability", "kept"],
@@ -90,6 +89,7 @@ class NextResult(InspectionResult):
             )
             for one in self.temperatures
         ]
+        return tables if self.reasons is None else [*tables, self.reasons._repr_html_()]
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the likeliest tokens as bars, one colour per temperature; tokens that truncation dropped are pale.

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
+from lightwell_client._reasons import Reasons
 from lightwell_client._result import Result
 from lightwell_client._token_attention import MaybeTokenAttention
 
@@ -159,6 +160,8 @@ class ChatChoice(Result):
     stop_reason: str | int | None = None
     logprobs: ChatLogprobs | None = None
     attention: MaybeTokenAttention = None
+    reasons: tuple[Reasons, ...] | None = Field(default=None, repr=False)
+    """With `explain`: why each of the first 16 tokens was likely."""
 
 
 class ChatCompletion(Result):

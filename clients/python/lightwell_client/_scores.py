@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lightwell_client._calls import body_of, reader_of
+from lightwell_client._notebook import table
 from lightwell_client._options import ModelOptions, Prompt
+from lightwell_client._reasons import Explain, Reasons, with_reasons
 from lightwell_client._result import Result
 from lightwell_client._results import Usage
 from lightwell_client._signatures import Argument
@@ -22,20 +24,21 @@ class ReadOptions(ModelOptions, total=False):
     truncate_prompt_tokens: Annotated[int, Argument("Cut each input to so many tokens; -1 is the most there are.")]
     truncation_side: Annotated[Literal["left", "right"], Argument("The side at which a text is cut.", "right")]
     use_activation: Annotated[bool, Argument("False gives the head's own logits.", True)]
+    explain: Explain
 
 
 class ScoreOptions(ReadOptions, total=False):
     """The options of `score`."""
 
-    max_tokens_per_doc: Annotated[int, Argument("Cut each second text to so many tokens of its own first.")]
-    max_tokens_per_query: Annotated[int, Argument("The same for first texts.")]
+    max_tokens_per_doc: Annotated[int, Argument("Cut each second text to so many of its tokens first; 0 keeps all.", 0)]
+    max_tokens_per_query: Annotated[int, Argument("The same for first texts.", 0)]
     prompt_name: Annotated[str, Argument("A prompt of the model's files, to be put before each first text.")]
 
 
 class RerankOptions(ScoreOptions, total=False):
     """The options of `rerank`."""
 
-    top_n: Annotated[int, Argument("Answer with so many of the best alone; left out, with all.")]
+    top_n: Annotated[int, Argument("Answer with so many of the best alone; 0 is all.", 0)]
     return_documents: Annotated[bool, Argument("Repeat each document in its result.", False)]
 
 
@@ -53,6 +56,8 @@ class Ranked(Result):
     relevance_score: float
     document: dict[str, str] | None = None
     """With return_documents: {"text": the document}."""
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why the score is what it is."""
 
 
 class Reranking(Result):
@@ -63,12 +68,18 @@ class Reranking(Result):
     results: list[Ranked] = Field(default_factory=list)
     usage: Usage | None = Field(default=None, repr=False)
 
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.relevance_score, (each.document or {}).get("text")] for each in self.results]
+        return with_reasons(self, table("documents", ["number", "score", "text"], rows), self.results)
+
 
 class PairScore(Result):
     """One pair's score."""
 
     index: int
     score: float
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why it is what it is."""
 
 
 class Scores(Result):
@@ -84,6 +95,10 @@ class Scores(Result):
         """Return the numbers alone."""
         return [each.score for each in self.data]
 
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.score] for each in self.data]
+        return with_reasons(self, table("pairs", ["pair", "score"], rows), self.data)
+
 
 class Classified(Result):
     """One input's labels."""
@@ -94,6 +109,8 @@ class Classified(Result):
     probs: list[float]
     """The number of each label."""
     num_classes: int
+    reasons: Reasons | None = Field(default=None, repr=False)
+    """With explain: why the likeliest label is the likeliest."""
 
 
 class Classification(Result):
@@ -104,8 +121,14 @@ class Classification(Result):
     data: list[Classified] = Field(default_factory=list)
     usage: Usage | None = Field(default=None, repr=False)
 
+    def _repr_html_(self) -> str:
+        rows = [[each.index, each.label, max(each.probs, default=None)] for each in self.data]
+        return with_reasons(self, table("inputs", ["input", "label", "its number"], rows), self.data)
 
-def rerank(model: str | None, query: str, documents: Sequence[str], options: Mapping[str, Any]) -> Call[Reranking]:
+
+def rerank(
+    model: str | None, query: str, documents: Sequence[str | Mapping[str, str]], options: Mapping[str, Any]
+) -> Call[Reranking]:
     body = body_of({"model": model, "query": query, "documents": documents}, options, RerankOptions)
     return Call("POST", "/v1/rerank", reader_of(Reranking), body, options=options)
 

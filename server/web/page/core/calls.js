@@ -32,6 +32,8 @@ const METHODS = {
   "v1/completions": "generate",
   "v1/chat/completions": "chat",
   "v1/circuits": "circuits",
+  "v1/classify": "classify",
+  "v1/score": "score",
 };
 
 function pythonOf(value) {

@@ -19,8 +19,8 @@ const held = new Map(); // how many places on the page show the answer of a requ
 
 /** The view and its texts: what was asked of another text is no part of the file. */
 function seenNow() {
-  const { view, text, decoder, embeddings_texts: texts } = state.value;
-  return JSON.stringify([view, text, decoder, texts]);
+  const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair } = state.value;
+  return JSON.stringify([view, text, decoder, texts, pair]);
 }
 
 /** Keep an answer as it came, an ArrayBuffer. */

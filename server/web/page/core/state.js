@@ -59,6 +59,9 @@ const FIELDS = {
   contributions_measure: choice("logit", "length"),
   contributions_heads: choice("all", "one"), // whose additions are counted by source token
   contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or the largest parts alone
+  contributions_by: choice("word", "head", "layer"), // what the reasons of an answer are split by
+  contributions_verify: choice("0", "3", "8"), // how many words are taken out
+  contributions_pair: text(""), // what is scored together with the text, of a model that scores pairs
 
   lens_target: text(""), // as contributions_target
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i

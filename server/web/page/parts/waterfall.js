@@ -4,23 +4,26 @@ import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 import { ticksOf } from "./lines.js";
 
-const MARGIN = { left: 46, right: 8, top: 14, bottom: 74 };
+const MARGIN = { left: 46, right: 8, top: 14 };
+const FOOT = { least: 74, most: 130 }; // the room for the names
 const MOST_TOLD = 5; // parts, in words
 const FONT = "11px ui-monospace, monospace";
+const LETTER = 6.7; // its width in pixels
 
 /** steps: [{name, value, ...}]; total: {name, value}, their sum; onPick(step): a click on a bar. Bars below 0 are hollow. */
 export function Waterfall({ steps, total, label, height = 270, onPick, handle }) {
   const [hovered, setHovered] = useState(null);
   const bars = barsOf(steps, total);
+  const foot = Math.min(FOOT.most, Math.max(FOOT.least, 14 + LETTER * Math.max(...bars.map(({ name }) => name.length))));
   const [low, high] = extent(bars.flatMap((bar) => [bar.from, bar.to, 0]));
   const place = (width) => (width - MARGIN.left - MARGIN.right) / bars.length;
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
-      const y = (value) => MARGIN.top + ((high - value) / (high - low || 1)) * (tall - MARGIN.top - MARGIN.bottom);
+      const y = (value) => MARGIN.top + ((high - value) / (high - low || 1)) * (tall - MARGIN.top - foot);
       drawAxis(context, { width, y, low, high, colours });
       const room = place(width);
       bars.forEach((bar, i) => drawBar(context, bar, { x: MARGIN.left + i * room, room, y, next: bars[i + 1], colours }));
-      drawNames(context, bars, room, tall - MARGIN.bottom + 8, colours);
+      drawNames(context, bars, room, tall - foot + 8, colours);
     },
     [steps, total.value, total.name],
   );
@@ -40,7 +43,7 @@ export function Waterfall({ steps, total, label, height = 270, onPick, handle })
   const told = largest(steps.map(({ value }) => Math.abs(value)), MOST_TOLD);
   const parts = told.map((index) => `${steps[index].name} ${format(steps[index].value)}`).join(", ");
   const summary = `${total.name}: ${format(total.value)}. Largest parts: ${parts}.`;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height + foot - FOOT.least} label=${label} summary=${summary}
     handle=${handle} onPick=${onPick && pick}
     readout=${at ? `${at.name}: ${format(at.value)}${at.isTotal ? "" : `, sum so far ${format(at.to)}`}` : ""}
     tipAt=${(width) => ({ x: MARGIN.left + ((hovered ?? 0) + 0.5) * place(width), y: MARGIN.top })}

@@ -1,4 +1,4 @@
-// What moves a word's vector, and what pushes the next word: by source word, head, layer and part.
+// What moves a word's vector, what pushes the next word, and why the model answers so: by source word, head, layer and part.
 import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useJson, useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
@@ -11,6 +11,7 @@ import { TargetField, spaced, targetOf } from "../parts/target_field.js";
 import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { LogitParts } from "./contributions/logit_parts.js";
+import { Reasons, answersWithLabels } from "./contributions/reasons.js";
 import { ByHead, BySource, Largest } from "./contributions/who.js";
 import { Layers } from "./contributions/layers.js";
 
@@ -35,12 +36,16 @@ export function View() {
     ...(hasTarget && versus !== null ? { versus } : {}) };
   const answer = useLook(isReady ? "v1/contributions" : null, body);
   const isField = ["target", "versus"].includes(answer.error?.param);
+  const reasons = html`<${Reasons} query=${query} part=${part} />`;
+  const isFirst = answersWithLabels(capabilities);
   return html`<${Question} lack=${lack} guesses=${guesses} answer=${answer} body=${body} />
     ${hasTarget && target === undefined && html`<${Progress} active=${next.loading}
       label="Asking for the model's own guess…" />`}
     <${Problem} error=${next.error} retry=${next.retry} />
+    ${isFirst && reasons}
     <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() =>
-      html`<${Findings} entry=${answer.entry} given=${given} />`}<//>`;
+      html`<${Findings} entry=${answer.entry} given=${given} />`}<//>
+    ${!isFirst && reasons}`;
 }
 
 /** Which token's logit is taken apart, and how additions are measured. */

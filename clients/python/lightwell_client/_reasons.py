@@ -1,0 +1,289 @@
+"""The reasons of an answer: the parts whose sum its logit is, or the difference of two, by word, head or layer; how
+they are asked for, drawn and shown.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import Field
+
+from lightwell_client._arrays import require_numpy
+from lightwell_client._exceptions import MissingDependency
+from lightwell_client._heatmap import heat_map_html, signed_colours
+from lightwell_client._notebook import page, table
+from lightwell_client._plots import axes_for, bars, heat_map, visible
+from lightwell_client._result import Result
+from lightwell_client._signatures import Argument
+
+_MOST_LISTED = 10
+
+
+class ReasonsOptions(TypedDict, total=False):
+    """What `explain` may say; what is left out is the server's default."""
+
+    by: Literal["word", "head", "layer"]
+    """What the logit, or the difference, is split by; "word" if left out."""
+    versus: str | bool | int | None
+    """What the likeliest answer is compared with: "next" is the runner-up, None explains its logit alone, else an
+    option, label or token by its name, a token also by its id.
+    """
+    verify: int
+    """So many words, those with the largest parts, are taken out of the input, and what happens is measured."""
+    take_out: Literal["keys", "embedding"]
+    """How words are taken out: nothing sees them any more, or their embedding is the mean of all."""
+
+
+Explain = Annotated[
+    bool | ReasonsOptions,
+    Argument('Also tell the reasons: True, or {"by", "versus", "verify", "take_out"}, each of which has a default.'),
+]
+"""The `explain` of every method that tells reasons."""
+
+
+class ExplainedAnswer(Result):
+    """An answer as reasons name it: of a question its option, of a head its label, else a token."""
+
+    option: str | None = None
+    label: str | None = None
+    index: int | None = None
+    """The label's number."""
+    token: str | None = None
+    token_id: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the option, the label or the token."""
+        return next((text for text in (self.option, self.label, self.token) if text is not None), "")
+
+
+class WordPart(Result):
+    """What one word adds, through all layers and heads."""
+
+    position: int
+    token: str
+    stack: str | None = None
+    """Of an encoder-decoder: "encoder" or "decoder"."""
+    value: float
+
+
+class HeadPart(Result):
+    """What one head adds."""
+
+    layer: int
+    head: int
+    part: str | None = None
+    """Of an encoder-decoder: "decoder", or "cross" of cross attention."""
+    value: float
+
+
+class LayerPart(Result):
+    """What one layer adds."""
+
+    layer: int
+    attention: float
+    """What its heads add, or what it has in place of attention."""
+    mlp: float
+
+
+class RemovedWord(Result):
+    """A word that was taken out."""
+
+    position: int
+    token: str
+    stack: str | None = None
+
+
+class Verified(Result):
+    """What happens without some words."""
+
+    words: tuple[RemovedWord, ...]
+    predicted: float
+    """`value` less their parts."""
+    measured: float
+    """What the network gives without them."""
+
+
+class Reasons(Result):
+    """The parts whose sum a logit is, or the difference of two. A notebook shows the text, each word with the colour of
+    what it adds.
+    """
+
+    by: str
+    """What it is split by: "word", "head" or "layer"."""
+    target: ExplainedAnswer
+    """The answer that is explained."""
+    versus: ExplainedAnswer | None = None
+    """What it is compared with, or None if its logit alone is explained."""
+    value: float
+    """The logit, or the difference, that the network gave."""
+    sum: float
+    """The sum of all parts and the rest."""
+    difference: float = 0.0
+    """sum - value: rounding."""
+    positions: tuple[int, ...] = ()
+    """The positions whose states the answer is read from."""
+    parts: tuple[WordPart | HeadPart | LayerPart, ...] = Field(repr=False)
+    """The words, heads or layers, in order."""
+    rest: dict[str, float] = Field(default_factory=dict)
+    """What else is in the sum, by name."""
+    verify: tuple[Verified, ...] | None = Field(default=None, repr=False)
+    """The words with the largest parts, each taken out alone, then all together."""
+
+    @property
+    def title(self) -> str:
+        """Return what is explained, in a line."""
+        other = "the logit alone" if self.versus is None else f"rather than {visible(self.versus.name)}"
+        return f"{visible(self.target.name)}, {other}: {self.value:.4g}"
+
+    def largest(self, count: int = _MOST_LISTED) -> list[tuple[str, float]]:
+        """Return the names and values of the largest parts, the largest first; a layer has two."""
+        named = [pair for part in self.parts for pair in _named(part)]
+        return sorted(named, key=lambda pair: -abs(pair[1]))[:count]
+
+    def plot(self, what: Literal["parts", "verify"] = "parts", *, largest: int = 20, ax: Any = None) -> Any:
+        """Draw the parts: of words the largest and the rest as bars, of heads a map of layers x heads, of layers
+        stacked bars. Or, with "verify", what was predicted and what was measured without the largest words.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            ValueError: "verify" was not asked for, or `what` is something else.
+        """
+        if what == "verify":
+            return self._plot_verified(ax)
+        if what != "parts":
+            raise ValueError(f'what is {what!r}; "parts" or "verify" is accepted')
+        if self.by == "head":
+            return self._plot_heads(ax)
+        if self.by == "layer":
+            return self._plot_layers(ax)
+        shown = self.largest(largest)
+        others = len(self.parts) - len(shown)
+        told = sum(value for _, value in shown) + sum(self.rest.values())
+        more = [(f"{others} other words", self.sum - told)] if others else []
+        return bars([*shown, *more, *self.rest.items()], label=self.title, ax=ax)
+
+    def _plot_heads(self, ax: Any) -> Any:
+        axes = axes_for(ax)
+        matrix, rows, columns = self._heads()
+        axes = heat_map(matrix, rows, columns, names=("layer", "head"), label=self.title, ax=axes)
+        axes.set_title(", ".join(f"{name} {value:.3g}" for name, value in self.rest.items()), fontsize="small")
+        return axes
+
+    def _plot_layers(self, ax: Any) -> Any:
+        axes = axes_for(ax)
+        layers = [part for part in self.parts if isinstance(part, LayerPart)]
+        names = [*(str(part.layer) for part in layers), *self.rest]
+        places = range(len(layers))
+        axes.bar(places, [part.attention for part in layers], label="attention", color="C0")
+        # bars of one sign stand on each other
+        feet = [part.attention if part.attention * part.mlp > 0 else 0.0 for part in layers]
+        axes.bar(places, [part.mlp for part in layers], bottom=feet, label="mlp", color="C1")
+        axes.bar(range(len(layers), len(names)), list(self.rest.values()), label="rest", color="C7")
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.set_xlabel("layer")
+        axes.set_ylabel(self.title)
+        axes.legend()
+        return axes
+
+    def _plot_verified(self, ax: Any) -> Any:
+        if self.verify is None:
+            raise ValueError('nothing was taken out: ask with explain={"verify": 5}')
+        axes = axes_for(ax)
+        places = range(len(self.verify))
+        for shift, (name, colour) in zip((-0.2, 0.2), (("predicted", "C0"), ("measured", "C1")), strict=True):
+            values = [getattr(row, name) for row in self.verify]
+            axes.barh([place + shift for place in places], values, 0.4, label=name, color=colour)
+        axes.axvline(self.value, color="black", linestyle=":", label="with all words")
+        axes.set_yticks(places, [visible(f"without {_without(row)}") for row in self.verify])
+        axes.invert_yaxis()
+        axes.set_xlabel(self.title)
+        axes.legend()
+        return axes
+
+    def _heads(self) -> tuple[Any, list[str], list[str]]:
+        """Return what each head adds [layer, head], with the names of both. Raises MissingDependency without numpy."""
+        np = require_numpy("a map of heads")
+        heads = [part for part in self.parts if isinstance(part, HeadPart)]
+        rows = list(dict.fromkeys(_layer_name(part) for part in heads))
+        matrix = np.zeros((len(rows), 1 + max((part.head for part in heads), default=0)))
+        for part in heads:
+            matrix[rows.index(_layer_name(part)), part.head] = part.value
+        return matrix, rows, [str(head) for head in range(matrix.shape[1])]
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the text, the largest parts, the rest, and what was measured."""
+        return page(self.title, [self._picture(), *self._tables()], iter(()), 0)
+
+    def _picture(self) -> str:
+        if self.by == "word":
+            return _coloured([part for part in self.parts if isinstance(part, WordPart)])
+        if self.by == "head" and self.parts:
+            try:
+                matrix, rows, columns = self._heads()
+            except MissingDependency:  # the table names the largest
+                return ""
+            return heat_map_html(matrix, rows, columns, self.title, signed=True)
+        return ""
+
+    def _tables(self) -> list[str]:
+        listed = [*self.largest(), *self.rest.items()]
+        others = self.sum - sum(value for _, value in listed)
+        num_others = sum(len(_named(part)) for part in self.parts) - _MOST_LISTED
+        more = [(f"{num_others} others", others)] if num_others > 0 else []
+        tables = [table("parts, the largest first", [self.by, "adds"], [*listed, *more, ("sum", self.sum)])]
+        if self.verify is not None:
+            rows = [[_without(row), row.predicted, row.measured] for row in self.verify]
+            tables.append(table("without words", ["without", "predicted", "measured"], rows))
+        return tables
+
+
+def with_reasons(whole: Result, rows: str, parts: Iterable[Any]) -> str:
+    """Return what a notebook shows of an answer: a table, and the reasons of each part that has some."""
+    told = [part.reasons._repr_html_() for part in parts if part.reasons is not None]
+    return page(type(whole).__name__, [rows, *told], iter(()), 0)
+
+
+def _named(part: WordPart | HeadPart | LayerPart) -> list[tuple[str, float]]:
+    if isinstance(part, LayerPart):
+        return [(f"layer {part.layer}, attention", part.attention), (f"layer {part.layer}, mlp", part.mlp)]
+    if isinstance(part, HeadPart):
+        return [(f"layer {_layer_name(part)}, head {part.head}", part.value)]
+    return [(_word_name(part), part.value)]
+
+
+def _layer_name(part: HeadPart) -> str:
+    return f"cross {part.layer}" if part.part == "cross" else str(part.layer)
+
+
+def _place(word: WordPart | RemovedWord) -> str:
+    return f"encoder {word.position}" if word.stack == "encoder" else str(word.position)
+
+
+def _word_name(word: WordPart | RemovedWord) -> str:
+    return f"{word.token} ({_place(word)})"
+
+
+def _without(row: Verified) -> str:
+    if len(row.words) > 1:
+        return f"all {len(row.words)}"
+    return ", ".join(_word_name(word) for word in row.words)
+
+
+def _coloured(words: Sequence[WordPart]) -> str:
+    """Return the text as HTML, each word on the colour of what it adds, which its title tells; the encoder's on a line
+    of its own.
+    """
+    reach = max((abs(word.value) for word in words), default=0.0) or 1.0
+    lines: dict[str | None, list[str]] = {}
+    for word in words:
+        ground, ink = signed_colours(word.value / reach)
+        shown = html.escape(word.token.replace("\n", "⏎").replace("\t", "⇥"))
+        lines.setdefault(word.stack, []).append(
+            f'<span title="{html.escape(_place(word))}: {word.value:.4g}" style="background:{ground};color:{ink};'
+            f'display:inline-block;min-width:.5em;padding:0 1px;white-space:pre">{shown}</span>'
+        )
+    return "".join(f'<p style="font:14px/1.7 monospace;margin:4px 0">{"".join(line)}</p>' for line in lines.values())

@@ -1,0 +1,119 @@
+"""The reasons of an answer in the view Contributions: parts, sums and what was measured are the API's, of the next word
+and of the labels and scores of models that say no words.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from benchmarks.processes import Server, serve
+from tests import tiny
+from tests.page.conftest import TEXT, Open, Watched, ask, settle, written
+from tests.page.test_accessibility import serious
+
+PAIR = "Which girl lived there?"
+
+
+def card_of(page: Page) -> Locator:
+    return page.locator("section.reasons")
+
+
+def told(server: Server, by: str, verify: int = 0) -> dict[str, Any]:
+    """Return the reasons of the next word, as the page asks for them."""
+    body = {"input": TEXT, "num_tokens": 6, "explain": {"by": by, "verify": verify}}
+    reasons = ask(server, "/v1/next", body)["data"][0]["reasons"]
+    assert isinstance(reasons, dict)
+    return reasons
+
+
+def read(page: Page, name: str, key: str) -> Locator:
+    """Return the line below a picture, once a key has chosen one of its places."""
+    page.get_by_role("application", name=name).press(key)
+    return card_of(page).locator(".readout").first
+
+
+def test_the_next_words_reasons_are_the_apis_by_word_head_and_layer(open_view: Open, server: Server) -> None:
+    page = open_view("contributions")
+    card, words = card_of(page), told(server, "word")
+    expect(card).to_contain_text(words["target"]["token"].strip())
+    expect(page.locator("#reasons-value")).to_have_text(written(words["value"]))
+    expect(page.locator("#reasons-sum")).to_have_text(written(words["sum"]))
+    expect(read(page, "What each word adds, and the sum", "ArrowLeft")).to_contain_text(written(words["sum"]))
+    group = card.get_by_role("group", name="Words by what they add")
+    for i, part in enumerate(words["parts"]):
+        name = f"token {i}, {part['token'].strip()}, {written(part['value'])}"
+        expect(group.get_by_role("button").nth(i)).to_have_accessible_name(name)
+    card.get_by_role("button", name="head", exact=True).click()
+    settle(page)
+    (head,) = (part for part in told(server, "head")["parts"] if (part["layer"], part["head"]) == (2, 3))
+    expect(read(page, "What each head adds to the answer", "ArrowDown")).to_have_text(
+        f"layer 2, head 3: {written(head['value'])}"
+    )
+    card.get_by_role("button", name="layer", exact=True).click()
+    settle(page)
+    layer = told(server, "layer")["parts"][0]
+    expect(read(page, "What each layer adds, and the sum", "ArrowRight")).to_contain_text(
+        f"attn 0: {written(layer['attention'])}"
+    )
+    page.wait_for_url("**contributions_by=layer**")
+
+
+def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open, server: Server) -> None:
+    page = open_view("contributions", contributions_verify=3)
+    table = card_of(page).get_by_role("table")
+    for row in told(server, "word", verify=3)["verify"]:
+        words = row["words"]
+        name = f"all {len(words)}" if len(words) > 1 else f"{words[0]['token'].strip()} ({words[0]['position']})"
+        cells = table.get_by_role("row", name=name).get_by_role("cell")
+        expect(cells).to_have_text([written(row["predicted"]), written(row["measured"])])
+
+
+@pytest.fixture(scope="module", params=[3, 1])
+def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Server]]:
+    """A model that says no words: with a head of three labels, and with one of one label, which scores pairs."""
+    num_labels = request.param
+    folder = tiny.make_classifier("bert", tmp_path_factory.mktemp("judge") / "bert", num_labels=num_labels)
+    with serve([str(folder), "--dtype", "float32", "--threads", "1"]) as server:
+        yield num_labels, server
+
+
+def test_a_model_that_says_no_words_tells_why_its_label_or_score_is_what_it_is(
+    judge: tuple[int, Server], browser: Browser
+) -> None:
+    """Check the view on such a model, at the width of a small phone, in dark and light; axe finds nothing."""
+    num_labels, server = judge
+    context = browser.new_context(viewport={"width": 320, "height": 700}, color_scheme="dark", bypass_csp=True)
+    page = context.new_page()  # axe is a script of the test's
+    watched = Watched(page, urlsplit(server.url).netloc)
+    state = {"view": "contributions", "text": TEXT, "contributions_verify": 3}
+    page.goto(f"{server.url}/#{urlencode(state)}")
+    settle(page)
+    explain = {"by": "word", "verify": 3}
+    found = ask(server, "/v1/classify", {"input": TEXT, "explain": explain})["data"][0]
+    card = card_of(page)
+    expect(card.get_by_role("heading")).to_have_text("Why this label?")
+    expect(card).to_contain_text(found["label"])
+    expect(page.locator("#reasons-value")).to_have_text(written(found["reasons"]["value"]))
+    expect(card.locator(".token")).to_have_count(len(found["reasons"]["parts"]))
+    pair = card.get_by_label("Second text of a pair")
+    expect(pair).to_have_count(1 if num_labels == 1 else 0)
+    if num_labels == 1:
+        pair.fill(PAIR)
+        pair.press("Enter")
+        expect(card.get_by_role("heading")).to_have_text("Why this score?")
+        settle(page)
+        body = {"text_1": TEXT, "text_2": PAIR, "explain": explain}
+        reasons = ask(server, "/v1/score", body)["data"][0]["reasons"]
+        expect(page.locator("#reasons-value")).to_have_text(written(reasons["value"]))
+        expect(card.locator(".token")).to_have_count(len(reasons["parts"]))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    assert not serious(page)
+    page.emulate_media(color_scheme="light")
+    assert not serious(page)
+    page.unroute_all(behavior="ignoreErrors")
+    context.close()
+    assert not watched.errors
+    assert not watched.strangers
