@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/trace": {"input": "x", "points": ["hook_embed"]},
     "/v1/embeddings": {"input": "x"},
     "/embed_sparse": {"inputs": "x"},
+    "/predict": {"inputs": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
 }
@@ -98,9 +99,12 @@ async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: 
 async def test_every_route_refuses_unknown_fields_models_and_methods(path: str, tmp_path: Path) -> None:
     async with at_path(tmp_path, path) as at:
         unknown = await at.error(path, {**GOOD[path], "no_such_field": 1}, 400)
-        assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
+        assert "no_such_field" in unknown["message"]
+        if path not in (SPARSE, "/predict"):  # Text Embeddings Inference's errors have a message and a type alone
+            assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
         model = await at.error(path, {**GOOD[path], "model": "gpt-4"}, 404)
-        assert (model["param"], model["code"]) == ("model", "model_not_found")
+        if path not in (SPARSE, "/predict"):
+            assert (model["param"], model["code"]) == ("model", "model_not_found")
         assert "'gpt-4'" in model["message"]
         assert "'org/tiny'" in model["message"]
         for method in ("GET", "PUT", "DELETE"):

@@ -13,6 +13,7 @@ from server.routes.supported_routes import (
     ROUTES_OF_A_HEAD,
     ROUTES_OF_ANY_MODEL,
     SCORINGS,
+    SPARSE,
 )
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder, tiny_masked_lm
@@ -159,6 +160,7 @@ async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> Non
         *ROUTES_OF_ANY_MODEL,
         *SCORINGS,
         *CLASSIFICATIONS,
+        SPARSE,
     }
 
 
