@@ -26,6 +26,10 @@ class Installed(Server):
     def stop(self) -> None:
         """End it with SIGTERM. Raises CheckFailed if its status is not 0."""
         self.process.terminate()
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Wait until it has ended. Raises CheckFailed if its status is not 0."""
         if status := self.process.wait(120):
             raise CheckFailed(f"the server ended with {status} after SIGTERM")
 

@@ -1,6 +1,7 @@
-"""Tries docs/upgrading.md: the last release and this one beside each other, one after the other on one port, and back."""
+"""Tries docs/upgrading.md: the last release and this one side by side, one after the other on one port, and back."""
 
 import json
+import shutil
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -14,22 +15,21 @@ from deploy.release.workplace import Workplace, export
 
 PREVIOUS, COMMIT = "0.1.0", "b852f76c987ba931171914cdb5a0ae5f70f81960"
 """The last release, and where it is in the history."""
-MODEL = {"old": (), "new": ("fables",)}
-"""How each release is told to serve the built-in model: 0.1.0 knows no name for it."""
 FLAGS = ("--dtype", "float32")
+DEFAULTS = {"do_sample": True, "temperature": 0.1, "eos_token_id": 0}
+"""What the model's generation_config.json says, which PREVIOUS did not read."""
 CLOSE = 1e-4
 """The bound of docs/parity.md for float32."""
-
-Pythons = dict[str, Path]
-"""The Python of the environment with each release, "old" and "new"."""
 
 
 def check_upgrade(work: Workplace) -> str:
     """Do what docs/upgrading.md says with PREVIOUS and this release. Raises CheckFailed where it is not as it says."""
-    pythons = {"old": _install_previous(work), "new": work.server}
+    previous, this = _install_previous(work), work.server
+    arguments = (_model(work), *FLAGS)
     with (
-        serving(pythons["old"], work.empty, *MODEL["old"], *FLAGS) as old,
-        serving(pythons["new"], work.empty, *MODEL["new"], *FLAGS) as new,
+        serving(previous, work.empty, *arguments) as old,
+        serving(this, work.empty, *arguments) as new,
+        serving(this, work.empty, *arguments, "--generation-config", "vllm") as as_before,
     ):
         versions = [asked(server, "/version")["version"] for server in (old, new)]
         if versions != [PREVIOUS, work.version]:
@@ -37,10 +37,9 @@ def check_upgrade(work: Workplace) -> str:
         difference = _largest_difference(old, new)
         for check in CHANGED:
             check(old, new)
-    with serving(pythons["new"], work.empty, *MODEL["new"], *FLAGS, "--generation-config", "vllm") as as_before:
-        _check_defaults(as_before)
-    for leaving, coming in (("old", "new"), ("new", "old")):
-        _hand_over(work, pythons, leaving, coming)
+        _check_defaults(old, new, as_before)
+    _hand_over(work, previous, this, arguments)
+    _hand_over(work, this, previous, arguments)
     return f"log-probabilities within {difference:.1e}, {len(CHANGED) + 1} changed answers, there and back on one port"
 
 
@@ -50,6 +49,14 @@ def _install_previous(work: Workplace) -> Path:
     python = work.environment("previous")
     work.pip(python, "install", "--quiet", "--constraint", source / "constraints.txt", source)
     return python
+
+
+def _model(work: Workplace) -> str:
+    """Return a copy of the built-in model with DEFAULTS; 0.1.0 knows no name for it, so that both take a folder."""
+    folder = work.folder / "model"
+    shutil.copytree(work.source / "model" / "fables", folder)
+    (folder / "generation_config.json").write_text(json.dumps(DEFAULTS))
+    return str(folder)
 
 
 def _largest_difference(old: Server, new: Server) -> float:
@@ -68,18 +75,18 @@ def _largest_difference(old: Server, new: Server) -> float:
     return difference
 
 
-def _hand_over(work: Workplace, pythons: Pythons, leaving: str, coming: str) -> None:
+def _hand_over(work: Workplace, leaving: Path, coming: Path, arguments: tuple[str, ...]) -> None:
     """Stop a server while it writes an answer, and start the other release on its port.
 
     Raises CheckFailed unless the answer is complete, new requests are refused until then, and the next answers.
     """
     port = free_port()
-    with serving(pythons[leaving], work.empty, *MODEL[leaving], *FLAGS, port=port) as server:
+    with serving(leaving, work.empty, *arguments, port=port) as server:
         text = complete(server)[0]["text"]
         _stop_while_writing(server)
-    with serving(pythons[coming], work.empty, *MODEL[coming], *FLAGS, port=port) as server:
+    with serving(coming, work.empty, *arguments, port=port) as server:
         if complete(server)[0]["text"] != text:
-            raise CheckFailed(f"the answer changed from the {leaving} release to the {coming} one")
+            raise CheckFailed(f"on its port {coming} does not answer {text!r}, as {leaving} did")
         server.stop()
 
 
@@ -101,12 +108,10 @@ def _stop_while_writing(server: Installed) -> None:
     reader.start()
     if not begun.wait(60):
         raise CheckFailed("no event of a stream came within 60 s")
-    stopping = threading.Thread(target=server.process.terminate)
-    stopping.start()
-    stopping.join()
+    server.process.terminate()
     status = _first_refusal(server)
     reader.join(120)
-    server.stop()
+    server.wait_for_end()
     finished = sum(b'"finish_reason":"length"' in line for line in events)
     if finished != body["n"] or b"data: [DONE]\n" not in events:
         raise CheckFailed(f"{finished} of {body['n']} running streams were complete after SIGTERM")
@@ -164,12 +169,9 @@ def _check_large_bodies(old: Server, new: Server) -> None:
 CHANGED: tuple[Callable[[Server, Server], None], ...] = (_check_seeds, _check_norms, _check_large_bodies)
 
 
-def _check_defaults(new: Server) -> None:
-    """Check that --generation-config vllm gives the defaults of PREVIOUS: temperature 1 and no filters."""
+def _check_defaults(old: Server, new: Server, as_before: Server) -> None:
+    """Check that the model's temperature counts now where a request has none, and with the named flag does not."""
     body = {"prompt": PROMPT, "max_tokens": 24, "seed": 7}
-    plain = asked(new, "/v1/completions", body)["choices"][0]["text"]
-    said = asked(new, "/v1/completions", {**body, "temperature": 1.0, "top_p": 1.0, "top_k": 0})["choices"][0]["text"]
-    if plain != said:
-        raise CheckFailed(
-            f"with --generation-config vllm the defaults are not temperature 1 without filters: {plain!r}"
-        )
+    texts = [asked(server, "/v1/completions", body)["choices"][0]["text"] for server in (old, new, as_before)]
+    if texts[2] != texts[0] or texts[1] == texts[0]:
+        raise CheckFailed(f"{PREVIOUS}, this release, and it with --generation-config vllm answer {texts}")
