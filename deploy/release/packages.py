@@ -58,7 +58,7 @@ def check_server(work: Workplace) -> str:
     """Install the server's wheel beside the newest of NEWEST, serve and ask; then the same with its sdist."""
     beside = _newest(work, work.server)
     texts = []
-    for file in (work.server_wheels[0], work.server_sdist):
+    for file in (work.server_wheel, work.server_sdist):
         work.replace(work.server, file)
         with serving(work.server, work.empty, "fables") as server:
             texts.append(check_attention(server))

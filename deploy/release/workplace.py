@@ -16,6 +16,8 @@ from deploy.release.versions import ROOT, CheckFailed, version
 from model.kernels.build import TARGETS
 
 KERNEL_TARGET = "LIGHTWELL_KERNEL_TARGET"
+HERE = next((target for target in TARGETS if target.endswith(f"linux_2_17_{os.uname().machine}")), "")
+"""The target that this machine can run, if it is one that wheels are made for."""
 NEWEST = ("numpy", "transformers", "pydantic")
 """What users have in its newest release beside the server and the client."""
 
@@ -113,12 +115,15 @@ class Workplace:
         return self._build(self.source, "sdist")
 
     @cached_property
-    def server_wheels(self) -> list[Path]:
-        """The server's wheels, built from its sdist; the one for this machine comes first."""
-        targets = sorted(TARGETS, key=lambda name: not name.endswith(f"linux_2_17_{os.uname().machine}"))
-        return [self._build(self.server_sdist, "wheel", target) for target in targets if self.can_cross_compile] or [
-            self._build(self.server_sdist, "wheel")
-        ]
+    def server_wheel(self) -> Path:
+        """The server's wheel for this machine, built from its sdist."""
+        return self._build(self.server_sdist, "wheel", HERE if self.can_cross_compile else "")
+
+    @cached_property
+    def other_wheels(self) -> list[Path]:
+        """The server's wheels for other machines, built from its sdist."""
+        others = [target for target in TARGETS if target != HERE and self.can_cross_compile]
+        return [self._build(self.server_sdist, "wheel", target) for target in others]
 
     @cached_property
     def client_sdist(self) -> Path:
@@ -134,7 +139,7 @@ class Workplace:
     def server(self) -> Path:
         """The Python of an environment with the server's wheel, and the newest releases beside it."""
         python = self.environment("server")
-        self.pip(python, "install", "--quiet", self.server_wheels[0], "--upgrade", *NEWEST)
+        self.pip(python, "install", "--quiet", self.server_wheel, "--upgrade", *NEWEST)
         return python
 
     @cached_property
@@ -151,7 +156,7 @@ class Workplace:
     @property
     def files(self) -> list[Path]:
         """All that would be uploaded."""
-        return [self.server_sdist, *self.server_wheels, self.client_sdist, self.client_wheel]
+        return [self.server_sdist, self.server_wheel, *self.other_wheels, self.client_sdist, self.client_wheel]
 
     @property
     def version(self) -> str:
