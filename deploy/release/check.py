@@ -53,7 +53,8 @@ def check_docs() -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CheckFailed(done.stdout[-4000:] + done.stderr[-1000:])
-    return done.stdout.strip().splitlines()[-1]
+    lines = done.stdout.strip().splitlines()
+    return "; ".join([lines[-1], *(line for line in lines if line.startswith("SKIPPED"))])
 
 
 CHECKS: dict[str, Callable[[Workplace], str]] = {
