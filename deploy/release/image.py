@@ -15,8 +15,8 @@ EXPECTED = {"model": "smollm2", "status": 0, "health": 0, "user": "lightwell", "
 
 
 def check_image(work: Workplace) -> str:
-    """Build the image, serve in a fresh container, and compare what is installed with NOTICE. Whether that is read-only
-    and how much memory it has is the script's affair; it is said.
+    """Build the image, serve in a fresh container, and compare what is installed with NOTICE. Whether that is
+    read-only, which is said, and how much memory it may take is the script's affair.
 
     Raises CheckFailed for an answer that is not as expected, and Skipped without a script that builds images.
     """

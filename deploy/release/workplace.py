@@ -6,10 +6,8 @@ Each is made when a check first asks for it, so that one check alone makes only 
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 
 from deploy.release.versions import ROOT, CheckFailed, version
@@ -49,8 +47,8 @@ def clean_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:
 def export(commit: str, folder: Path) -> Path:
     """Write a commit's files into a new folder, and return it: what is not committed does not come along."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+    folder.mkdir()
+    subprocess.run(["tar", "--extract", "--directory", folder], input=archive, check=True)
     return folder
 
 
