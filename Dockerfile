@@ -28,7 +28,7 @@ RUN cd /opt/lightwell/lib/python3*/site-packages \
 
 # 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
 FROM dependencies AS ourselves
-COPY README.md LICENSE lightwell_command.py hatch_build.py ./
+COPY README.md LICENSE NOTICE lightwell_command.py hatch_build.py ./
 COPY model ./model
 COPY server ./server
 RUN touch /installing \

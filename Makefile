@@ -28,7 +28,7 @@ WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all test-gpu bench faults soak fuzz wheels clean
+.PHONY: help install serve lint format types test test-all test-gpu bench faults soak fuzz wheels release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -95,6 +95,9 @@ wheels: $(STAMP) ## wheels for Linux and macOS into dist/, kernels compiled by P
 	for target in $(WHEELS); do \
 	  LIGHTWELL_KERNEL_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
+
+release-check: install ## try all that a release needs; publishes nothing (BUILD_IMAGE=script, ARGS="--without image")
+	BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m deploy.release.check $(ARGS)
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) model/kernels/kernels.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build

@@ -37,7 +37,8 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["artifacts"].append(f"model/kernels/{output.name}")
         else:  # aside: what lies beside the sources is for this machine
             made = Path(self.root, "build", target, output.name)
-            _BUILD["build"](made, target=target)
+            if not _BUILD["is_current"](made):  # pip asks twice: for the metadata, and for the wheel
+                _BUILD["build"](made, target=target)
             build_data["force_include"][str(made)] = f"model/kernels/{output.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{target or _this_platform()}"

@@ -26,6 +26,8 @@ def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         assert needed <= set(wheel.namelist())
         assert not [name for name in wheel.namelist() if name.startswith(("tests/", "clients/", "benchmarks/"))]
+        licences = {name for name in wheel.namelist() if ".dist-info/licenses/" in name}
+        assert {Path(name).name for name in licences} == {"LICENSE", "NOTICE"}
         for name in ("model/fables/model.safetensors", "model/fables/tokenizer.json"):
             assert wheel.read(name) == (ROOT / name).read_bytes()
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:

@@ -62,6 +62,6 @@ def test_the_image_builds_and_serves_the_default_model() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert (answer["model"], answer["status"], answer["health"], answer["user"]) == ("fables", 0, 0, "lightwell")
+    assert (answer["model"], answer["status"], answer["health"], answer["user"]) == ("smollm2", 0, 0, "lightwell")
     assert answer["text"]
     assert (answer["capabilities"], answer["written"], answer["left_in_tmp"]) == ("0", [], [])

@@ -2,8 +2,8 @@
 
 The last line printed is JSON: the model, the text, after how many seconds it was ready and had written one token, the
 exit status of the server and of its health check, the user and the capabilities it ran with, whether the root is
-read-only, which files were written outside /tmp if it is not, and what was left in /tmp. It uses the standard library
-only.
+read-only, which files were written outside /tmp and /cache if it is not, and what was left in /tmp. It uses the
+standard library only.
 """
 
 import json
@@ -59,14 +59,15 @@ def user_name() -> str:
 
 
 def written_since(begin: float, top: str) -> list[str]:
-    """Return the files that changed since then in a folder and its file system, except those in /tmp unless it is
-    that folder.
+    """Return the files that changed since then in a folder and its file system, except those in /tmp and in /cache
+    unless it is that folder.
     """
     device, found = os.stat(top).st_dev, []
+    others = {"/tmp", "/cache"} - {top}
     for folder, folders, files in os.walk(top):
         folders[:] = [
             name for name in folders
-            if os.path.join(folder, name) != "/tmp" and os.lstat(os.path.join(folder, name)).st_dev == device
+            if os.path.join(folder, name) not in others and os.lstat(os.path.join(folder, name)).st_dev == device
         ]  # fmt: skip
         paths = (os.path.join(folder, name) for name in files)
         found += [path for path in paths if os.lstat(path).st_ctime > begin]

