@@ -181,7 +181,7 @@ class SparseTask(BaseTask):
 
     is_inspection: ClassVar[bool] = False
 
-    is_sum: bool = False
+    is_sum: bool = False  # over the tokens, in place of the largest
     is_log_twice: bool = False
 
     def depths(self, stacks: Stacks) -> Depths:
@@ -228,8 +228,7 @@ class TraceTask(BaseTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LensTask(BaseTask):
-    """What each layer would predict next: its residual stream through the final norm and the head (nostalgebraist
-    2020).
+    """What each layer would predict next: its residual stream through final norm and head (nostalgebraist 2020).
 
     The answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p]
     (nats), and with targets lens.target_logprobs [l, p, target], lens.target_ranks int32 [l, p, target] (1 is the
@@ -237,9 +236,7 @@ class LensTask(BaseTask):
     """
 
     layers: tuple[int, ...]
-    """Layers to read: 0 is the embedding, i the residual stream after block i; the last equals the model's own
-    logits.
-    """
+    """Layers to read: 0 is the embedding, i the stream after block i; the last equals the model's own logits."""
     positions: tuple[int, ...]
     top_k: int
     target_token_ids: tuple[int, ...] = ()
