@@ -39,7 +39,7 @@ from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
-from server.schemas.judgements.head_fields import CohereErrorAnswer, TeiErrorAnswer
+from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer
 from server.schemas.judgements.systemone import SystemOneErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
@@ -77,7 +77,7 @@ _ERRORS = _errors(ErrorAnswer)
 _OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
 _ANTHROPIC_ERRORS = _errors(MessagesErrorAnswer)
 _SYSTEM_ONE_ERRORS = _errors(SystemOneErrorAnswer)
-_COHERE_ERRORS = _errors(CohereErrorAnswer)
+_RERANK_ERRORS = _errors(RerankErrorAnswer)
 _TEI_ERRORS = _errors(TeiErrorAnswer)
 
 
@@ -109,7 +109,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         return APIRouter(route_class=route_class, responses=errors, dependencies=key)
 
     run = running_route(guarded, context)
-    shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _COHERE_ERRORS, _TEI_ERRORS)
+    shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _RERANK_ERRORS, _TEI_ERRORS)
     running, system_one, ollama_running, anthropic_running, reranking, tei_running = (
         api_of(run, shape) for shape in shapes
     )

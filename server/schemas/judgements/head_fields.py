@@ -47,11 +47,14 @@ class PairFields(ReadFields):
     )
 
 
-class CohereErrorAnswer(AnswerModel):
-    """The shape of errors for Cohere's clients, and for those of OpenAI's errors."""
+class RerankErrorAnswer(AnswerModel):
+    """The shape of errors for rerankers' clients: Cohere's with that of OpenAI's; TEI's for bodies of theirs."""
 
-    message: str = Field(description="Names the offending value and what is accepted.")
-    error: dict[str, str | None] = Field(description="The same as every other route tells it.")
+    message: str | None = Field(None, description="Names the offending value and what is accepted; not for TEI's body.")
+    error: dict[str, str | None] | str = Field(
+        description="The same as every other route tells it; for TEI's body the message."
+    )
+    error_type: str | None = Field(None, description="For TEI's body: kind of error, in its words.")
 
 
 class TeiErrorAnswer(AnswerModel):

@@ -12,7 +12,6 @@ import { Field } from "../../parts/field.js";
 import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { spaced } from "../../parts/target_field.js";
-import { Term } from "../../parts/term.js";
 import { Tokens } from "../../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
@@ -86,7 +85,7 @@ function Told({ entry, handle }) {
   const { target, versus, value, sum, by } = reasons;
   const Drawn = { word: ByWord, head: ByHead, layer: ByLayer }[by];
   return html`<p class="hint"><code class="word">${nameOf(target)}</code> ${chanceOf(entry)}${versus && html`, rather
-      than <code class="word">${nameOf(versus)}</code>`}: its <${Term} of="logit" /> is${" "}
+      than <code class="word">${nameOf(versus)}</code>`}: its logit is${" "}
       <b id="reasons-value">${format(value)}</b>${versus && " larger"}. All parts together are <b id="reasons-sum">${
       format(sum)}</b>: blue speaks for it, orange against it.</p>
     <${Drawn} reasons=${reasons} handle=${handle} />
