@@ -50,7 +50,9 @@ def check_explainable(context: AppContext, num_explained: int, what: str) -> Non
             f"the LoRA adapter {adapter.name!r} changes the weights that the parts are read with; null is accepted"
         )
     elif num_explained > MAX_EXPLAINED:
-        problem = f"{num_explained} {what}; the reasons of at most {MAX_EXPLAINED} are told at a time"
+        problem = (
+            f"{num_explained} {what}; the reasons of at most {MAX_EXPLAINED} are told at a time (of ranks, set top_n)"
+        )
     if problem is not None:
         raise BadRequest(f"explain: {problem}.", param="explain", code="not_explainable")
 

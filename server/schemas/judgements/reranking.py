@@ -20,7 +20,11 @@ class Document(TypedDict):
     text: Annotated[Text, Field(description="Its text.")]
 
 
-Documents = Annotated[list[Text | Document], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+AnyDocument = Annotated[
+    Annotated[Text, Tag("<text>")] | Annotated[Document, Tag("<object>")],
+    Discriminator(lambda each: "<object>" if isinstance(each, dict) else "<text>"),
+]
+Documents = Annotated[list[AnyDocument], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
 
 
 class RerankRequest(PairFields):
