@@ -40,6 +40,12 @@ def decide(http: httpx.Client, text: str, questions: list[dict[str, Any]]) -> tu
     return seconds, answer.json()["usage"]
 
 
+def computed_tokens(http: httpx.Client) -> float:
+    """Return how many tokens the network has computed so far."""
+    lines = (line.split() for line in http.get("/metrics").text.splitlines())
+    return next(float(line[1]) for line in lines if line[:1] == ["lightwell_computed_tokens_total"])
+
+
 def count(http: httpx.Client, text: str) -> int:
     """Return the tokens of an input as the chat template writes it."""
     body = {"messages": [{"role": "user", "content": text}], "add_generation_prompt": False}
@@ -59,12 +65,13 @@ def measure(server: Server, turns: int, question_tokens: int) -> bool:
             text = text_of(drawn, length)
             one, alone = decide(http, text, [_question(drawn, question_tokens)])
             many = [_question(drawn, question_tokens) for _ in range(QUESTIONS)]
-            sixteen, together = decide(http, text_of(drawn, length), many)
+            before = computed_tokens(http)
+            sixteen, _ = decide(http, text_of(drawn, length), many)
+            computed = computed_tokens(http) - before
             num_one, num_input = alone["input_tokens"], count(http, text)
             num_question = num_one - num_input
             bars.append(SLACK * (num_input + QUESTIONS * num_question) / num_one)
             ratios.append(sixteen / one)
-            computed = together["input_tokens"] - together["input_tokens_details"]["cached_tokens"]
             tokens.append(computed / num_one)
     found, bar = statistics.median(ratios), statistics.median(bars)
     print(

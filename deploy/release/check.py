@@ -82,8 +82,8 @@ def run_checks(names: Sequence[str], work: Workplace) -> dict[str, str]:
             outcome, said = "passed", CHECKS[name](work)
         except Skipped as error:
             outcome, said = "SKIPPED", str(error)
-        except (CheckFailed, OSError, subprocess.SubprocessError) as error:
-            outcome, said = "FAILED", str(error)
+        except Exception as error:  # whatever it is, the other checks are made
+            outcome, said = "FAILED", str(error) if isinstance(error, CheckFailed) else repr(error)
         print(f"{name}: {outcome} in {time.monotonic() - begin:.0f} s: {said}", flush=True)
         if outcome != "passed":
             missed[name] = f"{name} {outcome.lower()}"

@@ -123,8 +123,7 @@ def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     held = hold_head(reader, config, options["head"], state, tuple(options["targets"]))
     check()
     readout = head_readout.before_final_norm(reader, own, held.readout)
-    found = head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)
-    return {**found, "logits": held.logits}
+    return head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)
 
 
 def _mean_embedding(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:

@@ -99,6 +99,8 @@ def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
             f"the head of this model ({config.architecture}) has {head.num_labels} labels, and a score is of one; POST "
             "/classify and /predict are accepted"
         )
+    if defaults is None and embeds.is_declared and embeds.refusal is not None:
+        return UnsupportedReason(f"the vectors that this model's files describe cannot be made here: {embeds.refusal}")
     # A network without any head is there for its states, and so is one whose files tell how to pool them.
     if defaults is None and not (embeds.is_declared and embeds.refusal is None) and config.has_head:
         return UnsupportedReason(

@@ -85,8 +85,8 @@ class SparseEmbeddingRequest(RunFields):
     truncate: bool | None = Field(
         None, description="Cut the end of an input that is over the limit, as in POST /v1/embeddings."
     )
-    truncation_direction: Literal["right"] | None = Field(
-        "right", description="Which end of an input is cut; the right one alone is supported."
+    truncation_direction: Literal["Right", "right"] | None = Field(
+        "Right", description="The side at which an input is cut; the right one alone is supported."
     )
 
 

@@ -12,10 +12,10 @@ places:
             blocks run out
     held    in the block table of one sequence, or of several that share a prefix (reference count)
 
-Only full, computed blocks are published, and a sequence only ever writes positions past the blocks it shares, so a
-shared block is never written. Where a block can be copied, another block that begins as the sequence goes on is worth
-the tokens that they share; then what a finished sequence leaves in its last block is published too, under its own
-digest.
+Only computed blocks are published, and a sequence only ever writes positions past the blocks it shares, so a shared
+block is never written. Only full ones are shared; where blocks can be copied, another block that begins as the sequence
+goes on is worth the tokens that they have in common, and what a finished sequence leaves in its last block is published
+too, under its own digest.
 """
 
 from array import array

@@ -340,9 +340,9 @@ class Scheduler:
             return False
         if part is not None:
             step.copies.append((part.block, seq.block_table[num_hit_tokens // blocks.block_size]))
-            num_hit_tokens += part.num_tokens
-        seq.num_computed_tokens = num_hit_tokens
-        # Counted as vLLM counts: not again after a preemption, and not where a capture leaves nothing to look up.
+        seq.num_computed_tokens = num_hit_tokens + (0 if part is None else part.num_tokens)
+        # As vLLM counts: not again after a preemption, nor where a capture leaves nothing to look up; in whole blocks,
+        # or another's prompt could be guessed token by token.
         if caching and not seq.num_preemptions and seq.first_needed_position:
             seq.num_cached_tokens = min(num_hit_tokens, seq.num_prompt_tokens)  # and not what a grammar has forced
             blocks.prefix_cache_queries += seq.num_prompt_tokens

@@ -62,24 +62,37 @@ class Reader:
         written = [self._written(first + i, texts) for i, texts in enumerate(group)]
         if any(limit is not None for limit in self.cut.text_limits):
             written = await asyncio.to_thread(self._shortened, written)
-        if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and len(group[0]) == 2:
+        pairs = [i for i, texts in enumerate(written) if len(texts) == 2]
+        if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and pairs:
             if self.cut.keep == "end":
                 raise BadRequest(
                     "truncation_side: the chat template of this model writes pairs, which are cut before what it "
                     "writes last; right is accepted.",
                     param="truncation_side",
                 )
-            rendered = [await self._rendered(first + i, texts) for i, texts in enumerate(written)]
-            suffix = await self._suffix_ids(written[0]) if self.cut.is_allowed else []
-            return await asyncio.to_thread(self._encode_rendered, first, rendered, suffix)
-        return await asyncio.to_thread(self._encode, first, written)
+            rendered = [await self._rendered(first + i, written[i]) for i in pairs]
+            suffix = await self._suffix_ids(written[pairs[0]]) if self.cut.is_allowed else []
+            singles = [i for i, texts in enumerate(written) if len(texts) == 1]
+
+            def encode() -> list[Prompt]:
+                of_pairs = self._encode_rendered([first + i for i in pairs], rendered, suffix)
+                of_singles = self._encode([first + i for i in singles], [written[i] for i in singles])
+                found = dict(zip([*pairs, *singles], [*of_pairs, *of_singles], strict=True))
+                return [found[i] for i in range(len(written))]
+
+            return await asyncio.to_thread(encode)
+        return await asyncio.to_thread(self._encode, range(first, first + len(written)), written)
 
     def _written(self, number: int, texts: Texts) -> Texts:
         """Return an input's texts as the folder wants them, within what is worth tokenising."""
         name, keep = self.name_of(number), self.cut.keep if self.cut.is_allowed else None
         is_said_elsewhere = isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages
         first = texts[0] if is_said_elsewhere else self.prompt + texts[0]
-        written = [bounded(self.context, text, name, keep) for text in (first, *texts[1:])]
+        limits = self.cut.text_limits  # a text that has one is cut to it in any case
+        written = [
+            bounded(self.context, text, name, keep if limit is None else keep or "start")
+            for text, limit in zip((first, *texts[1:]), limits, strict=False)
+        ]
         return tuple(text.lower() for text in written) if self.defaults.lowercase else tuple(written)
 
     def _shortened(self, group: Sequence[Texts]) -> list[Texts]:
@@ -101,8 +114,8 @@ class Reader:
 
     # ---- tokens
 
-    def _encode(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
-        """Return the inputs as prompts; singles and pairs may be mixed."""
+    def _encode(self, numbers: Sequence[int], group: Sequence[Texts]) -> list[Prompt]:
+        """Return the inputs with these numbers as prompts; singles and pairs may be mixed."""
         tokenizer, cut = self.context.tokenizer, self.cut
         pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
         try:
@@ -115,12 +128,12 @@ class Reader:
         of_singles = iter(tokenizer.encode_batch(singles, self.add_special_tokens))
         of_pairs = iter(encoded)
         prompts = []
-        for i, texts in enumerate(group):
+        for number, texts in zip(numbers, group, strict=True):
             if len(texts) == 2:
                 pair = next(of_pairs)
-                prompts.append(self._checked(first + i, pair.ids, pair.second_segment))
+                prompts.append(self._checked(number, pair.ids, pair.second_segment))
             else:
-                prompts.append(self._checked(first + i, self._cut_single(next(of_singles))))
+                prompts.append(self._checked(number, self._cut_single(next(of_singles))))
         return prompts
 
     def _cut_single(self, encoding: Encoding) -> list[int]:
@@ -130,6 +143,12 @@ class Reader:
             return encoding.ids
         own = [i for i, (start, end) in enumerate(encoding.offsets) if end > start] or [0]
         begin, end = own[0], own[-1] + 1
+        if excess >= end - begin:
+            raise BadRequest(
+                f"truncate_prompt_tokens: with {self.cut.limit} there is no room beside the special tokens; "
+                f"{len(encoding.ids) - (end - begin) + 1} or more are accepted.",
+                param="truncate_prompt_tokens",
+            )
         if self.cut.keep == "start":
             return encoding.ids[: max(end - excess, 0)] + encoding.ids[end:]
         return encoding.ids[:begin] + encoding.ids[begin + excess :]
@@ -186,15 +205,15 @@ class Reader:
             self._suffix = both[0][len(both[0]) - num_same :] if num_same < shortest else []
         return self._suffix
 
-    def _encode_rendered(self, first: int, group: Sequence[str], suffix: Sequence[int]) -> list[Prompt]:
+    def _encode_rendered(self, numbers: Sequence[int], group: Sequence[str], suffix: Sequence[int]) -> list[Prompt]:
         encodings = self.context.tokenizer.encode_batch(group, add_special_tokens=False)
         prompts = []
-        for i, encoding in enumerate(encodings):
+        for number, encoding in zip(numbers, encodings, strict=True):
             ids = encoding.ids
             if self.cut.is_allowed and len(ids) > self.cut.limit:
                 kept = suffix[-self.cut.limit :]
                 ids = [*ids[: self.cut.limit - len(kept)], *kept]
-            prompts.append(self._checked(first + i, ids))
+            prompts.append(self._checked(number, ids))
         return prompts
 
 

@@ -119,11 +119,12 @@ async def reasons_of_scores(
 def _explained_head(context: AppContext, options: Explain, scored: Scored) -> ExplainedLogit:
     score = None if context.score_defaults is None else context.score_defaults.token_score
     if score is not None:
-        ids = [score.true_id] if score.false_id is None else [score.true_id, score.false_id]
+        false_id = None if options.versus is None else score.false_id
+        ids = [score.true_id] if false_id is None else [score.true_id, false_id]
         names = context.tokenizer.token_strings(ids)
         shown_ids = [{"token_id": token_id, "token": name} for token_id, name in zip(ids, names, strict=True)]
         target, versus = (*shown_ids, None)[:2]
-        return ExplainedLogit(scored.prompt, "words", score.true_id, score.false_id, described=(target or {}, versus))
+        return ExplainedLogit(scored.prompt, "words", score.true_id, false_id, described=(target or {}, versus))
     order = np.argsort(-scored.logits, kind="stable").tolist()
     named = _named_label(context, options)
     label = next((i for i in order if i != named), order[0])

@@ -242,7 +242,7 @@ async def _cosines(
             defaults=defaults,
             cut=replace(cut, text_limits=(limit or None, None)),
             name_of=lambda i, places=places: name_of(places[i]),  # type: ignore[misc]
-            prompt=prompt_named(defaults, body.prompt_name),
+            prompt=prompt_named(defaults, body.prompt_name if side == 0 else None),
         )
 
         def work_of(prompt: Prompt) -> Work:

@@ -50,9 +50,7 @@ def check_explainable(context: AppContext, num_explained: int, what: str) -> Non
             f"the LoRA adapter {adapter.name!r} changes the weights that the parts are read with; null is accepted"
         )
     elif num_explained > MAX_EXPLAINED:
-        problem = (
-            f"{num_explained} {what}; the reasons of at most {MAX_EXPLAINED} are told at a time (of ranks, set top_n)"
-        )
+        problem = f"{num_explained} {what}; at most {MAX_EXPLAINED} are explained at a time (of a ranking, top_n)"
     if problem is not None:
         raise BadRequest(f"explain: {problem}.", param="explain", code="not_explainable")
 
@@ -84,7 +82,9 @@ async def explain(
                 code="not_finite",
             )
     verified = await _verify(context, found, options, arrival) if options.verify else [None] * len(found)
-    return [_told(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
+    return await asyncio.to_thread(
+        lambda: [_told(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
+    )
 
 
 def _num_bytes(one: ExplainedPass, options: Explain) -> int:
@@ -164,14 +164,15 @@ def _lengths(one: Explained) -> dict[Stack, int]:
     return {one.of.stack: len(prompt.ids)}
 
 
-def _largest(one: Explained, count: int) -> list[Word]:
+def _largest(one: Explained, count: int) -> dict[Word, float]:
     """Return the words with the largest parts, the largest first; one of each stack is always left."""
-    chosen: list[Word] = []
+    chosen: dict[Word, float] = {}
     words, lengths = _words(one), _lengths(one)
     for word in sorted(words, key=lambda word: -abs(words[word])):
-        num_taken = sum(each.stack == word.stack for each in chosen)
-        if len(chosen) < count and num_taken < lengths[word.stack] - 1:
-            chosen.append(word)
+        if len(chosen) == count:
+            break
+        if sum(each.stack == word.stack for each in chosen) < lengths[word.stack] - 1:
+            chosen[word] = words[word]
     return chosen
 
 
@@ -192,32 +193,36 @@ async def _verify(
         ]
         results = await run_all(context, works, arrival)
         means = {stack: _tensors(result)["mean"] for stack, result in zip(stacks, results, strict=True)}
-    sets: list[list[list[Word]]] = []
-    works = []
-    for one in found:
-        words = _largest(one, options.verify)
-        sets.append([*([word] for word in words), *([words] if len(words) > 1 else [])])
-        works += [
-            Work(
-                one.of.measurement(),
-                one.of.asked.prompt,
-                one.of.measurement_bytes,
-                without(context.config, taken, _lengths(one), means),
-            )
-            for taken in sets[-1]
-        ]
+    sets, works = await asyncio.to_thread(_without_words, context, found, options.verify, means)
     measured = iter(await run_all(context, works, arrival))
     return [
         [
             {
                 "words": [_named(context, one, word) for word in taken],
-                "predicted": one.value - sum(_words(one)[word] for word in taken),
+                "predicted": one.value - sum(taken.values()),
                 "measured": one.of.value(_tensors(next(measured))),
             }
             for taken in own
         ]
         for one, own in zip(found, sets, strict=True)
     ]
+
+
+def _without_words(
+    context: AppContext, found: Sequence[Explained], count: int, means: dict[Stack, NumpyArray]
+) -> tuple[list[list[dict[Word, float]]], list[Work]]:
+    """Return for each logit the words to take out at a time, with their parts, and the passes without them."""
+    sets: list[list[dict[Word, float]]] = []
+    works = []
+    for one in found:
+        largest = _largest(one, count)
+        alone = [{word: value} for word, value in largest.items()]
+        sets.append([*alone, *([largest] if len(largest) > 1 else [])])
+        task, prompt, num_bytes = one.of.measurement(), one.of.asked.prompt, one.of.measurement_bytes
+        works += [
+            Work(task, prompt, num_bytes, without(context.config, taken, _lengths(one), means)) for taken in sets[-1]
+        ]
+    return sets, works
 
 
 def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:

@@ -7,7 +7,7 @@ labels reads.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from server.engine.outputs import Array
 from server.engine.request import Intervention
 from server.http.tensor_formats import NumpyArray
 
-TakeOut = Literal["keys", "embedding"]
 _SCORES = "attn.hook_attn_scores"
 
 
@@ -52,10 +51,10 @@ def without(
             )
             continue
         own = stack_config(config, stack)
+        value = _hidden(taken, length)  # one for all layers: of a long text it is large
         for layer in own.attention_layers:
-            found += _masked(own, stack, layer, taken, length)
+            found += _masked(own, stack, layer, taken, length, value)
         if stack == "encoder" and config.cross_attention:
-            value = _array(_hidden(taken, length))
             found += [
                 Intervention(stack="decoder", layer=layer, point=f"cross_{_SCORES}", op="add", value=value)
                 for layer in config.attention_layers
@@ -63,31 +62,35 @@ def without(
     return tuple(found)
 
 
-def _masked(config: ModelConfig, stack: Stack, layer: int, taken: Sequence[int], length: int) -> list[Intervention]:
-    """Return the changes of one layer's scores."""
-    blind = [query for query in taken if _seen(config, layer, query, length) <= set(taken)]
-    others = tuple(query for query in range(length) if query not in set(blind)) if blind else None
+def _masked(
+    config: ModelConfig, stack: Stack, layer: int, taken: Sequence[int], length: int, value: Array
+) -> list[Intervention]:
+    """Return the changes of one layer's scores; `value` hides all that is taken."""
+    blind = [query for query in taken if _sees_only(config, layer, query, length, taken)]
+    others = tuple(query for query in range(length) if query not in blind) if blind else None
 
-    def change(queries: tuple[int, ...] | None, keys: Sequence[int]) -> Intervention:
-        value = _array(_hidden(keys, length))
-        return Intervention(stack=stack, layer=layer, point=_SCORES, op="add", value=value, positions=queries)
+    def change(queries: tuple[int, ...] | None, added: Array) -> Intervention:
+        return Intervention(stack=stack, layer=layer, point=_SCORES, op="add", value=added, positions=queries)
 
-    found = [change(others, taken)] if others != () else []
-    alone = [change((query,), [key for key in taken if key != query]) for query in blind if len(taken) > 1]
-    return [*found, *alone]
+    found = [change(others, value)] if others != () else []
+    if len(taken) > 1:
+        found += [change((query,), _hidden([key for key in taken if key != query], length)) for query in blind]
+    return found
 
 
-def _seen(config: ModelConfig, layer: int, query: int, length: int) -> set[int]:
-    """Return the keys that a query sees."""
+def _sees_only(config: ModelConfig, layer: int, query: int, length: int, taken: Sequence[int]) -> bool:
+    """Return whether a query sees no other keys than these."""
     window = config.window_of(layer) or length
-    return set(range(max(0, query - window + 1), (query if config.causal else min(length - 1, query + window - 1)) + 1))
+    first = max(0, query - window + 1)
+    last = query if config.causal else min(length - 1, query + window - 1)
+    return last - first < len(taken) and all(key in taken for key in range(first, last + 1))
 
 
-def _hidden(keys: Sequence[int], length: int) -> NumpyArray:
+def _hidden(keys: Sequence[int], length: int) -> Array:
     """Return what is added to the scores of all keys, for every head and query alike: [1, 1, key]."""
     added = np.zeros((1, 1, length), np.float32)
     added[..., list(keys)] = -np.inf
-    return added
+    return _array(added)
 
 
 def _array(numbers: NumpyArray) -> Array:

@@ -207,7 +207,7 @@ async def test_labels_are_explained(labeller: Site) -> None:
         ({"explain": {"words": 1}}, "explain.words", "no such field"),
         ({"explain": "yes"}, "explain", "object"),
         ({"explain": {"versus": "z"}}, "explain.versus", '"next", null, '),
-        ({"questions": [CHOICE] * 17, "explain": True}, "explain", "17 questions; the reasons of at most 16"),
+        ({"questions": [CHOICE] * 17, "explain": True}, "explain", "17 questions; at most 16 are explained"),
     ],
 )
 async def test_bad_questions_about_reasons_name_the_field(

@@ -208,16 +208,20 @@ async def test_documents_are_cut_to_their_own_number_of_tokens(tmp_path: Path) -
 async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: Path) -> None:
     modules = [Transformer(str(tiny.make("bert", tmp_path / "raw"))), Pooling(24, "mean")]
     modules[1] = Pooling(modules[0].get_embedding_dimension(), "mean")
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "saved"))
+    prompts = {"query": "to be found: "}
+    SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(tmp_path / "saved"))
     model = SentenceTransformer(str(tmp_path / "saved"), device="cpu", local_files_only=True)
     expected = model.similarity(model.encode([QUERY]), model.encode(list(DOCUMENTS)))[0].numpy()
+    asked = model.similarity(model.encode([QUERY], prompt_name="query"), model.encode(list(DOCUMENTS)))[0].numpy()
     async with served(tmp_path / "saved") as at:
         found = await answer(at, "/v1/rerank", **BODY)
         num_asked = len(at.engine.submitted)
+        of_query = await answer(at, "/v1/rerank", **BODY, prompt_name="query")
         each = await answer(at, "/score", text_1=list(DOCUMENTS), text_2=list(DOCUMENTS))
         error = await at.error("/v1/rerank", {**BODY, "use_activation": False}, 400)
         labels = await at.error("/classify", {"input": "a"}, 400)
     assert np.abs(by_index(found) - expected).max() <= 1e-5
+    assert np.abs(by_index(of_query) - asked).max() <= 1e-5, "the prompt is the query's alone"
     assert num_asked == 1 + len(DOCUMENTS)
     assert np.abs(np.subtract([one["score"] for one in each["data"]], 1)).max() <= 1e-5
     assert error["param"] == "use_activation"

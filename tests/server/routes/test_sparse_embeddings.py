@@ -53,7 +53,9 @@ async def test_the_files_of_the_folder_say_how_words_are_weighed(tmp_path: Path)
 async def test_what_is_too_long_is_cut_if_asked_and_else_refused(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_masked_lm(), max_model_len=8) as at:
         error = await at.error(ROUTE, {"inputs": ["a", "x" * 9]}, 400)
-        assert (await at.post(ROUTE, {"inputs": "x" * 9, "truncate": True})).status_code == 200
+        assert (
+            await at.post(ROUTE, {"inputs": "x" * 9, "truncate": True, "truncation_direction": "Right"})
+        ).status_code == 200
         left = await at.error(ROUTE, {"inputs": "a", "truncation_direction": "left"}, 400)
         assert at.engine.submitted[-1].prompt_token_ids == tuple(b"x" * 8)
     assert error["message"].startswith("inputs")
