@@ -12,10 +12,11 @@ from model.tokenization.chat_formats.message import Message, MessageDelta, ToolC
 from model.tokenization.chat_formats.parser import PlainText
 from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
+from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken
-from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons
+from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
 from server.routes.openai.generation import AnswerWriter, token_writer
@@ -54,6 +55,11 @@ async def _whole(
     context: AppContext, body: ChatCompletionRequest, arrival: float, versus: NamedToken | None
 ) -> Response:
     conversation = await begin_conversation(context, body, arrival)
+    try:
+        check_room_for_reasons(context, body, conversation.job.prompt, conversation.job.sampling.max_tokens)
+    except ApiError:
+        conversation.close()
+        raise
     choices = await conversation.answers()
     writer = _ChatWriter(conversation)
     answer = writer.head("chat.completion")

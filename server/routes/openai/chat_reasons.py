@@ -9,7 +9,8 @@ from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken, capture
 from server.routes.inspect.token_reasons import explained_token, read_versus
-from server.routes.parts.reasons import explain
+from server.routes.parts.passes import ExplainedLogit
+from server.routes.parts.reasons import check_room, explain
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
 from server.schemas.generation import ChatCompletionRequest
@@ -30,6 +31,16 @@ def check_chat_reasons(context: AppContext, body: ChatCompletionRequest) -> Name
             param="explain",
         )
     return read_versus(context, body.explain, 1, body.interventions)
+
+
+def check_room_for_reasons(context: AppContext, body: ChatCompletionRequest, prompt: Prompt, max_tokens: int) -> None:
+    """Raise PayloadTooLarge, before anything is generated, if the reasons of so many tokens would take out too much."""
+    if body.explain is None:
+        return
+    count = min(max_tokens, MAX_EXPLAINED)
+    read = Prompt(prompt.ids + (0,) * (count - 1), encoder=prompt.encoder)
+    positions = range(len(prompt.ids) - 1, len(read.ids))
+    check_room(context, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], body.explain)
 
 
 async def chat_reasons(

@@ -59,11 +59,7 @@ async def explain(
     context: AppContext, asked: Sequence[ExplainedLogit], options: Explain, arrival: float
 ) -> list[dict[str, Any]]:
     """Return the reasons of each logit, as `Reasons` describes them. Raises ApiError."""
-    info = context.engine_info
-    is_wide = info is not None and info.dtype == "float64"
-    passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
-    of_traces = sum(one.trace_bytes for one in _traced(passes).values())
-    check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
+    passes = check_room(context, asked, options)
     traces, measured = await _passes(context, passes, arrival)
     questions = [each.questions(trace) for each, trace in zip(passes, traces, strict=True)]
     answers = await _ask_weights(context, passes, questions, arrival)
@@ -85,6 +81,16 @@ async def explain(
     return await asyncio.to_thread(
         lambda: [_told(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
     )
+
+
+def check_room(context: AppContext, asked: Sequence[ExplainedLogit], options: Explain) -> list[ExplainedPass]:
+    """Return the passes that the reasons of these logits need. Raises PayloadTooLarge if they take out too much."""
+    info = context.engine_info
+    is_wide = info is not None and info.dtype == "float64"
+    passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
+    of_traces = sum(one.trace_bytes for one in _traced(passes).values())
+    check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
+    return passes
 
 
 def _num_bytes(one: ExplainedPass, options: Explain) -> int:

@@ -52,12 +52,14 @@ def built(
     *,
     own_tokenizer: bool = True,
     template: str | None = None,
+    max_capture_bytes: int = 1 << 30,
     **more: Any,
 ) -> Site:
     engine = InlineEngine(folder=make(name, folder / "model", **more))
     engine.engine_info = replace(engine.engine_info, max_model_len=128)
     place = engine.folder if own_tokenizer else folder
-    return build_site(place, engine, config=engine.model_config, template=template, max_model_len=128)
+    limits: dict[str, Any] = {"max_model_len": 128, "max_capture_bytes": max_capture_bytes}
+    return build_site(place, engine, config=engine.model_config, template=template, **limits)
 
 
 async def ask(at: Site, path: str, **body: Any) -> Any:
@@ -243,3 +245,12 @@ async def test_captures_of_reasons_are_bounded(writer: Site) -> None:
     )
     error = await at.error("/v1/next", {"input": "abcdef" * 4, "explain": True}, 413)
     assert "--max-capture-bytes" in error["message"]
+
+
+async def test_a_chat_whose_reasons_have_no_room_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    chat = built(tmp_path, make_variant, "llama-gqa", own_tokenizer=False, template=TEMPLATE, max_capture_bytes=10_000)
+    body = {"messages": [{"role": "user", "content": "abc" * 9}], "max_tokens": 18, "logprobs": True}
+    error = await chat.error("/v1/chat/completions", {**body, "explain": True}, 413)
+    assert "--max-capture-bytes" in error["message"]
+    assert await chat.metric("lightwell_generation_tokens_total") <= 1
+    assert (await chat.post("/v1/chat/completions", body)).status_code == 200
