@@ -29,7 +29,7 @@ class OptionProbability(Result):
     value: str | bool | int
     """The option, or the level's number."""
     label: str | None = None
-    """What a level is called."""
+    """Label of the level, for an answer of type score."""
     probability: float
 
 
@@ -39,11 +39,11 @@ class DecisionAnswer(Result):
     type: str
     name: str | None = None
     probability: float | None = None
-    """Of a predicate: how likely it is that it is true."""
+    """Probability that the predicate is true, for an answer of type predicate."""
     choice: str | bool | None = None
-    """Of a choice: the likeliest option."""
+    """Value of the likeliest option, for an answer of type choice."""
     score: float | None = None
-    """Of a score: the mean of the levels' numbers, by their probabilities."""
+    """Mean of the levels' numbers, weighted by their probabilities, for an answer of type score."""
     confidence: float | None = None
     probabilities: tuple[OptionProbability, ...] | None = None
     reasons: Reasons | None = Field(default=None, repr=False)

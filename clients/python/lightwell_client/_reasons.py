@@ -22,18 +22,18 @@ _MOST_LISTED = 10
 
 
 class ReasonsOptions(TypedDict, total=False):
-    """What `explain` may say; what is left out is the server's default."""
+    """Options of `explain`. An option that is left out has the server's default."""
 
     by: Literal["word", "head", "layer"]
-    """What the logit, or the difference, is split by; "word" if left out."""
+    """Unit into which the logit, or the difference of two logits, is split; "word" by default."""
     versus: str | bool | int | None
-    """What the likeliest answer is compared with: "next" is the runner-up, None explains its logit alone, else an
-    option, label or token by its name, a token also by its id.
+    """Answer with which the likeliest one is compared: "next" is the runner-up; None explains the likeliest one's logit
+    alone; another option, label or token is given by its name, a token also by its id.
     """
     verify: int
-    """So many words, those with the largest parts, are taken out of the input, and what happens is measured."""
+    """Number of words, those with the largest parts, to take out of the input; the answer without them is measured."""
     take_out: Literal["keys", "embedding"]
-    """How words are taken out: nothing sees them any more, or their embedding is the mean of all."""
+    """Way to take words out: their keys are masked, or their embedding is set to the mean of the token table."""
 
 
 Explain = Annotated[
@@ -60,31 +60,31 @@ class ExplainedAnswer(Result):
 
 
 class WordPart(Result):
-    """What one word adds, through all layers and heads."""
+    """The sum of what one word adds through all layers and heads."""
 
     position: int
     token: str
     stack: str | None = None
-    """Of an encoder-decoder: "encoder" or "decoder"."""
+    """Stack that reads the word, "encoder" or "decoder"; None if the model has one stack."""
     value: float
 
 
 class HeadPart(Result):
-    """What one head adds."""
+    """The amount that one head adds."""
 
     layer: int
     head: int
     part: str | None = None
-    """Of an encoder-decoder: "decoder", or "cross" of cross attention."""
+    """Attention of the head, "decoder" or "cross"; None if the model has no cross attention."""
     value: float
 
 
 class LayerPart(Result):
-    """What one layer adds."""
+    """The amounts that one layer adds."""
 
     layer: int
     attention: float
-    """What its heads add, or what it has in place of attention."""
+    """Sum over its heads, or the amount of the convolution or delta net in place of attention."""
     mlp: float
 
 
@@ -97,13 +97,13 @@ class RemovedWord(Result):
 
 
 class Verified(Result):
-    """What happens without some words."""
+    """The answer without some words, as predicted and as measured."""
 
     words: tuple[RemovedWord, ...]
     predicted: float
-    """`value` less their parts."""
+    """`value` minus the parts of these words."""
     measured: float
-    """What the network gives without them."""
+    """Logit, or difference, that the network gives without them."""
 
 
 class Reasons(Result):
@@ -112,11 +112,11 @@ class Reasons(Result):
     """
 
     by: str
-    """What it is split by: "word", "head" or "layer"."""
+    """Unit of the parts: "word", "head" or "layer"."""
     target: ExplainedAnswer
     """The answer that is explained."""
     versus: ExplainedAnswer | None = None
-    """What it is compared with, or None if its logit alone is explained."""
+    """The answer that the target is compared with, or None if the target's logit alone is explained."""
     value: float
     """The logit, or the difference, that the network gave."""
     sum: float
