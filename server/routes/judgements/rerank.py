@@ -7,10 +7,8 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import best_first, score_pairs, scores_of
+from server.routes.judgements.ranking import rank
 from server.routes.judgements.tei import rank_texts
 from server.routes.request_context import accept
 from server.routes.responses import model_name, new_answer_id
@@ -71,20 +69,12 @@ async def _reranked(context: AppContext, request: Request, body: RerankRequest, 
     accept(context, body)
     check_route(context, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
-    pairs = [(body.query, text) for text in texts]
-    check_head_reasons(context, body.explain, min(body.top_n or len(pairs), len(pairs)))
-    running = score_pairs(context, body, pairs, "documents[{}]".format, arrival)
-    found = await unless_disconnected(request, running)
-    scores = scores_of(context, found, body.use_activation)
-    best = best_first(scores)[: body.top_n or None]
-    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
-    reasons = await unless_disconnected(request, explaining)
+    ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents[{}]".format, arrival)
     results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i], **beside} for i, beside in zip(best, reasons, strict=True)
+        {"index": each.index, "relevance_score": each.score, **each.beside} for each in ranked
     ]
     if body.return_documents:
         results = [{**result, "document": {"text": texts[result["index"]]}} for result in results]
-    usage = found.usage
     answer = {
         "id": new_answer_id("rerank"),
         "model": model_name(context),

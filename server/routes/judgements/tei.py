@@ -11,8 +11,9 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
+from server.routes.judgements.ranking import rank
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import best_first, probabilities_of, run_head, score_pairs, scores_of
+from server.routes.judgements.scoring import probabilities_of, run_head
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
@@ -59,17 +60,10 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
     arrival = time.monotonic()
     accept(context, body)
     check_route(context, "/rerank")
-    pairs = [(body.query, text) for text in body.texts]
-    check_head_reasons(context, body.explain, min(body.top_n or len(pairs), len(pairs)))
-    running = score_pairs(context, _fields_of(body), pairs, "texts[{}]".format, arrival)
-    found = await unless_disconnected(request, running)
-    scores = scores_of(context, found, not body.raw_scores)
-    best = best_first(scores)[: body.top_n or None]
-    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
-    reasons = await unless_disconnected(request, explaining)
-    answer: list[dict[str, Any]] = [
-        {"index": i, "score": scores[i], **beside} for i, beside in zip(best, reasons, strict=True)
-    ]
+    ranked, _ = await rank(
+        context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts[{}]".format, arrival
+    )
+    answer: list[dict[str, Any]] = [{"index": each.index, "score": each.score, **each.beside} for each in ranked]
     if body.return_text:
         answer = [{**each, "text": body.texts[each["index"]]} for each in answer]
     return Response(orjson.dumps(answer), media_type="application/json")
@@ -98,5 +92,6 @@ def _fields_of(body: PredictRequest | TeiRerankRequest) -> PairFields:
             "truncate": body.truncate,
             "truncation_side": body.truncation_direction.lower(),
             "use_activation": not body.raw_scores,
+            "explain": body.explain,
         }
     )

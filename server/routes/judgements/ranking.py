@@ -1,0 +1,48 @@
+"""Ranks texts for a query: the best first, each with its reasons if they are asked for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from server.http.sse import unless_disconnected
+from server.routes.context import AppContext
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.routes.judgements.scoring import best_first, score_pairs, scores_of
+from server.schemas.judgements.head_fields import PairFields
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One text of a ranking."""
+
+    index: int
+    """The text's number in the request."""
+    score: float
+    beside: dict[str, Any]
+    """The field `reasons` of its result, or nothing."""
+
+
+async def rank(
+    context: AppContext,
+    request: Request,
+    body: PairFields,
+    query: str,
+    texts: Sequence[str],
+    top_n: int,
+    name_of: Callable[[int], str],
+    arrival: float,
+) -> tuple[list[Ranked], dict[str, Any]]:
+    """Return the `top_n` best texts (0 is all), the best first, and the usage. Raises ApiError.
+
+    name_of: returns the field that a text is in, by its number.
+    """
+    pairs = [(query, text) for text in texts]
+    check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
+    found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
+    scores = scores_of(context, found, body.use_activation)
+    best = best_first(scores)[: top_n or None]
+    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
+    reasons = await unless_disconnected(request, explaining)
+    return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage
