@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benchmarks.load import percentile
-from benchmarks.processes import Server, serve
-from benchmarks.wire import JSON_HEADERS, Head, Wire, WireError, json_content, samples
+from tests.support.processes import Server, serve
+from tests.support.wire import JSON_HEADERS, Head, Wire, WireError, json_content, samples
 
 NUM_PLACES = 8
 """Sequences that the measured server runs at once: as many streams leave a new request in the queue."""

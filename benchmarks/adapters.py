@@ -19,9 +19,9 @@ from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop, run
 from benchmarks.models import add_folders
-from benchmarks.processes import Server, serve
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, vocabulary_of
 from model.checkpoint.registry import read_config
+from tests.support.processes import Server, serve
 
 
 def make_adapter(folder: Path, base: Path, rank: int) -> None:

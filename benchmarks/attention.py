@@ -30,7 +30,7 @@ import httpx
 
 from benchmarks.checkpoint import CONTEXT, make_checkpoint, random_prompts
 from benchmarks.load import stream_completion
-from benchmarks.processes import ROOT, Server, serve
+from tests.support.processes import ROOT, Server, serve
 
 SAFETENSORS = {"Accept": "application/vnd.safetensors"}
 STREAMS, STREAMED_TOKENS = 8, 192

@@ -36,8 +36,8 @@ import httpx
 
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.mixed_load import Question, ask, first_difference
-from benchmarks.processes import Server, serve
 from server.lifecycle.supervisor import prepare_environment
+from tests.support.processes import Server, serve
 
 if TYPE_CHECKING:
     from model.batch import Batch

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.peers.engines import Absent, install
-from benchmarks.processes import ROOT, Server, serve
+from tests.support.processes import ROOT, Server, serve
 
 OURS, ONNX, SENTENCE = "lightwell", "onnxruntime", "sentence-transformers"
 NUM_TEXTS = 512

@@ -28,7 +28,6 @@ from typing import Any
 import torch
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
-from benchmarks.processes import ROOT
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
@@ -43,6 +42,7 @@ from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
 from server.lifecycle.supervisor import prepare_environment
+from tests.support.processes import ROOT
 
 NETWORK = ("forward", "logits", "largest_logits")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.breakable_server import ALLOCATES, POISONS, RAISES, STUCK
+from tests.support.breakable_server import ALLOCATES, POISONS, RAISES, STUCK
 
 _OUTCOME_WITHIN = 60.0
 """Seconds after which a client counts as having had no answer."""

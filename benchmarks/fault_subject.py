@@ -20,10 +20,10 @@ from typing import TypeVar
 import httpx
 
 from benchmarks.fault_judge import num_open
-from benchmarks.processes import ROOT, descendants, free_port, worker_pid
-from benchmarks.wire import samples
 from model.checkpoint.folder import PACKAGED
 from server.engine.memory.memory_limit import data_bytes
+from tests.support.processes import ROOT, descendants, free_port, worker_pid
+from tests.support.wire import samples
 
 PATIENCE = 300.0
 """Seconds after which something is assumed never to come; five workers must have started by then on a busy machine."""
@@ -123,7 +123,7 @@ def start(
     tmp.mkdir()
     arguments = [str(model), "--kv-cache-memory", "32MiB", *arguments]
     port = port or free_port()
-    command = [sys.executable, "-m", "benchmarks.breakable_server", *arguments, "--port", str(port)]
+    command = [sys.executable, "-m", "tests.support.breakable_server", *arguments, "--port", str(port)]
     log = None if is_disk_full else folder / "log"
     with (log or Path("/dev/full")).open("wb") as sink:
         process = subprocess.Popen(

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 
 from benchmarks.load import run
-from benchmarks.processes import Server, descendants, is_worker
 from benchmarks.recorded_load import Record
 from benchmarks.timed_server import BLOCK_SIZE, FIRST_TOKEN, Fleet
-from benchmarks.wire import scrape
+from tests.support.processes import Server, descendants, is_worker
+from tests.support.wire import scrape
 
 _TICK = os.sysconf("SC_CLK_TCK")
 

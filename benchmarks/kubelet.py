@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.comparison import table
 from benchmarks.pod import Pod, Spec, read_spec
-from benchmarks.processes import ROOT, descendants, is_worker
 from benchmarks.service_load import Service, ServiceLoad
+from tests.support.processes import ROOT, descendants, is_worker
 
 DEPLOYMENT = ROOT / "deploy" / "kubernetes" / "plain" / "deployment.yaml"
 PATIENCE = 240.0

@@ -36,7 +36,7 @@ import httpx
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.load import percentile, stream_completion
 from benchmarks.looking_inside_memory import CAPTURE_BUDGET, LONG_PROMPT, SAFETENSORS, long_prompt, measure_pressure
-from benchmarks.processes import ROOT, Server, serve
+from tests.support.processes import ROOT, Server, serve
 
 STREAMED_TOKENS = 512
 SETTLE_SECONDS = 0.3

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from benchmarks.checkpoint import random_prompts
-from benchmarks.processes import Server
-from benchmarks.wire import samples
+from tests.support.processes import Server
+from tests.support.wire import samples
 
 SAFETENSORS = "application/vnd.safetensors"
 

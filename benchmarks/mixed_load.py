@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from benchmarks.load import percentile
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 STORIES = (
     "Once upon a time there was a",

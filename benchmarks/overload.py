@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.load import percentile
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 _END = b"0\r\n\r\n"
 """The end of a chunked body."""

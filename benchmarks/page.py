@@ -31,13 +31,13 @@ from urllib.parse import urlencode, urlsplit
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from benchmarks.checkpoint import make_llama
-from benchmarks.chromium import open_tab
 from benchmarks.load import percentile
 from benchmarks.page_head_change import report_head_changes
 from benchmarks.page_journey import report_journey
 from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.page_motion import report_motion
-from benchmarks.processes import ROOT, Server, serve
+from tests.support.chromium import open_tab
+from tests.support.processes import ROOT, Server, serve
 
 TOKENS = 1024
 NAME = "llama-small-random"

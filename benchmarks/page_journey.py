@@ -8,7 +8,7 @@ from itertools import pairwise
 from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.load import percentile
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 MOST_DRAW_MS = 8.0
 """Milliseconds of script and draw calls a frame at the 95th percentile."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.chromium import Memory, Tab
-from benchmarks.processes import Server
+from tests.support.chromium import Memory, Tab
+from tests.support.processes import Server
 
 MOST_HEAP_GROWTH, MOST_PROCESS_GROWTH = 0.02, 0.05
 """The most growth over the second half of the time, as shares of what there was at its beginning."""

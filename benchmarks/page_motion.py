@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from playwright.sync_api import Browser, expect
 
 from benchmarks.load import percentile
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 TEXT = "Once upon a time there was a little girl who lived with her grandmother in a house in the wood."
 MOST_MS = 8.0

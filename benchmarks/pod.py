@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.processes import LOOPBACK, ROOT, descendants, free_port
+from tests.support.processes import LOOPBACK, ROOT, descendants, free_port
 
 _LEAST_TIMEOUT, _LEAST_PRE_STOP, _LEAST_GRACE = 1.0, 3.0, 20.0
 """Seconds that a probe waits for an answer, that a request which has its endpoint already takes to arrive, and that a

@@ -22,7 +22,6 @@ import torch
 
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import CACHE
-from benchmarks.processes import ROOT
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
 from model.kernels.int8_rows import Quantization
@@ -31,6 +30,7 @@ from model.loading.loader import DTYPES, load_model
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.execution.threads import use_threads
 from server.lifecycle.supervisor import prepare_environment
+from tests.support.processes import ROOT
 
 KINDS: tuple[tuple[str, Quantization], ...] = (
     *(("float32", "none"), ("bfloat16", "none")),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.processes import ROOT, descendants, proportional_bytes
+from tests.support.processes import ROOT, descendants, proportional_bytes
 
 STORE_BYTES = 80_000_000
 """Bytes of Ray's object store: about the least that it takes."""

@@ -23,10 +23,10 @@ from ray._private import services
 from ray.cluster_utils import Cluster
 
 from benchmarks.load import Load, closed_loop, exchange
-from benchmarks.processes import LOOPBACK, ROOT, free_port
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_server import STEP_TIMES, Fleet, bytes_per_block, make_model, timed_server
 from deploy.ray.app import build
+from tests.support.processes import LOOPBACK, ROOT, free_port
 
 REPLICAS = (1, 2, 4)
 STORE_BYTES = 80_000_000

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from benchmarks import scaling_tables
 from benchmarks.fleet import Loss, Run, measure, words_of_workers, worker_pids
-from benchmarks.processes import Server
 from benchmarks.recorded_load import (
     Record,
     append_run,
@@ -34,7 +33,8 @@ from benchmarks.recorded_load import (
 from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_server import Fleet, timed_server
-from benchmarks.wire import scrape
+from tests.support.processes import Server
+from tests.support.wire import scrape
 
 USUAL = StepTimes(base=0.015, per_prompt_token=0.0001, per_sequence=0.0003)
 """Step times near those of the 124M checkpoint on two cores."""

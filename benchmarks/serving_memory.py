@@ -19,7 +19,7 @@ from benchmarks.checkpoint import CONTEXT, make_checkpoint, random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop
 from benchmarks.models import add_folders
-from benchmarks.processes import Server, is_worker, serve
+from tests.support.processes import Server, is_worker, serve
 
 CLIENTS = 32
 REQUESTS = 64

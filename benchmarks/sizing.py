@@ -15,11 +15,11 @@ from benchmarks.checkpoint import random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop
 from benchmarks.models import MODELS, add_folders
-from benchmarks.processes import serve
 from benchmarks.serving_memory import by_kind
 from model.checkpoint.registry import read_config
 from server.config.memory_estimate import sizes
 from server.config.settings import Settings
+from tests.support.processes import serve
 
 CASES = (
     ("default", "float32", "none"),

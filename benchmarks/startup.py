@@ -27,8 +27,8 @@ from benchmarks.comparison import OURS, ratio, table
 from benchmarks.load import stream_completion
 from benchmarks.models import GGUF_MODELS, MODELS, add_folders
 from benchmarks.peers.engines import ENGINES, STORED, Absent, Setup
-from benchmarks.processes import ROOT, ServerFailed
 from benchmarks.subjects import vocabulary_of
+from tests.support.processes import ROOT, ServerFailed
 
 PROMPT_TOKENS = 16
 DTYPE = "bfloat16"

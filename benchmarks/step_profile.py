@@ -23,7 +23,6 @@ import torch
 from benchmarks.ceiling import Products
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.comparison import table
-from benchmarks.processes import ROOT
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
@@ -31,6 +30,7 @@ from model.layers import attention, linear, norm
 from model.loading.loader import load_model
 from server.engine.execution.threads import use_threads
 from server.lifecycle.supervisor import prepare_environment
+from tests.support.processes import ROOT
 
 KEYS, BLOCK = 160, 32
 PARTS: list[tuple[str, type, str]] = [

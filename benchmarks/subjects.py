@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 from benchmarks.checkpoint import random_prompts
 from benchmarks.load import Load, Timeline, closed_loop, run
 from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, STORED, Absent, Engine, Setup, lightwell_bfloat16
-from benchmarks.processes import ROOT, ServerFailed
+from tests.support.processes import ROOT, ServerFailed
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
-from benchmarks.processes import ROOT
 from model.checkpoint.folder import PACKAGED
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
 from server.engine.sampling_params import SamplingParams
+from tests.support.processes import ROOT
 
 STREAMS = (1, 8, 32)
 POINTS = ("attn.hook_pattern", "hook_resid_post")

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.processes import LOOPBACK, ROOT, Server, free_port, running
 from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
 from server.config.command_line import from_arguments
 from server.dispatch.routing import Router
+from tests.support.processes import LOOPBACK, ROOT, Server, free_port, running
 
 STEP_TIMES = "TIMED_ENGINE_STEP_TIMES"
 """The environment variable that holds the step times as JSON."""

@@ -39,7 +39,7 @@ LONGEST = (
     TOGETHER,
     "tests/deploy/",
     "tests/e2e/",
-    "tests/soak/",
+    "tests/benchmarks/soak/",
     "tests/server/test_",
     "tests/server/lifecycle/",
     "tests/server/worker/",

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Server, serve
 from tests.readme_fields import (
     decisions_table,
     fields_table,
@@ -28,6 +27,7 @@ from tests.readme_fields import (
     reranking_table,
     responses_table,
 )
+from tests.support.processes import Server, serve
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import LOOPBACK, Server, free_port, running
 from tests.source_tree import ROOT
+from tests.support.processes import LOOPBACK, Server, free_port, running
 
 CHANGES: dict[str, str] = dict(
     re.findall(r"^## (.*?)\n.*?^```diff\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.M | re.S)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Server, serve
 from tests import readme, readme_fields
 from tests.readme import CODE, DOCUMENTS, RERANKING, RESPONSES, ROOT, Example
+from tests.support.processes import Server, serve
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 ON_FABLES = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path != RERANKING)

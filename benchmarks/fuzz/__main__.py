@@ -24,8 +24,8 @@ from benchmarks.fuzz import shapes
 from benchmarks.fuzz.attacks import COMPLETION, catalogue, mutations
 from benchmarks.fuzz.thrower import Verdicts, parse, throw_all
 from benchmarks.load import percentile
-from benchmarks.processes import Server, allocated_bytes, descendants, num_open_files, serve
-from benchmarks.wire import Wire, scrape
+from tests.support.processes import Server, allocated_bytes, descendants, num_open_files, serve
+from tests.support.wire import Wire, scrape
 
 RECEIVE_TIMEOUT = 2.0
 """Seconds that the server waits for a head or a body."""

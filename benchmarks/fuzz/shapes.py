@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 ALLOWED = 0.05
 """Seconds that a stream may wait longer with a body than without it."""

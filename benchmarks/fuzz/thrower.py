@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.fuzz.attacks import Attack
-from benchmarks.processes import Server
-from benchmarks.wire import Wire
+from tests.support.processes import Server
+from tests.support.wire import Wire
 
 QUIET = 0.15
 """Seconds of silence after an answer that make it the last."""

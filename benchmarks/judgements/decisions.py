@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 INPUT_TOKENS = 512
 QUESTIONS = 16

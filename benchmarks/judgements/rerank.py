@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.embeddings import ONNX, OURS, SENTENCE, in_process, ratio, texts_of
 from benchmarks.peers.engines import Absent
-from benchmarks.processes import ROOT, serve
+from tests.support.processes import ROOT, serve
 
 NUM_DOCUMENTS, DOCUMENT_TOKENS = 100, 128
 QUERY = "Who lived in the wood beside the house of the dragons, and what did the children say to them?"

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
 from model.checkpoint.folder import GGUF_NAME
+from tests.support.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
 
 START_WITHIN = 300.0
 """Seconds until an engine must be ready. vLLM compiles when it starts."""

@@ -21,7 +21,6 @@ from benchmarks.comparison import table
 from benchmarks.engine_overhead import use_worker_environment
 from benchmarks.fleet import measure
 from benchmarks.load import run
-from benchmarks.processes import ROOT, Server, serve
 from benchmarks.recorded_load import (
     Record,
     Request,
@@ -38,6 +37,7 @@ from benchmarks.simulation.replay import HEAD, Figures, Overheads, predict, rows
 from benchmarks.simulation.routers import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_server import BLOCK_SIZE, Fleet, timed_server
+from tests.support.processes import ROOT, Server, serve
 
 FABLES = ROOT / "model" / "fables"
 TIMES = StepTimes(base=0.015, per_prompt_token=0.0001, per_sequence=0.0003)

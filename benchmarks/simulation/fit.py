@@ -18,11 +18,11 @@ from benchmarks.checkpoint import NAME, random_prompts
 from benchmarks.comparison import table
 from benchmarks.engine_overhead import Stopwatch, build_engine, stream, use_worker_environment
 from benchmarks.models import CACHE
-from benchmarks.processes import ROOT
 from benchmarks.simulation.line import Fit, Step, fit_steps
 from model.checkpoint.registry import read_config
 from server.engine.engine import Engine
 from server.ipc import messages
+from tests.support.processes import ROOT
 
 
 def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) -> list[Step]:

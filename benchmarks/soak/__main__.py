@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.mixed_load import Question, first_difference, meaning
-from benchmarks.processes import Server, num_open_files, serve, worker_pid
 from benchmarks.soak import books
 from benchmarks.soak.acts import MODEL, content_of, headers_of, pool
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Client, Outcome
 from benchmarks.soak.faults import Fault, inflict
 from benchmarks.soak.watch import MIN_LIFE, MUST_JUDGE, Watch
-from benchmarks.wire import Wire, scrape
+from tests.support.processes import Server, num_open_files, serve, worker_pid
+from tests.support.wire import Wire, scrape
 
 SERVE = [
     "--max-num-seqs", "24", "--kv-cache-memory", "8MiB", "--log-format", "json", "--send-timeout", "30",

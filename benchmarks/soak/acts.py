@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks.mixed_load import STORIES, Question, questions
-from benchmarks.wire import JSON_HEADERS, json_content
+from tests.support.wire import JSON_HEADERS, json_content
 
 MODEL = "soak"
 """What the model is called on the wire."""

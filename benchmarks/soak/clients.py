@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchmarks.mixed_load import Question, first_difference, meaning
-from benchmarks.processes import Server
 from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, content_of, headers_of, wrong_requests
-from benchmarks.wire import Head, Wire, WireError
+from tests.support.processes import Server
+from tests.support.wire import Head, Wire, WireError
 
 PATIENCE = 120.0
 """Seconds after which a request counts as hung."""

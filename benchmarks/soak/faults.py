@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.processes import Server, worker_pid
 from benchmarks.soak.clients import Outcome
 from benchmarks.soak.watch import MIN_LIFE, MUST_JUDGE
-from benchmarks.wire import Wire
+from tests.support.processes import Server, worker_pid
+from tests.support.wire import Wire
 
 SETTLING = 1.0
 """Seconds around a fault in which its failures are still its own."""

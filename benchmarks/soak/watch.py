@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import Server, allocated_bytes, is_worker, num_open_files
-from benchmarks.processes import descendants as descendants_of
+from tests.support.processes import Server, allocated_bytes, is_worker, num_open_files
+from tests.support.processes import descendants as descendants_of
 
 API_PROCESS, WORKER = "the API process", "worker"
 INTERVAL = 2.0

@@ -25,10 +25,10 @@ import httpx
 from jsonschema import validators
 
 from benchmarks.comparison import table
-from benchmarks.processes import serve
 from benchmarks.structured.drawn import of_keywords, of_models, of_suite
 from tests import tiny
 from tests.model.sampling.grammar.schemas import Validator
+from tests.support.processes import serve
 
 TEMPERATURES = (0.0, 0.7, 1.0, 1.5)
 MOST_TOKENS = 400

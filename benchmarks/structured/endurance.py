@@ -26,7 +26,6 @@ from urllib.request import urlopen
 import httpx
 
 from benchmarks.comparison import table
-from benchmarks.processes import Server, serve
 from benchmarks.structured.answers import fault, lines_of
 from benchmarks.structured.drawn import of_keywords, of_models
 from benchmarks.structured.hostile import cases
@@ -35,6 +34,7 @@ from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 from tests import tiny
+from tests.support.processes import Server, serve
 
 CLIENTS = 12
 MOST_TOKENS = 300

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.structured.walking import matcher
 from model.sampling.grammar.checking import END, check
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
@@ -21,6 +20,7 @@ from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+from tests.support.walking import matcher
 
 MEMORY = 2 << 30
 """Address space of each process, in bytes."""

@@ -24,9 +24,9 @@ from benchmarks.comparison import OURS, ratio, table
 from benchmarks.load import closed_loop, run, stream_completion
 from benchmarks.models import add_folders
 from benchmarks.peers.engines import ENGINES, Setup
-from benchmarks.processes import Server, serve
 from benchmarks.subjects import all_of
 from model.checkpoint.resolve import resolve, smollm2_file
+from tests.support.processes import Server, serve
 
 STREAMS = 8
 BARS = {"a step for each token": 0.97, "forced tokens at once": 1.15}

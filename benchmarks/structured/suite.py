@@ -18,9 +18,9 @@ from typing import Any
 
 import llguidance
 
-from benchmarks.structured.walking import admits
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
+from tests.support.walking import admits
 
 DRAFTS = {
     "draft4": "http://json-schema.org/draft-04/schema#",

@@ -24,8 +24,8 @@ import httpx
 import jsonschema
 
 from benchmarks.comparison import table
-from benchmarks.processes import serve
 from benchmarks.structured.answers import PATIENT, lines_of
+from tests.support.processes import serve
 
 CATEGORIES = ("simple_python", "parallel", "live_simple", "live_parallel")
 MOST_TOKENS = 512

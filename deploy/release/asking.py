@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import LOOPBACK, Server, end, free_port, wait_until_ready
 from deploy.release.versions import CheckFailed
 from deploy.release.workplace import clean_environment
+from tests.support.processes import LOOPBACK, Server, end, free_port, wait_until_ready
 
 PROMPT = "Once upon a time there was a"
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import Server, free_port
 from deploy.release.asking import PROMPT, Installed, ask, asked, complete, serving
 from deploy.release.versions import CheckFailed
 from deploy.release.workplace import Workplace, export
+from tests.support.processes import Server, free_port
 
 PREVIOUS, COMMIT = "0.1.0", "b852f76c987ba931171914cdb5a0ae5f70f81960"
 """The last release, and where it is in the history."""

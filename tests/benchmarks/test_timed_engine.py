@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import scaling_tables
 from benchmarks.fleet import Loss, Run, measure, words_of_workers
-from benchmarks.processes import ROOT, Server
 from benchmarks.recorded_load import Record, append_run, grouped_requests, plain_requests, read_runs, send_open
 from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
@@ -21,6 +20,7 @@ from server.engine.config import EngineConfig
 from server.engine.outputs import RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
+from tests.support.processes import ROOT, Server
 
 
 class Counted(StepTimes):

@@ -23,10 +23,10 @@ import httpx
 import pytest
 import yaml
 
-from benchmarks.processes import LOOPBACK, Server, free_port, running, serve, worker_pid
 from deploy.grafana import build
 from server.auth.keys import hash_of
 from tests.server.running import wait_for
+from tests.support.processes import LOOPBACK, Server, free_port, running, serve, worker_pid
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -24,12 +24,12 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from benchmarks.processes import serve
 from deploy.ray.batch_engine import BatchEngine, Job, portable_fingerprint
 from deploy.ray.batch_input import Columns, parts_of, read_part, scan
 from deploy.ray.shards import read_shards, read_summary
 from server.app import load_model_files
 from server.config.settings import Settings
+from tests.support.processes import serve
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]

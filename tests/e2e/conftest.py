@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 ALL = bool(os.environ.get("TEST_TOOLS"))
 """Whether programs are installed first, as `make test-all` does: then a missing one is a failure, not a skip."""

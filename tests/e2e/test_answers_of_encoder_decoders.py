@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 
-from benchmarks.processes import serve
 from tests import tiny
+from tests.support.processes import serve
 
 TEXTS = (
     "The wolf said: little pig, let me come in!",

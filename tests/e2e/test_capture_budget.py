@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.processes import Server, descendants, serve
-from benchmarks.wire import samples
+from tests.support.processes import Server, descendants, serve
+from tests.support.wire import samples
 
 pytestmark = pytest.mark.slow
 

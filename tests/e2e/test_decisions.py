@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 INPUT = "Once upon a time there was a miller who had three sons, his mill, an ass, and a cat. " * 8
 CHOICES: Any = [{"value": "a cat", "description": "it purrs"}, {"value": True}, {"value": "true"}]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 pytestmark = pytest.mark.slow
 

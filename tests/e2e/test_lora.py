@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.processes import Server, serve
 from lightwell_client import BadRequest, Client, NotFound
 from server.auth.keys import hash_of
 from tests import tiny
+from tests.support.processes import Server, serve
 from tests.tiny.adapters import make_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks

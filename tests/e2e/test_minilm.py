@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 TEXT = (Path(__file__).parent / "book_of_dragons.txt").read_text(encoding="utf-8")
 AT_ONCE = 16

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.processes import Server, serve
 from server.auth.keys import key_entry
+from tests.support.processes import Server, serve
 
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"

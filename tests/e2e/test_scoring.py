@@ -5,7 +5,7 @@ import math
 import openai
 import pytest
 
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 CONTEXT = 512
 

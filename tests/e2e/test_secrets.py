@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.breakable_server import RAISES
-from benchmarks.processes import descendants, worker_pid
 from tests.server.running import LOAD_PATIENCE, RunningServer, running_server, stream_lines, wait_for
+from tests.support.breakable_server import RAISES
+from tests.support.processes import descendants, worker_pid
 
 KEY = "lw-zanzibar-key-0451"
 WORD = "zanzibarprompt"
@@ -110,7 +110,7 @@ def break_everything(server: RunningServer) -> None:
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_no_key_and_no_prompt_is_logged_even_at_debug_whatever_fails(style: str) -> None:
     with running_server(
-        "--log-level", "debug", "--log-format", style, module="benchmarks.breakable_server", LIGHTWELL_API_KEY=KEY
+        "--log-level", "debug", "--log-format", style, module="tests.support.breakable_server", LIGHTWELL_API_KEY=KEY
     ) as server:
         server.wait_ready()
         ask_everything(server.url)

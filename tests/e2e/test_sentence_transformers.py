@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-from benchmarks.processes import Server, serve
 from tests import tiny
+from tests.support.processes import Server, serve
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Server
 from tests.e2e.conftest import ALL
+from tests.support.processes import Server
 
 pytestmark = [pytest.mark.tool, pytest.mark.slow]
 

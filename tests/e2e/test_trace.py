@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from benchmarks.processes import Server
+from tests.support.processes import Server
 
 TEXT = "Once upon a time there was a king who had three"
 OTHER = "The fox said to the crow that he would gladly"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.processes import serve
+from tests.support.processes import serve
 
 
 def test_serves_and_shows_attention(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 
 TEXT = "Once upon a time there was a little girl"
 

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 from urllib.error import HTTPError
 
-from benchmarks.processes import Server
 from tests.page.conftest import ask, percent, written
 from tests.source_tree import ROOT
+from tests.support.processes import Server
 
 FOLDER = ROOT / "server" / "web" / "page" / "lessons"
 QUOTE = re.compile(r"\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}")

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from benchmarks.processes import ROOT, serve
 from tests.page.conftest import settle
+from tests.support.processes import ROOT, serve
 
 FOLDER = ROOT / "docs" / "pictures"
 STORY = "The old fox saw the young fox, and the young fox saw the old"

@@ -9,9 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server
 
 NAMED = {
     "application", "button", "checkbox", "combobox", "group", "image", "link", "radio", "region", "slider",

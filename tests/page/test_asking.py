@@ -12,10 +12,10 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
-from benchmarks.processes import Server, free_port, serve
 from tests import tiny
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server, free_port, serve
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, Response, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, slow_answers, written
+from tests.support.processes import Server
 
 LONG = "The old fox saw the young fox, and the young fox saw the old fox. " * 4
 CELL = re.compile(r"query (\d+) “.*” → key (\d+) “.*”: (\S+)")

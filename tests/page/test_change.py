@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_copied import copied, output_of, run_python
+from tests.support.processes import Server
 
 LAYER, HEAD, QUERY, KEY = 2, 3, 7, 6
 PLACE = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import settle
+from tests.support.processes import Server
 
 PART = """
 async () => {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.support.processes import Server
 
 HERE = {"layer": 1, "head": 3, "query": 8, "key": 6}
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests.page.conftest import Open, percent, settle
+from tests.support.processes import Server, serve
 
 LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
 STATE = {

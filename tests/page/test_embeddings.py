@@ -5,8 +5,8 @@ import re
 import numpy as np
 from playwright.sync_api import expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import Open, ask, percent, settle, written
+from tests.support.processes import Server
 
 TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
 

@@ -16,12 +16,12 @@ import torch
 from playwright.sync_api import Browser, Page, expect
 
 from benchmarks.page import open_view
-from benchmarks.processes import Server, serve
 from tests import tiny
 from tests.page.conftest import Watched, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_attention import cell_in
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server, serve
 
 UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
 """The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""

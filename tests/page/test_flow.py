@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests import tiny
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.support.processes import Server, serve
 
 
 def traced(server: Server, point: str, **more: object) -> np.ndarray:

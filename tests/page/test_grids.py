@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests import tiny
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import luminance
 from tests.page.test_attention import LONG, box_of, matrix, numbers, save
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server, serve
 
 SHORT = "The car is red"
 HERE = {"layer": 1, "head": 3}

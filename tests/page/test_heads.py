@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.support.processes import Server
 
 
 def scores(server: Server, text: str | None = None) -> tuple[list[str], list[list[list[float]]]]:

@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from benchmarks.processes import ROOT, Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_flow import traced
+from tests.support.processes import ROOT, Server
 
 LAYER, HEAD, QUERY, KEY = 1, 3, 8, 7
 PAIR = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}

@@ -3,8 +3,8 @@
 import numpy as np
 from playwright.sync_api import expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.support.processes import Server
 
 
 def percent(share: float) -> str:

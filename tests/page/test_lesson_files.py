@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from benchmarks.processes import Server, serve
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import smollm2_file
@@ -24,6 +23,7 @@ from tests.page import lessons
 from tests.page.conftest import ask
 from tests.reference.contributions import Contributions
 from tests.source_tree import ROOT
+from tests.support.processes import Server, serve
 
 Points = dict[str, np.ndarray]
 FABLES = ROOT / "model" / "fables"

@@ -8,9 +8,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server
 from tests.page import lessons
 from tests.page.conftest import TEXT, Open, ask, percent, settle
+from tests.support.processes import Server
 
 CARD = ".lesson"
 PICTURED = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_copied import copied
 from tests.page.test_saved_matrices import of_fables
+from tests.support.processes import Server, serve
 
 SHOWN = ("numbers", "product", "rank", "angles", "positions", "units", "sizes")
 

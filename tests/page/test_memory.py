@@ -5,11 +5,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from benchmarks.chromium import Memory, Tab, open_tab
 from benchmarks.page_memory import READ_VIEW, SETTLED, growth_share, open_page, open_view
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, ask
 from tests.page.test_page import VIEWS
+from tests.support.chromium import Memory, Tab, open_tab
+from tests.support.processes import Server
 
 LONG_TEXT = " ".join([TEXT] * 50)
 MOST_KEPT = 64 * 1024 * 1024

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from safetensors.torch import load_file
 
-from benchmarks.processes import ROOT, Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.support.processes import ROOT, Server
 
 LAYERS, HEADS, D_HEAD, WIDTH = 6, 8, 32, 256
 QUERY = 7

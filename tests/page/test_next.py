@@ -7,8 +7,8 @@ import re
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.support.processes import Server
 
 OPTIONS = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
 

@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server, free_port, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.support.processes import Server, free_port, serve
 
 VIEWS = (
     "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests import tiny
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.support.processes import Server, serve
 
 WRITTEN = "the girl in the wood"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import Open, ask, settle
+from tests.support.processes import Server
 
 TEXT = "Ah, café “😀”"
 

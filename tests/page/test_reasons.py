@@ -9,10 +9,10 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from benchmarks.processes import Server, serve
 from tests import tiny
 from tests.page.conftest import TEXT, Open, Watched, ask, settle, written
 from tests.page.test_accessibility import serious
+from tests.support.processes import Server, serve
 
 PAIR = "Which girl lived there?"
 

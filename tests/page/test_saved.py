@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask
+from tests.support.processes import Server
 
 LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
 PLACE = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.processes import ROOT, Server
 from tests.page.conftest import Open
 from tests.page.test_saved import HEAD, KEY, LAYER, PLACE, Api, Arrays, Saved, check_saved
+from tests.support.processes import ROOT, Server
 
 
 def of_fables(name: str) -> Any:

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.processes import Server
 from tests.page.conftest import Open, ask
+from tests.support.processes import Server
 
 HISTOGRAM = "lightwell_time_to_first_token_seconds"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 
-from benchmarks.processes import Server
 from lightwell_client import Client, PageView
 from tests.page.conftest import TEXT, ask, percent, written
 from tests.source_tree import ROOT
+from tests.support.processes import Server
 
 VIEWS = json.loads((ROOT / "server/web/page/requests.json").read_text(encoding="utf-8"))
 NASTY = f"{TEXT} </script><b id=mark>\"' &amp;"

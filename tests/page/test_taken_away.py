@@ -13,10 +13,10 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server, free_port, serve
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server, free_port, serve
 
 NOTHING_MORE = "This file holds what was seen when it was saved"
 

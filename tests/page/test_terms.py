@@ -4,9 +4,9 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import Open, settle
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server
 from tests.test_page_source import PAGE, page_files
 
 LINES = (PAGE / "parts" / "terms.js").read_text(encoding="utf-8").split("export const TERMS = {")[1].splitlines()

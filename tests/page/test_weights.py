@@ -2,8 +2,8 @@
 
 from playwright.sync_api import expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import Open, ask, settle, written
+from tests.support.processes import Server
 
 
 def test_the_census_is_the_apis(open_view: Open, server: Server) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from playwright.sync_api import Page, Route, expect
 
-from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask, percent, settle, slow_answers
+from tests.support.processes import Server
 
 SEEDED = {"write_seed": 7, "write_temperature": 0.8, "write_max_tokens": 12}
 

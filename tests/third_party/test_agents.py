@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import Server, serve
+from tests.support.processes import Server, serve
 from tests.third_party.test_clients import HERE, ROOT, run
 from tests.tiny.scripted import make_scripted
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from sentence_transformers import CrossEncoder
 
-from benchmarks.processes import Server, serve
 from tests.server.engine.captures.test_cross_encoders import save
+from tests.support.processes import Server, serve
 
 pytestmark = [
     pytest.mark.tool,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Server, serve
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.resolve import smollm2_file
+from tests.support.processes import Server, serve
 from tests.third_party.test_clients import HERE, run
 
 pytestmark = [

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.fault_subject import leave_room
-from benchmarks.processes import worker_pid
 from server.engine.memory.memory_limit import _status_bytes, free_in_share, limit_memory
 from tests.server.running import RunningServer, running_server
+from tests.support.processes import worker_pid
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.structured.walking import admits, walk
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.checking import check
 from model.sampling.grammar.errors import GrammarError
 from model.tokenization.chat_formats.arguments import BareReader
 from model.tokenization.chat_formats.call_syntax import BareSyntax
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
+from tests.support.walking import admits, walk
 
 SHORT = BareSyntax('"', is_sorted=True)
 """Random texts find their end."""

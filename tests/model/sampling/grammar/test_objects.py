@@ -9,10 +9,10 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from benchmarks.structured.walking import admits, walk
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
 from tests.model.sampling.grammar.schemas import Validator
+from tests.support.walking import admits, walk
 
 
 @pytest.mark.parametrize("counts", [{}, {"minItems": 2}, {"maxItems": 2}, {"minItems": 1, "maxItems": 3}])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.structured.walking import admits
 from model.sampling.grammar.json_schema import json_schema_grammar
 from tests.model.sampling.grammar.schemas import Validator
+from tests.support.walking import admits
 
 
 def defined(chance: random.Random, number: int) -> Any:

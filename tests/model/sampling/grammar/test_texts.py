@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.structured.walking import admits, walk
 from model.sampling.grammar.checking import check
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
+from tests.support.walking import admits, walk
 
 # Each grammar of a feature of GBNF, beside a regular expression of the same texts.
 GBNF = [

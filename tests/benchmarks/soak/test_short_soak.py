@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Server, serve
 from benchmarks.soak.__main__ import SERVE, report, soak
 from benchmarks.soak.acts import pool
-from benchmarks.wire import scrape
+from tests.support.processes import Server, serve
+from tests.support.wire import scrape
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Runs `lightwell serve` around an engine that some tokens break: `python -m benchmarks.breakable_server [flags]`.
+"""Runs `lightwell serve` around an engine that some tokens break: `python -m tests.support.breakable_server [flags]`.
 
 All else is the real server: only the network is wrapped, so that a prompt can make its own step fail.
 """
@@ -58,7 +58,7 @@ def main() -> int:
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
     forget_keys()
     try:
-        return serve(settings, engine_factory="benchmarks.breakable_server:engine")
+        return serve(settings, engine_factory="tests.support.breakable_server:engine")
     except ServeError as error:
         return fail(str(error), 1)
 

@@ -9,7 +9,7 @@ from benchmarks.fuzz.__main__ import SERVE, fuzz
 from benchmarks.fuzz.attacks import Attack
 from benchmarks.fuzz.tables import VERSION
 from benchmarks.fuzz.thrower import parse, problems
-from benchmarks.processes import serve
+from tests.support.processes import serve
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from benchmarks.processes import allocated_bytes, descendants, end
+from tests.support.processes import allocated_bytes, descendants, end
 
 WIDTH, HEIGHT = 1440, 1000
 ANSWER_WITHIN = 120.0

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import ROOT, Server
 from benchmarks.soak import books
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Outcome
 from benchmarks.soak.ends import FAILURES, LogLine
 from benchmarks.soak.faults import Fault
 from benchmarks.soak.watch import API_PROCESS, MIN_LIFE, WORKER, Sample, Watch, growth_of
+from tests.support.processes import ROOT, Server
 
 WHOLE = Outcome("a", "patient", "chat", 10.0, "/v1/chat/completions", 11.0, status=200, end="whole", finish=("stop",))
 LEFT = replace(WHOLE, request_id="b", behaviour="leaves early", status=None, end="left", finish=())

@@ -1,0 +1,1 @@
+"""Code that several folders of tests and benchmarks share: processes, browsers, metrics, models."""
