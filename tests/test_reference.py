@@ -15,6 +15,8 @@ from model.hooks.point_names import full_name, points_of, sizes, stack_config, s
 from tests import reference, tiny
 from tests.reference import formulas
 
+pytestmark = pytest.mark.every_family
+
 TOLERANCE = 1e-10
 
 

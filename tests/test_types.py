@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
 def test_every_type_holds() -> None:
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy"]

@@ -1,6 +1,7 @@
 """Compiles the kernels under `cpu/` into one library, each file once for every level of CPU.
 
-    python model/kernels/build.py [--compiler "clang++ --flag"] [--target NAME] [--output FILE] [--sanitize] [--strict]
+    python model/kernels/build.py [--if-stale] [--compiler "clang++ --flag"] [--target NAME] [--output FILE]
+        [--sanitize] [--strict]
 
 It runs when the package is built (`hatch_build.py`), with any C++20 compiler of the machine, else with PyPI's
 `ziglang`, which also compiles for other machines. It needs nothing but Python itself, and never runs where a model is
@@ -185,7 +186,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=LIBRARY)
     parser.add_argument("--sanitize", action="store_true", help="with address and undefined-behaviour sanitizers")
     parser.add_argument("--strict", action="store_true", help="take warnings for errors")
-    build(**vars(parser.parse_args()))
+    parser.add_argument("--if-stale", action="store_true", help="only if the library is older than its sources")
+    options = vars(parser.parse_args())
+    if not (options.pop("if_stale") and is_current(options["output"])):
+        build(**options)
 
 
 if __name__ == "__main__":

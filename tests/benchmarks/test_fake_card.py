@@ -18,7 +18,6 @@ def fake_card(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.slow
 def test_every_family_stays_within_its_budgets() -> None:
     done = fake_card()
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -12,7 +12,6 @@ from benchmarks.fuzz.thrower import parse, problems
 from tests.support.processes import serve
 
 
-@pytest.mark.slow
 def test_whatever_comes_is_answered_or_closed_and_nothing_leaks() -> None:
     seed = random.SystemRandom().randrange(2**32)
     with serve(SERVE) as server:

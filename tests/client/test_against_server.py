@@ -14,7 +14,6 @@ from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
 from tests.server.running import running_server
 
-pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time there was a king who had a "
 
 

@@ -150,7 +150,6 @@ def dashboard_queries() -> list[tuple[str, str]]:
     return [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", ())]
 
 
-@pytest.mark.slow
 def test_every_query_of_the_dashboard_returns_numbers(monitored: Monitored) -> None:
     chosen = {"$job": "lightwell", "$instance": monitored.instance, "$__rate_interval": "1m"}
     empty = []
@@ -163,7 +162,6 @@ def test_every_query_of_the_dashboard_returns_numbers(monitored: Monitored) -> N
     assert not empty
 
 
-@pytest.mark.slow
 def test_the_choices_above_the_dashboard_are_the_servers_that_are_scraped(monitored: Monitored) -> None:
     choices = {each["name"]: each["query"] for each in build.dashboard()["templating"]["list"]}
     for name, expected in {"job": "lightwell", "instance": monitored.instance}.items():
@@ -173,7 +171,6 @@ def test_the_choices_above_the_dashboard_are_the_servers_that_are_scraped(monito
         assert monitored.ask(f"label/{asked[2]}/values", match=series) == [expected]
 
 
-@pytest.mark.slow
 def test_every_rule_is_evaluated_and_healthy_and_every_recorded_series_has_a_number(monitored: Monitored) -> None:
     rules = rules_of(monitored)
     assert len(rules) == len(RULES)
@@ -183,7 +180,6 @@ def test_every_rule_is_evaluated_and_healthy_and_every_recorded_series_has_a_num
     assert not [name for name in sorted(recorded) if not monitored.values(name)]
 
 
-@pytest.mark.slow
 def test_every_series_that_a_rule_names_exists(monitored: Monitored) -> None:
     """Check that no rule has a wrong name or label: such a rule is healthy, and never fires."""
     selectors = {selector for rule in RULES for selector in SELECTOR.findall(rule["expr"])}
@@ -191,14 +187,12 @@ def test_every_series_that_a_rule_names_exists(monitored: Monitored) -> None:
     assert not [selector for selector in sorted(selectors) if not monitored.values(selector)]
 
 
-@pytest.mark.slow
 def test_a_worker_that_was_killed_fires_its_alert_and_no_other(monitored: Monitored) -> None:
     firing = monitored.ask("query", query='ALERTS{alertstate="firing"}')["result"]
     assert [alert["metric"]["alertname"] for alert in firing] == ["LightwellWorkerRestarted"]
     assert firing[0]["metric"]["instance"] == monitored.instance
 
 
-@pytest.mark.slow
 def test_the_dashboard_shows_every_metric_of_the_server(monitored: Monitored) -> None:
     with urllib.request.urlopen(f"{monitored.server.url}/metrics", timeout=10) as answer:
         served = set(re.findall(r"^# TYPE (lightwell_\w+)", answer.read().decode(), re.MULTILINE))

@@ -51,8 +51,6 @@ BAD_ROWS = (5, 77, 150)
 OPTIONS = {"points": ["hook_resid_post", "attn.hook_pattern"], "layers": [1, 4]}
 SOME_ROWS_FAILED = 3
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

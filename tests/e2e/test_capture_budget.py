@@ -14,8 +14,6 @@ import pytest
 from tests.support.processes import Server, descendants, serve
 from tests.support.wire import samples
 
-pytestmark = pytest.mark.slow
-
 NUM_LAYERS, NUM_HEADS = 6, 8  # of the default model
 LENGTH = 300
 TRACE_BYTES = NUM_LAYERS * NUM_HEADS * LENGTH * LENGTH * 4

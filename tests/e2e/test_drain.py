@@ -7,11 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
-import pytest
 
 from tests.server.running import running_server, wait_for
-
-pytestmark = pytest.mark.slow
 
 NUM_STREAMS = 32
 PROMPTS = [

@@ -12,8 +12,6 @@ import pytest
 
 from tests.support.processes import Server, serve
 
-pytestmark = pytest.mark.slow
-
 TEXT = "Once upon a time there was a king who had a daughter, and the king said to the daughter"
 
 

@@ -26,8 +26,6 @@ from model.tokenization.tokenizer import Tokenizer
 from tests.server.running import RunningServer, running_server
 from tests.tiny import CONTEXT, VOCAB_SIZE, make_variant
 
-pytestmark = pytest.mark.slow
-
 FAMILIES = ("llama-gqa", "llama-llama3", "gpt2")
 NUM_LAYERS = 2
 BLOCK_SIZE = 8

@@ -72,7 +72,6 @@ def num_cases(report: str) -> int:
     return int(generated[1])
 
 
-@pytest.mark.slow
 def test_what_follows_from_the_document_to_its_end(server: Server, tmp_path: Path) -> None:
     """Run by itself, without a time limit, so that every operation is reached on every machine."""
     paths = httpx.get(f"{server.url}/openapi.json", headers=HEADERS).json()["paths"]
@@ -83,7 +82,6 @@ def test_what_follows_from_the_document_to_its_end(server: Server, tmp_path: Pat
     assert num_cases(report) > 1000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["fuzzing", "stateful"])
 def test_what_is_drawn_at_random(phase: str, server: Server, tmp_path: Path) -> None:
     report = schemathesis(server, tmp_path, "--phases", phase, "--max-time", str(SECONDS))

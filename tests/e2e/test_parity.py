@@ -19,8 +19,6 @@ from model.hooks.points import Point, Stack
 from tests import parity, parity_numbers, tiny
 from tests.server.running import ROOT
 
-pytestmark = pytest.mark.slow
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -16,8 +16,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from tests import tiny
 from tests.support.processes import Server, serve
 
-pytestmark = pytest.mark.slow
-
 TEXTS = (
     "a",
     "The WOLF said: Little Pig, Little Pig, let me come in!",

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import ALL
 from tests.support.processes import Server
 
-pytestmark = [pytest.mark.tool, pytest.mark.slow]
+pytestmark = pytest.mark.tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROMETHEUS = "Debian's package prometheus"

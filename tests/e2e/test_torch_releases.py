@@ -15,7 +15,6 @@ from tests.e2e.conftest import ALL
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.slow,
     pytest.mark.skipif(not ALL, reason="other releases of torch are tried by `make test-all`"),
 ]
 

@@ -18,6 +18,7 @@ from model.layers.linear import Linear
 from model.loading.loader import load_model
 from tests import tiny
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
+from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATIONS: tuple[Activation | None, ...] = (None, "silu", "gelu", "gelu_tanh", "relu")
@@ -71,7 +72,7 @@ def test_a_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(300, inputs).to(dtype))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     inputs=st.integers(1, 600),
     outputs=st.integers(1, 300),

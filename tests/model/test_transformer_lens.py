@@ -94,7 +94,6 @@ def test_every_shared_point_is_transformer_lens_s_under_both_of_its_names(varian
 
 
 @pytest.mark.tool
-@pytest.mark.slow
 def test_the_numbers_kept_are_those_of_transformer_lens(tmp_path: Path) -> None:
     if not os.environ.get("TEST_TOOLS"):
         pytest.skip("TransformerLens is asked by `make test-all` (tests/tools/install.sh)")

@@ -122,7 +122,6 @@ def sentence(reason: str) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
-@pytest.mark.slow
 def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, browser: Browser) -> None:
     with page_of(family.server, browser) as page:
         weight, length = theirs(family.folder, family.server)
@@ -159,7 +158,6 @@ UNSAID = {"gemma3": (), "gpt2": ("rotated", "shared"), "mpnet": ("before the att
 """What it does not say, since the model has no such part."""
 
 
-@pytest.mark.slow
 def test_the_journey_names_the_parts_that_a_family_has(family: Family, browser: Browser) -> None:
     if family.name not in JOURNEYS:
         pytest.skip("the other test opens it")
@@ -174,7 +172,6 @@ def test_the_journey_names_the_parts_that_a_family_has(family: Family, browser: 
     assert float(share[1]) == pytest.approx(100 * weight, rel=6e-3)
 
 
-@pytest.mark.slow
 def test_the_wall_has_the_layers_that_have_attention(family: Family, browser: Browser) -> None:
     told = ask(family.server, "/v1/capabilities")
     layers = told["attention_layers"]
@@ -190,7 +187,6 @@ def test_the_wall_has_the_layers_that_have_attention(family: Family, browser: Br
             expect(page.locator(".problem")).to_have_count(0)
 
 
-@pytest.mark.slow
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
     """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
     is a script of the test's: the page's own policy would not allow it.)
@@ -209,7 +205,6 @@ def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, brow
             assert not serious(page, runOnly=["color-contrast"]), view
 
 
-@pytest.mark.slow
 def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
     """Check the difference in one head of the next layer, and that no view breaks over it."""
     if family.name in tiny.DECODERS:

@@ -218,7 +218,6 @@ def assert_equal_numbers(one: RunningServer, several: RunningServer, asked: dict
         assert (given(several) > before).all(), f"{name} was not answered by every worker"
 
 
-@pytest.mark.slow
 def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
     with ready((*FLAGS,), (*FLAGS, "--devices", "2")) as (one, two):
         assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
@@ -234,7 +233,6 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             assert expected <= found < expected + 3 * 32  # a block that begins as the prompt goes on is found besides
 
 
-@pytest.mark.slow
 def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
     folder = str(tiny.make("llama", tmp_path / "llama"))
     prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
@@ -247,7 +245,6 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
 # ---- load and loss, around the fake engine
 
 
-@pytest.mark.slow
 def test_streams_are_spread_evenly() -> None:
     # Each lasts for some 24 s if it is let: all are there before the first could end.
     body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
@@ -279,7 +276,6 @@ def in_flight(server: RunningServer) -> list[int]:
     return [flight["worker"] for flight in state["in_flight"]]
 
 
-@pytest.mark.slow
 def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     hang, is_over = tmp_path / "hang", Event()
     ends: list[list[Any]] = [[] for _ in range(8)]

@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -55,9 +55,14 @@ def serve(
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
     port = port or free_port()
-    command = [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
+    command = serve_command(arguments, port)
     with running(command, port, "/health/ready", ready_within, environment=environment, log_file=log_file) as server:
         yield server
+
+
+def serve_command(arguments: Sequence[str], port: int) -> list[str]:
+    """Return the command of `lightwell serve ARGUMENTS` on a port of the loopback interface."""
+    return [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
 
 
 @contextmanager
@@ -114,11 +119,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    for pid in children:  # those that outlived their parent
-        try:
+    kill(children)  # those that outlived their parent
+
+
+def kill(pids: Sequence[int]) -> None:
+    """Kill the processes that still exist."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def free_port() -> int:

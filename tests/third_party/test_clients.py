@@ -20,7 +20,6 @@ from tests.support.processes import Server, serve
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-all`"),
 ]
 

@@ -1,15 +1,15 @@
 """Makes small checkpoints of each family in a folder, with transformers, so that errors show.
 
 Weights are large and random, biases and norms random too, sizes odd if possible, head_dim independent of d / heads,
-windows shorter than the prompts of the tests, caps low enough to bite. Making one takes about a tenth of a second:
-cache per session. The families are in `tests.tiny.families`, `mixtures` and `recurrences`, their tokenizers in
-`tokenizers`.
+windows shorter than the prompts of the tests, caps low enough to bite. A run makes each checkpoint once and copies it.
+The families are in `tests.tiny.families`, `mixtures` and `recurrences`, their tokenizers in `tokenizers`.
 """
 
 import inspect
 import json
 import math
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 
+from tests.support.shared import once
 from tests.tiny.families import CONTEXT, ROPE_VARIANTS, Family
 from tests.tiny.families import FAMILIES as PLAIN
 from tests.tiny.mixtures import MIXTURES
@@ -71,11 +72,18 @@ def make(
     network: Any = None,
     **overrides: Any,
 ) -> Path:
-    """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return it.
+    """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return the folder.
 
     `network` is the class of transformers, if not that of the family; `overrides` are fields of its config, e.g.
     `num_key_value_heads=2`.
     """
+    key = (family, network and network.__name__, seed, dtype, sorted(overrides.items()))
+    built = once(key, lambda folder: _build(family, folder, seed, dtype, network, overrides))
+    shutil.copytree(built, path, dirs_exist_ok=True)
+    return path
+
+
+def _build(family: str, path: Path, seed: int, dtype: torch.dtype, network: Any, overrides: dict[str, Any]) -> None:
     made = FAMILIES[family]
     config = made.config(**{**made.options, **made.special_ids, **overrides})
     generator = torch.Generator().manual_seed(seed)
@@ -90,7 +98,6 @@ def make(
     model.to(dtype).save_pretrained(path)
     make_tokenizer(path, made.text)
     (path / "generation_config.json").write_text(json.dumps(made.generation), encoding="utf-8")
-    return path
 
 
 def make_classifier(name: str, path: Path, **more: Any) -> Path:

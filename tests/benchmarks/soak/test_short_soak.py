@@ -15,7 +15,6 @@ from tests.support.processes import Server, serve
 from tests.support.wire import scrape
 
 
-@pytest.mark.slow
 def test_a_short_soak_with_a_kill_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
     with serve(SERVE, log_file=log) as server:
@@ -26,7 +25,6 @@ def test_a_short_soak_with_a_kill_finds_nothing(tmp_path: Path, capsys: pytest.C
     assert {outcome.end for outcome in result.outcomes} == {"whole", "left"}
 
 
-@pytest.mark.slow
 def test_a_soak_whose_server_ends_says_so_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
 

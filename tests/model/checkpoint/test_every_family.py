@@ -18,6 +18,8 @@ from model.network.transformer import Transformer
 from tests import reference, tiny
 from tests.network import CPU, WHOLE, logits_alone, look_at_everything, value_heads, worst
 
+pytestmark = pytest.mark.every_family
+
 
 def _drawn(count: int) -> list[int]:
     """Return ordinary tokens, different ones in every run."""

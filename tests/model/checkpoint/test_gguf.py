@@ -25,6 +25,7 @@ from model.kernels.grouped import GroupedWeight
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf
+from tests.support.examples import examples
 
 CPU = torch.device("cpu")
 
@@ -107,7 +108,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_broken_file_is_refused_in_one_line_or_read(whole: bytes, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(whole[: data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))])

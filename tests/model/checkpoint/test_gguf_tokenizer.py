@@ -19,6 +19,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.resolve import resolve
 from model.tokenization.tokenizer import Tokenizer
+from tests.support.examples import examples
 
 _TEXT = (
     "Once upon a time there were 3 bears, and they had 12 bowls of porridge in the year 1837; it wasn't cold!",
@@ -169,7 +170,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ours(path), theirs(path)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_texts_become_the_ids_that_transformers_gives(both: tuple[Tokenizer, Any], text: str) -> None:
     tokenizer, reference = both

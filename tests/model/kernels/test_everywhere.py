@@ -19,7 +19,6 @@ from tests.model.kernels.tape import Call
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="kernels are tried everywhere by `make test-all`"),
 ]
 

@@ -18,6 +18,7 @@ from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
 from model.kernels.int8 import Int8BlockedWeight
 from tests.model.kernels.levels import at_level
+from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEVELS = library.levels()
@@ -67,7 +68,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.integers(1, 40),
     inputs=st.integers(1, 700),
@@ -92,7 +93,7 @@ def test_sums_are_exact_and_scaled_afterwards(
     assert ((y.double() - exact).abs() <= rtol * exact.abs() + 2e-7 * largest).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.integers(1, 70),
     inputs=st.integers(1, 900),

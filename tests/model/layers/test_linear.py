@@ -11,6 +11,7 @@ from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
+from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
@@ -68,7 +69,7 @@ def test_a_native_mlp_row_has_the_same_bits_in_every_batch(
     )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     inputs=st.one_of(st.integers(2, 1500), st.sampled_from([2048, 3072, 4096, 4097])),
     outputs=st.one_of(st.integers(1, 80), st.integers(81, 900)),

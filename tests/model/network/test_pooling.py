@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Theirs
 
 from model.layers.linear import Linear
 from model.network.pooling import DenseLayer, Pooling, PoolingMode, RunningMean, RunningPooling, pool
+from tests.support.examples import examples
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
 
@@ -96,7 +97,7 @@ def test_the_answer_outlives_its_input(pooling: Pooling) -> None:
     pooling=st.sampled_from(["mean", "last", "cls", "none"]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
     tokens: int, d: int, before: int, pooling: Pooling, seed: int
 ) -> None:
@@ -112,7 +113,7 @@ def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
 
 
 @given(cuts=st.lists(st.integers(1, 150), min_size=1, max_size=6), seed=st.integers(0, 2**32))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_mean_that_comes_in_pieces_is_the_mean_of_the_whole_bit_for_bit(cuts: list[int], seed: int) -> None:
     hidden = make_hidden(sum(cuts), 7, seed)
     running = RunningMean()

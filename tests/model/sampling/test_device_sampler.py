@@ -27,6 +27,7 @@ from model.sampling.logit_edits import LogitEdits
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 from tests.model.sampling.rows import make_logits, make_params, make_row, params
+from tests.support.examples import examples
 
 seeds = st.integers(0, 2**63 - 1)
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -84,7 +85,7 @@ def plain(options: SamplingParams, **changed: Any) -> SamplingParams:
 
 @given(vocab_size=st.sampled_from([1, 2, 10, 64, 65, 300, 4096]), dtype=dtypes, has_ties=st.booleans(), seed=seeds)
 @example(vocab_size=50257, dtype=torch.bfloat16, has_ties=False, seed=1)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_tokens_and_log_probabilities_are_those_of_the_plain_sampler(
     vocab_size: int, dtype: torch.dtype, has_ties: bool, seed: int
 ) -> None:

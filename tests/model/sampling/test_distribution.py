@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from model.sampling.distribution import distribution, entropy, softmax
 from tests.model.sampling.rows import params
 from tests.reference import sampling as reference
+from tests.support.examples import examples
 
 # Exact arithmetic, six decimals; the rows for 0.5, 1 and 2 are those 3Blue1Brown shows for (2, 1, 0) in its chapter on
 # softmax with temperature: .867 .117 .016, .665 .245 .090, .506 .307 .186.
@@ -40,7 +41,7 @@ def test_a_great_temperature_makes_all_equal() -> None:
     assert np.allclose(softmax(np.array([5.0, -3.0, 0.5]), 1e9), 1 / 3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(2, 200),

@@ -25,6 +25,7 @@ from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 from tests.model.sampling.rows import make_logits, make_row, params
 from tests.reference import sampling as reference
+from tests.support.examples import examples
 
 seeds = st.integers(0, 2**63 - 1)
 
@@ -137,7 +138,7 @@ def test_presence_counts_once_and_frequency_every_time_and_only_what_was_generat
 
 
 @given(seed=seeds, vocab_size=st.sampled_from([1, 2, 10, 64, 65, 300]), has_ties=st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size: int, has_ties: bool) -> None:
     """Compare in float64: an edge of top_p or min_p falls on the other side of a token with odds of about 1e-11 an
     example.
@@ -227,7 +228,7 @@ def test_the_repetition_penalty_is_that_of_transformers(seed: int, penalty: floa
 
 
 @given(vocab_size=st.sampled_from([37, 1000]), rows=st.integers(1, 9), seed=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_forbidden_tokens_are_as_if_their_logits_were_minus_infinity(vocab_size: int, rows: int, seed: int) -> None:
     rng, draw = random.Random(seed), np.random.default_rng(seed)
     logits = make_logits(rows, vocab_size, seed)

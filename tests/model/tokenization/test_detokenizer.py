@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization import tokenizer_folders as folders
+from tests.support.examples import examples
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 places = st.lists(st.floats(0, 1, exclude_max=True), max_size=24)
@@ -138,7 +139,7 @@ def first_stop(text: str, stops: list[str], after: int = 0) -> tuple[str, str] |
 letters = st.text(alphabet="ab\n", max_size=24)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     pieces=st.lists(letters, max_size=6),
     stops=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4),

@@ -18,6 +18,7 @@ from server.engine.request import (
     WeightsTask,
 )
 from server.engine.sampling_params import SamplingParams
+from tests.support.examples import examples
 
 BLOCK = 4
 SAMPLING = SamplingParams(max_tokens=4, seed=0)
@@ -152,7 +153,7 @@ def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(num_workers=st.integers(2, 5), arrivals=arrivals)
 def test_it_is_the_cheapest_worker_by_an_obvious_account(
     num_workers: int, arrivals: list[tuple[list[int], int, int]]
@@ -172,7 +173,7 @@ def test_it_is_the_cheapest_worker_by_an_obvious_account(
         left = [max(0, each - done) for each in left]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(num_workers=st.integers(2, 5), arrivals=arrivals)
 def test_no_worker_is_ahead_of_another_by_more_than_one_request_and_one_prefix(
     num_workers: int, arrivals: list[tuple[list[int], int, int]]
@@ -187,7 +188,7 @@ def test_no_worker_is_ahead_of_another_by_more_than_one_request_and_one_prefix(
         assert max(left) - min(left) <= most
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(max_blocks=st.integers(1, 12), lengths=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=40))
 def test_an_index_never_grows_beyond_the_cache_and_knows_the_latest_prompt(
     max_blocks: int, lengths: list[tuple[int, int]]

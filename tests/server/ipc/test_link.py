@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from server.ipc.frames import Frame, FrameDecoder, FrameError, frame_parts
 from server.ipc.link import LinkProtocol, WorkerLink, listen
+from tests.support.examples import examples
 
 frames = st.lists(
     st.tuples(
@@ -35,7 +36,7 @@ def feed(decoder: FrameDecoder, data: bytes) -> list[Frame]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(frames, st.lists(st.integers(min_value=1, max_value=5000), min_size=1, max_size=50))
 def test_frames_come_out_whole_however_the_bytes_are_cut(
     sent: list[tuple[bytes, list[bytes]]], cuts: list[int]

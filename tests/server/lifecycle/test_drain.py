@@ -14,8 +14,6 @@ from tests.server.fake_engine import (
 from tests.server.lifecycle.calls import LONG, in_background, wait_inflight
 from tests.server.running import RunningServer, group_members, is_running, running_server, stream_lines, wait_for
 
-pytestmark = pytest.mark.slow
-
 
 def test_the_first_signal_lets_running_requests_finish(server: RunningServer) -> None:
     body = {"prompt": [1, 2], "max_tokens": 400}

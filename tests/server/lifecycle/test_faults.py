@@ -14,8 +14,6 @@ from server.lifecycle.processes import bind
 from tests.server.fake_engine import expected_tokens
 from tests.server.running import ROOT, RunningServer, is_running, running_server, wait_for
 
-pytestmark = pytest.mark.slow
-
 SHORT = {"prompt": [1, 2, 3], "max_tokens": 5}
 
 

@@ -20,8 +20,6 @@ from tests.server.fake_server import HELD_BYTES
 from tests.server.lifecycle.calls import LONG, in_background, wait_inflight
 from tests.server.running import RunningServer, is_running, running_server, stream_lines, wait_for
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[RunningServer]:

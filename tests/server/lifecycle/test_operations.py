@@ -15,8 +15,6 @@ import pytest
 from tests.server.fake_engine import MISCOUNTING_TOKEN, STUCK_TOKEN
 from tests.server.running import RunningServer, running_server, stream_lines, wait_for
 
-pytestmark = pytest.mark.slow
-
 LONG = {"prompt": [1, 2], "max_tokens": 1_000_000}
 
 

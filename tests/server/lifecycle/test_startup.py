@@ -93,7 +93,6 @@ def test_a_taken_port_is_named() -> None:
     assert "--port" in line
 
 
-@pytest.mark.slow
 def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])
@@ -114,7 +113,6 @@ def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) ->
         ([], {"LIGHTWELL_KERNEL_LIBRARY": "/nothing.so"}, ["LIGHTWELL_KERNEL_LIBRARY", "'/nothing.so'"]),
     ],
 )
-@pytest.mark.slow
 def test_kernels_that_cannot_serve_end_the_start_with_one_line(
     arguments: list[str], environ: dict[str, str], parts: list[str]
 ) -> None:
@@ -127,7 +125,6 @@ def test_kernels_that_cannot_serve_end_the_start_with_one_line(
         server.wait_all_gone()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and_says_so() -> None:
     names = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
@@ -144,7 +141,6 @@ def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and
         assert "warning: --no-compile" in server.output
 
 
-@pytest.mark.slow
 def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_heads() -> None:
     """SmolLM2-135M-Instruct, from the GGUF file in its package: `make install` installs it."""
     with running_server("smollm2", module=MODULE) as server:
@@ -219,7 +215,6 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
     assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
 
 
-@pytest.mark.slow
 def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
     """Start from a fresh clone, with an empty home: no kernel is compiled, no cache is filled."""
     clone, home = tmp_path / "clone", tmp_path / "home"
@@ -255,7 +250,6 @@ if __name__ == "__main__":
 """The script that pip makes of the entry point."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("installed", ["editable", "wheel"])
 def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_for_ours(
     installed: str, folder: Path, tmp_path: Path

@@ -141,7 +141,6 @@ def test_a_process_whose_log_goes_nowhere_goes_on(redirection: str) -> None:
     assert done.stdout == "fine\n"
 
 
-@pytest.mark.slow
 def test_the_server_answers_although_nobody_reads_its_log() -> None:
     unread, stderr = os.pipe()
     fcntl.fcntl(stderr, fcntl.F_SETPIPE_SZ, 4096)
@@ -163,7 +162,6 @@ def test_the_server_answers_although_nobody_reads_its_log() -> None:
                 os.close(descriptor)
 
 
-@pytest.mark.slow
 def test_every_line_of_every_process_is_an_object_and_tells_the_request_it_is_about() -> None:
     with running_server("--log-format", "json", "--log-level", "debug") as server:
         server.wait_ready()

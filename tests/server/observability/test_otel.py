@@ -128,7 +128,6 @@ async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
     assert "hello" not in str(receiver.spans)
 
 
-@pytest.mark.slow
 def test_a_server_sends_its_requests_to_the_collector_that_the_command_line_names() -> None:
     with collector() as receiver:
         endpoint = f"http://127.0.0.1:{receiver.server.server_port}"

@@ -13,6 +13,7 @@ from server.http.errors import PayloadTooLarge
 from server.routes.inspect.trace_plan import check_trace_size, choose_points, plan_inputs
 from server.schemas.inspect.trace import TraceRequest
 from tests import tiny
+from tests.support.examples import examples
 
 
 @pytest.fixture(scope="module", params=["llama-gqa", "bart", "bert"])
@@ -21,7 +22,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.DataObject) -> None:
     names = [
         f"encoder.{point.name}" if stack == "encoder" and config.kind == "encoder-decoder" else point.name

@@ -63,7 +63,6 @@ def test_a_large_file_is_told_apart_though_size_and_header_are_the_same(tmp_path
     assert difference(before, tmp_path) is not None
 
 
-@pytest.mark.slow
 def test_a_worker_that_would_load_other_weights_is_not_started_again(folder: Path) -> None:
     with running_server("serve", str(folder), "--kv-cache-memory", "8MiB", module="server") as server:
         server.wait_ready()

@@ -15,8 +15,6 @@ from server.engine.memory.memory_limit import _status_bytes, free_in_share, limi
 from tests.server.running import RunningServer, running_server
 from tests.support.processes import worker_pid
 
-pytestmark = pytest.mark.slow
-
 SMALL = ("serve", "--kv-cache-memory", "8MiB", "--threads", "1")
 TEXT = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True, "logprobs": 3}
 LOOK = {"input": [list(range(5, 505))], "points": ["attn.hook_pattern", "attn.hook_attn_scores"]}

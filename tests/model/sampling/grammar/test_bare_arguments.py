@@ -14,6 +14,7 @@ from model.sampling.grammar.errors import GrammarError
 from model.tokenization.chat_formats.arguments import BareReader
 from model.tokenization.chat_formats.call_syntax import BareSyntax
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
+from tests.support.examples import examples
 from tests.support.walking import admits, walk
 
 SHORT = BareSyntax('"', is_sorted=True)
@@ -33,7 +34,7 @@ def read(text: str, syntax: BareSyntax = SHORT) -> Any:
     return json.loads(written)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, SCHEMAS, st.integers(0, 2**32))
 def test_all_arguments_that_may_be_written_satisfy_the_schema(one: Any, other: Any, seed: int) -> None:
     defined = {"$defs": other["$defs"]} if isinstance(other, dict) else {"$defs": {"d": {}}}
@@ -48,7 +49,7 @@ def test_all_arguments_that_may_be_written_satisfy_the_schema(one: Any, other: A
         Validator(schema).validate(read(text))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_what_is_not_enforced_still_gives_json(schema: Any, seed: int) -> None:
     grammar = grammar_of({"type": "object", "properties": {"b": schema}}, is_lenient=True)

@@ -14,6 +14,7 @@ from model.sampling.grammar.checking import check
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
+from tests.support.examples import examples
 from tests.support.walking import admits, walk
 
 PERSON = {
@@ -23,7 +24,7 @@ PERSON = {
 }
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(1000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_every_text_that_may_be_written_satisfies_the_schema(schema: Any, seed: int) -> None:
     try:

@@ -136,7 +136,6 @@ def _one_with_a_step_of_its_own(names: tuple[str, ...], path: Path) -> tuple[Pat
     raise AssertionError(f"none of {names} has one")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("names", [("llama-gqa",), tiny.DECODERS], ids=["llama", "another"])
 def test_any_traffic_is_answered_as_by_plain_torch(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,43 @@
+"""Durations of test files: the committed ones put the longest files first, the measured ones are summed per folder."""
+
+import json
+from collections import Counter
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+FILE = Path(__file__).parents[1] / "durations.json"
+UNKNOWN = 10.0
+"""Seconds that are assumed for a file without a committed duration."""
+
+
+def sort_longest_first(items: list[pytest.Item]) -> None:
+    """Sort the tests by the committed duration of their file; the order inside a file stays the same."""
+    seconds = json.loads(FILE.read_text())
+    items.sort(key=lambda item: (-seconds.get(_file(item.nodeid), UNKNOWN), _file(item.nodeid)))
+
+
+class Durations:
+    """Plugin: sums the seconds of setup, call and teardown per file, and reports them per folder."""
+
+    def __init__(self, record: bool) -> None:
+        self._record = record
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[_file(report.nodeid)] += report.duration  # type: ignore[assignment]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        folders: Counter[str] = Counter()
+        for file, seconds in self._seconds.items():
+            folders["/".join(PurePosixPath(file).parts[:-1][:3])] += seconds  # type: ignore[assignment]
+        terminalreporter.section("seconds per folder")
+        for folder, seconds in folders.most_common():
+            terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
+        if self._record:
+            known = {file: round(seconds, 1) for file, seconds in self._seconds.most_common() if seconds >= 0.1}
+            FILE.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]

@@ -1,0 +1,91 @@
+"""Folders and servers that all tests of a run share, whichever process of pytest-xdist runs them."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes import (
+    LOOPBACK,
+    ROOT,
+    Server,
+    descendants,
+    free_port,
+    kill,
+    serve_command,
+    wait_until_ready,
+)
+
+VARIABLE = "LIGHTWELL_TEST_RUN"
+"""Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
+
+
+def begin() -> None:
+    """Make the run's folder, in the first process of the run only."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[VARIABLE] = tempfile.mkdtemp(prefix="lightwell-tests-")
+
+
+def finish() -> None:
+    """End the shared servers and remove the run's folder, in the first process of the run only."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for path in _folder().glob("*.server"):
+            kill(descendants(json.loads(path.read_text())["pid"]))
+        shutil.rmtree(_folder(), ignore_errors=True)
+
+
+def once(key: object, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` fills, in the first test of the run that needs it.
+
+    `key` identifies the contents by its `repr`. Tests must not change the folder.
+    """
+    folder = _folder() / _name(key)
+    with _lock(folder):
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            make(partial)
+            partial.rename(folder)
+    return folder
+
+
+def shared_server(*arguments: str) -> Server:
+    """Return the server that all tests with these arguments of `lightwell serve` share; it ends with the run.
+
+    Other tests use it at the same time: its counters and its load are not this test's.
+    """
+    file = _folder() / f"{_name(arguments)}.server"
+    with _lock(file):
+        if not file.exists():
+            port, log = free_port(), file.with_suffix(".log")
+            with log.open("wb") as output:
+                command = serve_command(arguments, port)
+                environment = {**os.environ, "TMPDIR": str(_folder())}
+                process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
+            if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
+                kill(descendants(process.pid))
+                raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
+            file.write_text(json.dumps({"port": port, "pid": process.pid}))
+    return Server(LOOPBACK, **json.loads(file.read_text()))
+
+
+def _folder() -> Path:
+    return Path(os.environ[VARIABLE])
+
+
+def _name(key: object) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
