@@ -64,21 +64,24 @@ def copy_tracked_files(to: Path) -> None:
         shutil.copy2(ROOT / name, to / name)
 
 
-def failing_test(tree: Path, folder: str) -> str | None:
-    """Return the first test of a folder that fails, or None if all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", folder]
+def failing_test(tree: Path, tests: str) -> str | None:
+    """Return the first of these tests that fails, or None if all pass; `tests` is a folder or a test's id."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", tests]
     try:
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        return f"{folder} did not end within {LIMIT} s"
-    if done.returncode in (0, 5):  # all passed, or the folder has no tests of this level
+        return f"{tests} did not end within {LIMIT} s"
+    if done.returncode in (0, 5):  # all passed, or no tests of this level
         return None
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     return failed[1] if failed else done.stdout[-500:]
 
 
 def judge(fault: Fault, tree: Path) -> str | None:
-    """Plant a fault in a tree, return the test that catches it or None, and restore the tree."""
+    """Plant a fault in a tree, return the test that catches it or None, and restore the tree.
+
+    Raises ValueError if the fault's text does not occur exactly once, or if the test also fails without the fault.
+    """
     path = tree / fault.file
     source = path.read_text(encoding="utf-8")
     if source.count(fault.old) != 1:
@@ -93,10 +96,13 @@ def judge(fault: Fault, tree: Path) -> str | None:
             built = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
             if built.returncode:
                 raise ValueError(f"{fault.id} does not compile:\n{built.stderr[-1000:]}")
-        return next((failed for folder in folders(fault.file) if (failed := failing_test(tree, folder))), None)
+        caught_by = next((failed for folder in folders(fault.file) if (failed := failing_test(tree, folder))), None)
     finally:
         path.write_text(source, encoding="utf-8")
         library.write_bytes(compiled)
+    if caught_by and "::" in caught_by and failing_test(tree, caught_by):
+        raise ValueError(f"{caught_by} also fails without {fault.id}")
+    return caught_by
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
