@@ -25,6 +25,9 @@ from tests.support.processes import (
 VARIABLE = "LIGHTWELL_TEST_RUN"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
 
+_started: list[subprocess.Popen[bytes]] = []
+"""Servers that this process started. Python warns of a `Popen` that is deleted while its process runs."""
+
 
 def begin() -> None:
     """Make the run's folder, in the first process of the run only."""
@@ -69,6 +72,7 @@ def shared_server(*arguments: str) -> Server:
                 command = serve_command(arguments, port)
                 environment = {**os.environ, "TMPDIR": str(_folder())}
                 process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
+            _started.append(process)
             if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
