@@ -164,7 +164,7 @@ def test_the_route_answers_and_the_client_has_its_method(changed: Path, server: 
 
 
 @pytest.mark.tool
-@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-all compiles the kernels of the copy")
+@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-nightly compiles the kernels of the copy")
 def test_the_kernel_computes(tmp_path: Path) -> None:
     folder = copy_of_the_project(tmp_path)
     apply(KERNEL, folder)
@@ -174,7 +174,7 @@ def test_the_kernel_computes(tmp_path: Path) -> None:
 
 
 @pytest.mark.tool
-@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-all opens the view in a browser")
+@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-nightly opens the view in a browser")
 def test_the_view_shows_the_tokens(server: Server) -> None:
     from playwright.sync_api import expect, sync_playwright
 

@@ -12,16 +12,14 @@ from lightwell_client import AsyncClient, BadRequest, Client, NotFound, PageView
 from lightwell_client.interventions import patch, temperature, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
-from tests.server.running import running_server
+from tests.support.shared import shared_server
 
 PROMPT = "Once upon a time there was a king who had a "
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server("serve", module="server") as server:
-        server.wait_ready()
-        yield server.url
+def url() -> str:
+    return shared_server("--served-model-name", "fables", "--dtype", "float32").url
 
 
 @pytest.fixture

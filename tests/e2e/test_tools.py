@@ -53,7 +53,7 @@ def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: P
 def test_the_image_builds_and_serves_the_default_model() -> None:
     build_image = os.environ.get("BUILD_IMAGE")
     if not ALL:
-        pytest.skip("the image is built by `make test-all BUILD_IMAGE=SCRIPT`")
+        pytest.skip("the image is built by `make test-nightly BUILD_IMAGE=SCRIPT`")
     if not build_image:
         pytest.skip("no BUILD_IMAGE: the script that builds the image (SCRIPT TAG) and runs in it (SCRIPT TAG -- CMD)")
     subprocess.run([build_image, "lightwell-test"], cwd=ROOT, check=True, capture_output=True, timeout=1800)
