@@ -149,7 +149,7 @@ def run_python(code: str, server: Server) -> str:
 
 def openapi(server: Server) -> dict[str, Any]:
     """Return the schema as the running server gives it."""
-    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         schema: dict[str, Any] = json.load(answer)
         return schema
 

@@ -206,7 +206,6 @@ def test_the_dashboard_shows_every_metric_of_the_server() -> None:
     assert served - shown == NOT_SHOWN
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("file", ["alerts.yml", "objectives.yml"])
 def test_the_alerts_fire_when_they_should_and_only_then(file: str) -> None:
     done = subprocess.run(
@@ -216,7 +215,6 @@ def test_the_alerts_fire_when_they_should_and_only_then(file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.nightly
 def test_promtool_finds_nothing_wrong_with_configuration_and_rules() -> None:
     config = PROMETHEUS / "prometheus.yml"
     done = subprocess.run([program("promtool"), "check", "config", config], capture_output=True, text=True, check=False)
