@@ -147,7 +147,7 @@ def form(output: str) -> object:
 def line_form(line: str) -> object:
     if line.startswith('{"'):
         return shape(json.loads(line))
-    return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|lightwell_", line) else "text"
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|lightwell_", line) else "text"
 
 
 def shape(value: object) -> object:

@@ -101,7 +101,7 @@ def test_input_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 # ---- answers
 
 
-@pytest.fixture(scope="module", params=["llama", "bert", "t5"])
+@pytest.fixture(scope="module", params=["llama-gqa", "bert", "bart"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The routes in front of an engine, to which the batch gives its rows too."""
     folder = tmp_path_factory.mktemp(request.param)

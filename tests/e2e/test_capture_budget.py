@@ -36,7 +36,9 @@ def trace(server: Server, first_token: int) -> httpx.Response:
 
 
 def captured_bytes(server: Server) -> float:
-    return samples(httpx.get(f"{server.url}/metrics", trust_env=False).text)["lightwell_inflight_capture_bytes"]
+    return samples(httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text)[
+        "lightwell_inflight_capture_bytes"
+    ]
 
 
 def most_memory(server: Server) -> int:

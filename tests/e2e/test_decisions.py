@@ -38,12 +38,12 @@ def logprobs_of(server: Server, prompt: str, labels: list[str]) -> list[float]:
     found = []
     for label in labels:
         ids = [
-            httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()["tokens"]
+            httpx.post(f"{server.url}/tokenize", json={"prompt": text}, timeout=120).json()["tokens"]
             for text in (prompt, prompt + label)
         ]
         assert ids[1][:-1] == ids[0]
         body = {"prompt": ids[1], "max_tokens": 0, "echo": True, "logprobs": 0}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).json()
         found.append(answer["choices"][0]["logprobs"]["token_logprobs"][-1])
     return found
 
@@ -121,7 +121,8 @@ def test_systemone_answers_by_name_with_the_same_numbers(server: Server) -> None
         "which": {"type": "choice", "instructions": "Which?", "criteria": {"cat": "it purrs", "dog": None}},
         "how much": {"type": "score", "instructions": "How much?", "criteria": ["low", "high"]},
     }
-    answer = httpx.post(f"{server.url}/v1/systemone", json={"state": state, "questions": questions}).json()
+    body = {"state": state, "questions": questions}
+    answer = httpx.post(f"{server.url}/v1/systemone", json=body, timeout=120).json()
     asked = [
         {"type": "predicate", "instructions": "Is it a cat?"},
         {

@@ -25,9 +25,6 @@ from tests.support.processes import (
 VARIABLE = "LIGHTWELL_TEST_RUN"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
 
-_started: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started. Python warns of a `Popen` that is deleted while its process runs."""
-
 
 def begin() -> None:
     """Make the run's folder, in the first process of the run only."""
@@ -72,10 +69,10 @@ def shared_server(*arguments: str) -> Server:
                 command = serve_command(arguments, port)
                 environment = {**os.environ, "TMPDIR": str(_folder())}
                 process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
-            _started.append(process)
             if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
+            process.returncode = 0  # it goes on running: without this Python warns of a process that nobody waits for
             file.write_text(json.dumps({"port": port, "pid": process.pid}))
     return Server(LOOPBACK, **json.loads(file.read_text()))
 
