@@ -144,6 +144,7 @@ def test_wrong_numbers_are_a_status_and_missed_bars_are_not(
     assert ("| failed; 23 of 24 | NO |" in (tmp_path / "table.md").read_text()) == (status == 1)
 
 
+@pytest.mark.nightly
 def test_every_row_of_speed_is_measured(tmp_path: Path) -> None:
     clock = Clock(1000)
     results = Results(script.read_machine(CPU, PLAN))
@@ -181,6 +182,7 @@ def test_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results
     assert results.has_errors
 
 
+@pytest.mark.nightly
 def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
     draw = cuda_graphs.StepGraphs._draw
 
@@ -193,6 +195,7 @@ def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: 
     assert met(results) == {"logits": True, "graphs": False, "kernels": True}
 
 
+@pytest.mark.nightly
 def test_bits_that_depend_on_the_batch_are_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
     call = Linear.__call__
     monkeypatch.setattr(Linear, "__call__", lambda self, x: call(self, x) * (1 + len(x) * 1e-6))
@@ -243,7 +246,10 @@ def a_test(folder: Path, body: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("body", "value", "said"), [("pass", 1.0, "1 passed"), ("assert False", 0.0, "1 failed")])
+@pytest.mark.parametrize(
+    ("body", "value", "said"),
+    [pytest.param("pass", 1.0, "1 passed", marks=pytest.mark.nightly), ("assert False", 0.0, "1 failed")],
+)
 def test_suites_are_run_and_their_outcome_is_told(
     tmp_path: Path, results: Results, body: str, value: float, said: str
 ) -> None:

@@ -72,6 +72,7 @@ def shared_server(*arguments: str) -> Server:
             if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
+            process.returncode = 0  # it goes on running: without this Python warns of a process that nobody waits for
             file.write_text(json.dumps({"port": port, "pid": process.pid}))
     return Server(LOOPBACK, **json.loads(file.read_text()))
 
