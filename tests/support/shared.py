@@ -24,6 +24,8 @@ from tests.support.processes import (
 
 VARIABLE = "LIGHTWELL_TEST_RUN"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
+_started: list[subprocess.Popen[bytes]] = []
+"""The shared servers of this process: an object that is deleted while its server runs would warn."""
 
 
 def begin() -> None:
@@ -69,6 +71,7 @@ def shared_server(*arguments: str) -> Server:
                 command = serve_command(arguments, port)
                 environment = {**os.environ, "TMPDIR": str(_folder())}
                 process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
+            _started.append(process)
             if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
