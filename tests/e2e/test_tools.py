@@ -12,14 +12,13 @@ import pytest
 from tests.e2e.conftest import ALL
 from tests.support.processes import Server
 
-pytestmark = pytest.mark.tool
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROMETHEUS = "Debian's package prometheus"
 
 Program = Callable[[str, str], str]
 
 
+@pytest.mark.tool
 def test_promtool_finds_nothing_wrong_with_the_metrics(program: Program, server: Server) -> None:
     promtool = program("promtool", PROMETHEUS)
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 4}).encode()
@@ -32,6 +31,7 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(program: Program, server:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
+@pytest.mark.tool
 def test_prometheus_accepts_the_scrape_configuration(program: Program) -> None:
     promtool = program("promtool", PROMETHEUS)
     config = ROOT / "deploy" / "prometheus" / "prometheus.yml"
@@ -43,13 +43,14 @@ def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: P
     chromium = program("chromium", "Debian's package chromium")
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"{server.url}/docs"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         paths = json.load(answer)["paths"]
     assert not [path for path in paths if f'data-path="{path}"' not in done.stdout]
 
 
+@pytest.mark.tool
 def test_the_image_builds_and_serves_the_default_model() -> None:
     build_image = os.environ.get("BUILD_IMAGE")
     if not ALL:
