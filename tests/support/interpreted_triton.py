@@ -1,4 +1,4 @@
-"""Faster interpreter of Triton: without this it spends a third of its time on repeated patches of `triton.language`.
+"""Changes of Triton's interpreter for tests: less repeated work, and products whose bits no shape and no CPU changes.
 
 Uses private functions of Triton, checked against version 3.7.1.
 """
@@ -6,6 +6,7 @@ Uses private functions of Triton, checked against version 3.7.1.
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 import triton.language as tl
 from triton.runtime import interpreter
@@ -17,7 +18,10 @@ class _NoPatch:
 
 
 def patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each launch of a kernel patch `triton.language` once, instead of at each call of a function in it."""
+    """Let each launch of a kernel patch `triton.language` once, instead of at each call of a function in it.
+
+    Interpreted kernels take a third less time.
+    """
     patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
     patched: set[str] | None = None
     """Names of the modules that the launch in progress has patched."""
@@ -41,3 +45,21 @@ def patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", launch_with_one_patch)
+
+
+def multiply_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `tl.dot` add the products in the order of the inner dimension. numpy's order depends on the shape and the
+    CPU.
+    """
+    original = interpreter.InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if 8 in (a.dtype.primitive_bitwidth, b.dtype.primitive_bitwidth):
+            return original(self, a, b, d, *options)
+        left, right = (each.data.astype(d.data.dtype) for each in (a, b))
+        total = np.zeros_like(d.data)
+        for i in range(left.shape[-1]):
+            total += left[..., :, i, None] * right[..., None, i, :]
+        return interpreter.TensorHandle(total + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
