@@ -50,6 +50,11 @@ def another() -> Server:
     return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
 
 
+def family_server(variant: str) -> Server:
+    """Return the server of a small checkpoint of a family that all processes share."""
+    return shared_server(str(model_folder(variant)), "--dtype", "float32", "--threads", "1")
+
+
 def model_folder(variant: str, **options: Any) -> Path:
     """Return the folder of a checkpoint of `tests.tiny.VARIANTS`, which is the same in all processes."""
     from tests import tiny  # imports transformers, which most tests of the page do not need
