@@ -9,14 +9,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Context
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, ViewportSize, expect, sync_playwright
 
 from tests.support.processes import Server
-from tests.support.shared import shared_server
+from tests.support.shared import once, shared_server
 
 TEXT = "Once upon a time there was a little girl"
 
@@ -45,8 +46,20 @@ FRAMING_ORIGIN = "http://notebook.invalid"
 
 @pytest.fixture(scope="package")
 def another() -> Server:
-    """A server with another name, behind a proxy that removes a path."""
-    return shared_server("--served-model-name", "another", "--root-path", PROXY_PATH)
+    """A server with another model, behind a proxy that removes a path."""
+    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
+
+
+def family_server(variant: str) -> Server:
+    """Return the server of a small checkpoint of a family that all processes share."""
+    return shared_server(str(model_folder(variant)), "--dtype", "float32", "--threads", "1")
+
+
+def model_folder(variant: str, **options: Any) -> Path:
+    """Return the folder of a checkpoint of `tests.tiny.VARIANTS`, which is the same in all processes."""
+    from tests import tiny  # imports transformers, which most tests of the page do not need
+
+    return once(("page", variant, options), lambda folder: tiny.make_variant(variant, folder, **options))
 
 
 PROXY_PATH = "/deep/down"
@@ -189,9 +202,13 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
 def requests_of(page: Page) -> Iterator[list[Request]]:
     """Yield a list to which all requests of the page are added."""
     asked: list[Request] = []
-    page.on("request", asked.append)
+
+    def add(request: Request) -> None:
+        asked.append(request)
+
+    page.on("request", add)
     yield asked
-    page.remove_listener("request", asked.append)
+    page.remove_listener("request", add)
 
 
 Open = Callable[..., Page]
@@ -229,6 +246,20 @@ def slow_answers(page: Page) -> Iterator[None]:
     yield
     session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": -1})
     session.detach()
+
+
+def sent_to(server: Server, outer: str, name: str | None = None) -> Callable[[Route], None]:
+    """Return a handler that sends the requests for an address to a server, which says that its model is `name`."""
+
+    def forward(route: Route) -> None:
+        assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"
+        answer = route.fetch(url=route.request.url.replace(outer, server.url))
+        if name is not None and "json" in answer.headers.get("content-type", ""):
+            route.fulfill(response=answer, body=answer.text().replace('"another"', f'"{name}"'))
+        else:
+            route.fulfill(response=answer)
+
+    return forward
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:

@@ -1,11 +1,10 @@
 """The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no other host."""
 
 import re
-from collections.abc import Callable
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.page.conftest import (
     KEY,
@@ -14,6 +13,7 @@ from tests.page.conftest import (
     Open,
     ask,
     new_page,
+    sent_to,
     settle,
     show,
     written,
@@ -229,21 +229,11 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -
     expect(page.locator("html")).to_have_css("background-color", light)
 
 
-def sent_to(server: Server, outer: str) -> Callable[[Route], None]:
-    """Return a handler that sends the requests for an address to a server."""
-
-    def forward(route: Route) -> None:
-        assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"
-        route.fulfill(response=route.fetch(url=route.request.url.replace(outer, server.url)))
-
-    return forward
-
-
 def test_a_page_outlives_its_server(page: Page, server: Server, another: Server) -> None:
-    """Replace the server while the page is open: it does not answer, and then one with another name does."""
+    """Replace the server while the page is open: it does not answer, and then one with another model does."""
     show(page, server, "attention", layer=0, head=1, key=0)
     page.route("**/*", lambda route: route.abort("connectionrefused"))
-    page.locator("#layer").select_option("3")
+    page.locator("#layer").select_option("1")
     expect(page.locator(".banner")).to_contain_text("does not answer")
     expect(page.locator(".view .problem").first).to_contain_text("It is asked again as soon as")
     page.unroute("**/*")
@@ -252,7 +242,7 @@ def test_a_page_outlives_its_server(page: Page, server: Server, another: Server)
     expect(page.locator(".banner")).to_have_count(0)
     expect(page.locator(".problem")).to_have_count(0)
     settle(page)
-    weight = ask(another, "/v1/attention", {"input": TEXT, "layers": 3, "heads": 1})["data"][0]["attention"][0][0]
+    weight = ask(another, "/v1/attention", {"input": TEXT, "layers": 1, "heads": 1})["data"][0]["attention"][0][0]
     expect(page.locator(".readout", has_text=written(weight[-1][0])).first).to_be_visible()
 
 

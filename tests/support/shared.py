@@ -35,11 +35,15 @@ def begin() -> None:
 
 
 def finish() -> None:
-    """End the shared servers and remove the run's folder, in the first process of the run only."""
+    """End the shared servers and remove the run's folder, in the first process of the run."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         for path in _folder().glob("*.server"):
             kill(descendants(json.loads(path.read_text())["pid"]))
         shutil.rmtree(_folder(), ignore_errors=True)
+        for process in _started:
+            process.wait()
+    for process in _started:
+        process.returncode = process.returncode or 0  # it may run on: an object of a process that runs would warn
 
 
 def once(key: object, make: Callable[[Path], object]) -> Path:
