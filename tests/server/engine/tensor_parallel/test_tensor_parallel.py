@@ -75,7 +75,7 @@ def load_shared(
     return model
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "modernbert", "t5"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "modernbert", "bert", "t5", "bart"])
 def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, shared = load(folder), load_shared(folder, ranks)
@@ -186,7 +186,7 @@ def test_rows_that_come_with_tokens_are_those_of_a_trace(ranks: Ranks, tmp_path:
         np.testing.assert_array_equal(row[:, : position + 1], whole[:, position, : position + 1])
 
 
-@pytest.mark.parametrize("name", ["llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied", "olmo2"])
+@pytest.mark.parametrize("name", ["llama-gqa", "llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied", "olmo2"])
 def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, whole = LiveWeights(load(folder)), load_shared(folder, ranks).whole_weights
