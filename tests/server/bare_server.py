@@ -1,6 +1,7 @@
-"""A server of our HTTP protocol around a bare application, and one exchange with it over a socket."""
+"""A server of our HTTP protocol around a bare application, one exchange with it over a socket, and a clock to move."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -9,14 +10,52 @@ from starlette.types import Receive, Scope, Send
 
 from server.http.connection import HttpProtocol
 
+PATIENCE = 60.0
+"""Seconds after which an answer is taken to never come; only a failure waits that long."""
+_ROUNDS = 3
+"""Rounds of the event loop after each move of the clock: sockets are read, timers become due, their callbacks run."""
+
+
+class Clock:
+    """The time of the running event loop, which a test can move forward: all its timers are then due at once.
+
+    So a test with a timeout neither waits for it nor depends on the speed of the machine. Timers of the test itself
+    (`asyncio.sleep`, `asyncio.timeout`) are moved too.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        self._ahead = 0.0
+        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
+
+    @property
+    def moved(self) -> float:
+        """Seconds by which the clock was moved."""
+        return self._ahead
+
+    async def move(self, seconds: float) -> None:
+        """Move the time forward by `seconds`, and let the loop run what is due."""
+        self._ahead += seconds
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+
+    async def move_until(self, condition: Callable[[], object], step: float, most: float) -> None:
+        """Move the time step by step until the condition is true, by `most` seconds at most.
+
+        After each step the loop waits for a real millisecond: what is on its way between two sockets arrives.
+        """
+        end = self._ahead + most
+        while not condition():
+            assert self._ahead < end, f"it did not happen within {most} s"
+            await self.move(step)
+            time.sleep(0.001)
+
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
+    """Read the whole request, and answer "ok"."""
+    while (await receive()).get("more_body"):
+        pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
@@ -24,9 +63,17 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., HttpProtocol]) -> AsyncIterator[int]:
     """Run a server on a free port, and yield the port."""
-    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None, port=0)  # type: ignore[arg-type]
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=protocol,  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=1_000_000,
+    )
     server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
+    task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.001)
     yield server.servers[0].sockets[0].getsockname()[1]
@@ -40,8 +87,8 @@ async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
     for part in parts:
         writer.write(part)
         await asyncio.sleep(0)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
-    body = await asyncio.wait_for(reader.readexactly(int(length)) if length else reader.read(), 10)
+    body = await asyncio.wait_for(reader.readexactly(int(length)) if length else reader.read(), PATIENCE)
     writer.close()
     return head, body

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.http.connection import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
-from tests.server.bare_server import app, exchange, serving
+from tests.server.bare_server import PATIENCE, app, exchange, serving
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
     async with serving(long_work, HttpProtocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), PATIENCE)
         writer.write_eof()
-        await asyncio.wait_for(gone.wait(), 10)
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        await asyncio.wait_for(gone.wait(), PATIENCE)
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()
 
 
@@ -108,8 +108,8 @@ async def test_no_more_is_written_past_the_application_than_the_client_takes() -
     async with serving(answer, HttpProtocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        await asyncio.wait_for(paused.wait(), 10)
-        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"7\r\nthe end\r\n0\r\n\r\n")
+        await asyncio.wait_for(paused.wait(), PATIENCE)
+        assert (await asyncio.wait_for(reader.read(), PATIENCE)).endswith(b"7\r\nthe end\r\n0\r\n\r\n")
         writer.close()
 
 
@@ -136,7 +136,7 @@ async def test_a_chunked_body_that_is_mostly_no_body_is_answered_400(flood: byte
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
     answer = asyncio.create_task(reader.readuntil(b"}}"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         writer.write(flood)
         while not answer.done():
             writer.write(flood if flood[:1] == b"1" else b"x-a: b\r\n" * 999)

@@ -1,4 +1,8 @@
-"""What the server does about clients that do not read, that send slowly or after an answer, or that are too many."""
+"""Limits of connections: clients that do not read, that send slowly or after an answer, or that are too many.
+
+No test waits for a timeout: it moves the clock of the event loop. The timeouts are so long that only a moved clock
+reaches them.
+"""
 
 import asyncio
 import contextlib
@@ -13,10 +17,18 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
-from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
-from tests.server.bare_server import app, exchange, serving
+from server.http.connection_limits import (
+    MIN_BODY_RATE,
+    SPARE_CONNECTIONS,
+    ConnectionEvents,
+    ConnectionLimits,
+    http_protocol,
+)
+from tests.server.bare_server import PATIENCE, Clock, app, exchange, serving
 
-SEND_TIMEOUT = 1.0
+TIMEOUT = 1000.0
+"""Seconds of `--send-timeout` and `--receive-timeout`."""
+STEP = TIMEOUT / 8
 LARGE = 32 << 20
 """Bytes of an answer that fits in no socket's buffers."""
 
@@ -48,9 +60,9 @@ class LargeAnswer:
             pass
 
 
-def reading_in(seconds: float, on_stalled: Callable[[], None]) -> Callable[..., HttpProtocol]:
-    """Return the protocol of a server whose clients have so long to read something."""
-    return http_protocol(ConnectionLimits(send_timeout=seconds), ConnectionEvents(on_stalled=on_stalled))
+def reading(on_stalled: Callable[[], None]) -> Callable[..., HttpProtocol]:
+    """Return the protocol of a server whose clients have `TIMEOUT` seconds to read something."""
+    return http_protocol(ConnectionLimits(send_timeout=TIMEOUT), ConnectionEvents(on_stalled=on_stalled))
 
 
 def small_client(port: int, path: bytes) -> socket.socket:
@@ -65,47 +77,47 @@ def small_client(port: int, path: bytes) -> socket.socket:
 
 @pytest.mark.parametrize("path", [b"/pieces", b"/whole"])
 async def test_a_client_that_reads_nothing_is_given_up(path: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    stalls = LargeAnswer()
+    stalls, clock = LargeAnswer(), Clock()
     with caplog.at_level(logging.WARNING):
-        async with serving(stalls, reading_in(SEND_TIMEOUT, stalls.note)) as port:
+        async with serving(stalls, reading(stalls.note)) as port:
             client = small_client(port, path)
-            async with asyncio.timeout(30):
-                await stalls.app_ended.wait()
-                while not stalls.count:
-                    await asyncio.sleep(0.01)
+            await clock.move_until(lambda: stalls.count, STEP, 4 * TIMEOUT)
+            assert clock.moved >= TIMEOUT
+            await asyncio.wait_for(stalls.app_ended.wait(), PATIENCE)
             address = ":".join(map(str, client.getsockname()))
             client.close()
-    assert f"closed the connection of {address}: it took nothing of its answer for 1 s" in caplog.text
+    assert f"closed the connection of {address}: it took nothing of its answer for 1000 s" in caplog.text
 
 
 async def test_a_client_that_reads_slowly_gets_its_whole_answer() -> None:
-    stalls = LargeAnswer()
-    async with serving(stalls, reading_in(SEND_TIMEOUT, stalls.note)) as port:
+    stalls, clock = LargeAnswer(), Clock()
+    async with serving(stalls, reading(stalls.note)) as port:
         loop, client = asyncio.get_running_loop(), small_client(port, b"/pieces")
-        begun, read = loop.time(), 0
+        read = read_since_move = 0
         while read < LARGE:
-            if loop.time() - begun < 3 * SEND_TIMEOUT:
-                await asyncio.sleep(SEND_TIMEOUT / 10)
-            piece = await asyncio.wait_for(loop.sock_recv(client, 1 << 20), 30)
+            piece = await asyncio.wait_for(loop.sock_recv(client, 1 << 20), PATIENCE)
             assert piece, f"the answer ended after {read} bytes"
             read += len(piece)
+            read_since_move += len(piece)
+            if read_since_move > LARGE / 16:
+                read_since_move = 0
+                await clock.move(TIMEOUT / 2)
         client.close()
+    assert clock.moved > 3 * TIMEOUT
     assert stalls.count == 0
 
 
 async def test_a_connection_that_waits_for_its_next_request_is_not_stalled() -> None:
-    stalls = LargeAnswer()
-    async with serving(app, reading_in(0.02, stalls.note)) as port:
+    stalls, clock = LargeAnswer(), Clock()
+    async with serving(app, reading(stalls.note)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(3):
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
-            await asyncio.sleep(0.1)
+            for _ in range(8):
+                await clock.move(TIMEOUT / 2)
         writer.close()
     assert stalls.count == 0
-
-
-RECEIVE_TIMEOUT = 0.4
 
 
 class Counts:
@@ -113,9 +125,13 @@ class Counts:
 
     def __init__(self) -> None:
         self.slow = self.refused = 0
+        self.clock = Clock()
+        self.slow_after = 0.0
+        """Seconds by which the clock had been moved when a slow connection was ended."""
 
     def note_slow(self) -> None:
         self.slow += 1
+        self.slow_after = self.clock.moved
 
     def note_refused(self) -> None:
         self.refused += 1
@@ -125,16 +141,18 @@ class Counts:
         return http_protocol(ConnectionLimits(**limits), events)
 
 
-async def trickle(port: int, start: bytes, piece: bytes, pause: float) -> bytes:
-    """Return what comes back on a connection on which a piece is sent after each pause, until it ends."""
+async def trickle(clock: Clock, port: int, start: bytes, piece: bytes) -> bytes:
+    """Return what comes back on a connection on which a piece is sent after each `STEP`, until it ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = asyncio.create_task(reader.read())
     writer.write(start)
-    async with asyncio.timeout(30):
-        while not answer.done():
-            with contextlib.suppress(ConnectionError):
-                writer.write(piece)
-            await asyncio.wait([answer], timeout=pause)
+
+    def is_answered() -> bool:
+        with contextlib.suppress(ConnectionError):
+            writer.write(piece)
+        return answer.done()
+
+    await clock.move_until(is_answered, STEP, 4 * TIMEOUT)
     writer.close()
     try:
         return await answer
@@ -159,24 +177,25 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 async def test_a_request_that_trickles_in_is_ended_with_408(start: bytes, piece: bytes) -> None:
     counts = Counts()
-    async with serving(app, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
-        answer = await trickle(port, start, piece, RECEIVE_TIMEOUT / 8)
+    async with serving(app, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        answer = await trickle(counts.clock, port, start, piece)
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
     assert counts.slow == 1
+    assert TIMEOUT <= counts.slow_after <= 1.5 * TIMEOUT
 
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     counts = Counts()
-    async with serving(app, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
-        assert await trickle(port, b"", b"", 30) == b""
+    async with serving(app, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        assert await trickle(counts.clock, port, b"", b"") == b""
     assert counts.slow == 1
 
 
 async def test_blank_lines_between_requests_keep_no_connection_open() -> None:
     counts = Counts()
-    async with serving(app, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
-        answer = await trickle(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n", RECEIVE_TIMEOUT / 8)
+    async with serving(app, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        answer = await trickle(counts.clock, port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
     assert counts.slow == 1
 
@@ -187,39 +206,65 @@ async def test_a_body_that_goes_on_after_its_answer_is_ended() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     counts = Counts()
-    async with serving(hasty, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
-        answer = await trickle(port, POST, b"x", RECEIVE_TIMEOUT / 8)
+    async with serving(hasty, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        answer = await trickle(counts.clock, port, POST, b"x")
     assert answer.count(b"HTTP/1.1") == 1
     assert counts.slow == 1
 
 
 async def test_a_large_body_that_comes_steadily_has_more_time() -> None:
     counts = Counts()
-    size, num_pieces = 1 << 16, 16
-    async with serving(app, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
+    size, num_pieces, step = 1 << 20, 16, TIMEOUT / 8
+    received = 0
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted() -> Any:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
+        await app(scope, counted, send)
+
+    assert 1.9 * TIMEOUT < num_pieces * step < TIMEOUT + num_pieces * size / MIN_BODY_RATE
+    async with serving(reads, counts.protocol(receive_timeout=TIMEOUT)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (size * num_pieces))
-        begun = asyncio.get_running_loop().time()
-        for _ in range(num_pieces):
+        for sent in range(size, size * num_pieces + 1, size):
             writer.write(bytes(size))
-            await asyncio.sleep(RECEIVE_TIMEOUT / 6)
-        assert asyncio.get_running_loop().time() - begun > 2 * RECEIVE_TIMEOUT
-        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).startswith(b"HTTP/1.1 200")
+            async with asyncio.timeout(PATIENCE):
+                while received < sent:
+                    await asyncio.sleep(0)
+            if sent < size * num_pieces:
+                await counts.clock.move(step)
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)).startswith(b"HTTP/1.1 200")
         writer.close()
     assert counts.slow == 0
 
 
 async def test_an_application_that_takes_long_is_not_the_clients_fault() -> None:
+    is_begun, may_go_on = asyncio.Event(), asyncio.Event()
+
     async def lazy(scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(3 * RECEIVE_TIMEOUT)
+        is_begun.set()
+        await may_go_on.wait()
         await app(scope, receive, send)
 
     counts = Counts()
-    async with serving(lazy, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
-        assert (await exchange(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"))[1] == b"ok"
-        body = bytes(8 << 20)
-        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        assert (await exchange(port, head, body))[1] == b"ok"
+    body = bytes(8 << 20)
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with serving(lazy, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        for parts in ([b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"], [head, body]):
+            is_begun.clear()
+            may_go_on.clear()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.writelines(parts)
+            await asyncio.wait_for(is_begun.wait(), PATIENCE)
+            for _ in range(24):
+                await counts.clock.move(STEP)
+            may_go_on.set()
+            assert (await asyncio.wait_for(reader.readuntil(b"ok"), PATIENCE)).startswith(b"HTTP/1.1 200")
+            writer.close()
     assert counts.slow == 0
 
 
@@ -243,15 +288,20 @@ class Answering:
 
 async def test_a_request_that_trickles_in_behind_an_answer_is_ended_after_it() -> None:
     counts, answering = Counts(), Answering()
-    async with serving(answering, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
+    async with serving(answering, counts.protocol(receive_timeout=TIMEOUT)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET /next")
-        await asyncio.wait_for(reader.readuntil(b"first\r\n"), 30)
-        await asyncio.sleep(3 * RECEIVE_TIMEOUT)
+        await asyncio.wait_for(reader.readuntil(b"first\r\n"), PATIENCE)
+        for _ in range(24):
+            await counts.clock.move(STEP)
+        assert counts.slow == 0
         answering.may_end.set()
-        answer, _, rest = (await asyncio.wait_for(reader.read(), 30)).partition(b"0\r\n\r\n")
+        answer = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), PATIENCE)
+        ended = asyncio.create_task(reader.read())
+        await counts.clock.move_until(ended.done, STEP, 4 * TIMEOUT)
+        rest = ended.result()
         writer.close()
-    assert answer == b"4\r\nlast\r\n"
+    assert answer == b"4\r\nlast\r\n0\r\n\r\n"
     assert rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert counts.slow == 1
 
@@ -264,11 +314,11 @@ async def test_what_is_refused_behind_an_answer_is_not_told_in_the_middle_of_it(
     async with serving(answering, HttpProtocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.wait_for(reader.readuntil(b"first\r\n"), 30)
+        await asyncio.wait_for(reader.readuntil(b"first\r\n"), PATIENCE)
         writer.write(behind)
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 30) == b""
-        await asyncio.wait_for(answering.gone.wait(), 30)
+            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        await asyncio.wait_for(answering.gone.wait(), PATIENCE)
         writer.close()
 
 
@@ -299,11 +349,13 @@ async def test_spare_connections_that_say_nothing_make_room_again() -> None:
             for i in range(1 + SPARE_CONNECTIONS)
         ]
         assert (await exchange(port, request))[0].startswith(b"HTTP/1.1 503")  # not even a spare one is left
+        await counts.clock.move(1.0)
         for reader in silent[1:]:
-            assert (await asyncio.wait_for(reader.read(), 30)).startswith(b"HTTP/1.1 503")
-        async with asyncio.timeout(30):  # they linger for a moment, so that they can read why
+            assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 503")
+        async with asyncio.timeout(PATIENCE):  # they linger for a second, so that they can read why
+            await counts.clock.move(1.0)
             while (await exchange(port, request))[1] != b"ok":
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
     assert counts.refused > SPARE_CONNECTIONS
 
 
