@@ -25,6 +25,7 @@ from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
+from tests.support.interpreted_product import multiply_in_one_order
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda import paged_attention
@@ -40,6 +41,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
+        multiply_in_one_order(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
 
 
