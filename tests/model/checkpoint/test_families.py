@@ -113,9 +113,7 @@ SIZE = re.compile(r"(?:^|_)(?:size|layers?|heads?|dim|d|embd|inner|positions?|em
 
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
-def test_no_size_is_believed_that_the_files_do_not_hold(
-    checkpoint: Checkpoint, name: str, tmp_path: Path
-) -> None:
+def test_no_size_is_believed_that_the_files_do_not_hold(checkpoint: Checkpoint, name: str, tmp_path: Path) -> None:
     """Guard against huge sizes: a billion layers made a worker grow by 110 MiB a second, and a huge context ended in
     an allocator's error.
     """

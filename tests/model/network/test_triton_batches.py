@@ -20,6 +20,7 @@ from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, build, load, request, run
 from tests.server.engine.test_batch_invariance import assert_same
+from tests.support.interpreted_product import multiply_in_one_order
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK, BLOCKS = 16, 2
@@ -34,6 +35,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matmul.piece_length(64, 136) == 128
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
+        multiply_in_one_order(monkeypatch)
 
 
 class Run:
