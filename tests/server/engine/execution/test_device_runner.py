@@ -246,7 +246,7 @@ def test_graphs_of_mixed_steps_are_few_and_hardly_larger_than_a_step(
     assert all(after - before <= max(64, 0.25 * before) for before, after in pairwise(sizes))
 
 
-def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path) -> None:
+def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a piece of a prompt alone, which chooses no token."""
     options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 14}
     folder = tiny.make("llama", tmp_path / "llama")
