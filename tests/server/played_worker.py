@@ -16,6 +16,8 @@ from server.ipc.frames import Received
 from server.ipc.link import WorkerLink
 from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
+PATIENCE = 60.0
+"""Seconds after which a message or a condition is taken to never come."""
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
 
@@ -56,7 +58,7 @@ class PlayedWorker:
         return (await self.receive_frame())[0]
 
     async def receive_frame(self) -> tuple[ToWorker, tuple[Received, ...]]:
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while not self.inbox:
             assert time.monotonic() < end, "no whole message came from the client"
             frames = await asyncio.to_thread(self.link.poll, 1.0)
@@ -65,9 +67,9 @@ class PlayedWorker:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it did not happen within 10 s"
+        assert time.monotonic() < end, f"it did not happen within {PATIENCE} s"
         await asyncio.sleep(0.002)
 
 
