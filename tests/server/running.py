@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tests.support.processes import ROOT
+
 T = TypeVar("T")
-ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
 LOAD_PATIENCE = 180.0
 """Seconds until a server must be ready."""
