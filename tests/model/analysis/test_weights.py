@@ -20,6 +20,7 @@ from tests.model.analysis.weights_by_hand import SOME, ask, matrix_by_hand, netw
 from tests.server.running import ROOT
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", SOME)
 def test_every_matrix_is_the_checkpoints_own(name: str) -> None:
     config, _, lookup = network(name)

@@ -134,6 +134,7 @@ def test_no_size_is_believed_that_the_files_do_not_hold(checkpoint: Checkpoint, 
     assert peak < 64 << 20
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoint: Checkpoint, name: str) -> None:
     config = read_config(checkpoint(name))
@@ -191,6 +192,7 @@ def test_an_encoder_is_the_same_under_any_head(tmp_path: Path, prefix: str, conf
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), task
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", tiny.MASKED_LMS)
 @pytest.mark.parametrize("kind", ["safetensors", "torch", "torch before 1.6"])
 def test_a_head_that_is_named_and_not_in_the_files_is_none(
@@ -238,6 +240,7 @@ HEADS = {
 """The tensor that is a tied head's copy of the token table, by variant."""
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_that_is_tied_in_words_only_is_refused(checkpoint: Checkpoint, tmp_path: Path, name: str) -> None:
     config = read_config(checkpoint(name))
