@@ -134,6 +134,15 @@ def test_of_a_block_that_is_given_to_another_sequence_nothing_is_found_any_more(
     assert blocks.match_part(sequence(5, [0, 1, 50]), 0) is None
 
 
+def test_a_block_that_was_found_in_part_is_evicted_after_those_that_were_not() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE, copies_blocks=True)
+    for uid in (1, 2, 3):
+        blocks.free(computed(blocks, sequence(uid, range(10 * uid, 10 * uid + 4))))
+    assert blocks.match_part(sequence(4, [10, 11, 99]), 0) is not None
+    assert blocks.allocate(sequence(5, range(60, 68)), 8)
+    assert [blocks.match_prefix(sequence(6, range(10 * uid, 10 * uid + 5))) for uid in (1, 2, 3)] == [4, 0, 0]
+
+
 def test_the_same_tokens_after_another_beginning_are_no_hit() -> None:
     blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=True)
     computed(blocks, sequence(1, [1, 1, 1, 1, 2, 2, 2, 2]))
