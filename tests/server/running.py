@@ -79,7 +79,7 @@ class RunningServer:
             found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
             return found[1] if found else ""
 
-        return wait_for(find, "the server prints its address")
+        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(self.url + path)
