@@ -147,13 +147,6 @@ UNSAID = {
     "gemma3": (), "gpt2": ("rotated", "shared"), "bert": ("rotated", "Cross"), "bart": ("rotated",),
     "mpnet": ("before the attention", "Cross"), "t5": ("rotated",),
 }  # fmt: skip
-    "gemma3": (),
-    "gpt2": ("rotated", "shared"),
-    "bert": ("rotated", "Cross"),
-    "bart": ("rotated",),
-    "mpnet": ("before the attention", "Cross"),
-    "t5": ("rotated",),
-}
 """What it does not say, since the model has no such part."""
 
 
