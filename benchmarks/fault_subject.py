@@ -5,7 +5,6 @@ It knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
 
 import contextlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -21,9 +20,9 @@ import httpx
 
 from benchmarks.fault_judge import num_open
 from model.checkpoint.folder import PACKAGED
-from server.engine.memory.memory_limit import data_bytes
 from tests.support.processes import ROOT, descendants, free_port, worker_pid
 from tests.support.wire import samples
+from tests.support.worker_memory import leave_room
 
 PATIENCE = 300.0
 """Seconds after which something is assumed never to come; five workers must have started by then on a busy machine."""
@@ -141,16 +140,6 @@ def start(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
-
-
-def leave_room(pid: int, room: int) -> None:
-    """Let the worker of the server allocate `room` more bytes. Unlike `--worker-memory`, which does the same, this
-    is not known to the server, which would refuse what cannot fit.
-    """
-    worker = worker_pid(pid)
-    assert worker is not None
-    _, hard = resource.prlimit(worker, resource.RLIMIT_DATA)
-    resource.prlimit(worker, resource.RLIMIT_DATA, (data_bytes(worker) + room, hard))
 
 
 def idle_metrics(subject: Subject, before: dict[str, float]) -> dict[str, float]:

@@ -34,6 +34,7 @@ from model.kernels.cuda import paged_attention
 from model.layers import triton_attention
 from model.layers.linear import Linear
 from server.engine.execution import cuda_graphs
+from tests.support.interpreted_product import multiply_in_one_order
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -91,6 +92,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "SHARES", 1)
     monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
+    multiply_in_one_order(monkeypatch)
 
 
 def met(results: Results) -> dict[str, bool | None]:

@@ -2,8 +2,7 @@
 500.
 
 All its checks but positive_data_acceptance run: a schema can't know the context's length, nor which tokens there are.
-What is drawn at random is bounded here; the long run is `SCHEMATHESIS_SECONDS=900 pytest
-tests/e2e/test_openapi_over_http.py`.
+The variable SCHEMATHESIS_SECONDS bounds each kind of random requests.
 """
 
 import os
@@ -18,6 +17,8 @@ import pytest
 
 from server.auth.keys import key_entry
 from tests.support.processes import Server, serve
+
+pytestmark = pytest.mark.nightly  # tests/server/routes/test_openapi.py has a short run in process
 
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"

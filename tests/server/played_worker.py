@@ -17,7 +17,7 @@ from server.ipc.link import WorkerLink
 from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
 PATIENCE = 60.0
-"""Seconds after which a condition is taken to never come; only a failure waits that long."""
+"""Seconds after which a message or a condition is taken to never come."""
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
 

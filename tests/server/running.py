@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tests.support.processes import ROOT
+
 T = TypeVar("T")
-ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
 LOAD_PATIENCE = 180.0
 """Seconds until a server must be ready."""
@@ -78,7 +79,7 @@ class RunningServer:
             found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
             return found[1] if found else ""
 
-        return wait_for(find, "the server prints its address")
+        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(self.url + path)

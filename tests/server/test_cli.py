@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from server.auth.keys import Keyring
 from server.cli import forget_keys, main
 from server.config.kernel_rates import measure
 from server.lifecycle.health_check import serve_arguments
-from tests.server.running import running_server
+from tests.model.kernels.levels import at_level
 
 
 def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,14 +202,14 @@ def test_kernels_tells_of_plain_torch(capsys: pytest.CaptureFixture[str], monkey
     )
 
 
-def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not() -> None:
-    environment = {**os.environ, "LIGHTWELL_KERNEL_LEVEL": "mmx"}
-    command = [sys.executable, "-m", "server", "kernels"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("lightwell: error: ")
-    assert done.stderr.count("\n") == 1
-    assert all(level in done.stderr for level in library.levels())
+def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with at_level("mmx"):
+        assert main(["kernels"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("lightwell: error: ")
+    assert told.err.count("\n") == 1
+    assert all(level in told.err for level in library.levels())
 
 
 @needs_kernels
@@ -242,18 +244,35 @@ def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
     assert serve_arguments(tmp_path / "7") == []
 
 
+@pytest.mark.parametrize(("status", "exit_status"), [(200, 0), (503, 1)])
 def test_health_asks_the_server_where_its_flags_say_it_listens(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, exit_status: int
 ) -> None:
     """Check against the old failure: the image's health check knew the variable alone, and with --port 9000 a
     container was unhealthy for ever.
     """
-    with running_server("--host", "0.0.0.0", module="tests.server.fake_lightwell") as server:
-        server.wait_ready()
-        port = server.url.rpartition(":")[2]
+    paths: list[str] = []
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"worker 0 is loading")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Drop the message, which would go to stderr."""
+
+    monkeypatch.setenv("LIGHTWELL_PORT", "1")
+    with ThreadingHTTPServer(("0.0.0.0", 0), Health) as server:
+        port = str(server.server_port)
         arguments = ["--host", "0.0.0.0", "--port", port]
         monkeypatch.setattr("server.lifecycle.health_check.serve_arguments", lambda: arguments)
-        monkeypatch.setenv("LIGHTWELL_PORT", "1")
-        assert main(["health"]) == 0
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert main(["health"]) == exit_status
+        server.shutdown()
+    assert paths == ["/health/ready"]
+    told = capsys.readouterr().err
+    assert told == ("" if exit_status == 0 else f"lightwell: error: 0.0.0.0:{port} is not ready: worker 0 is loading\n")
     assert main(["health"]) == 1
     assert capsys.readouterr().err.startswith(f"lightwell: error: 0.0.0.0:{port} does not answer")

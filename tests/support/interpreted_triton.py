@@ -6,7 +6,6 @@ Uses private functions of Triton, checked against version 3.7.1.
 import inspect
 from typing import Any
 
-import numpy as np
 import pytest
 import triton.language as tl
 from triton.runtime import interpreter
@@ -45,21 +44,3 @@ def patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", launch_with_one_patch)
-
-
-def multiply_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `tl.dot` add the products in the order of the inner dimension. numpy's order depends on the shape and the
-    CPU.
-    """
-    original = interpreter.InterpreterBuilder.create_dot
-
-    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
-        if 8 in (a.dtype.primitive_bitwidth, b.dtype.primitive_bitwidth):
-            return original(self, a, b, d, *options)
-        left, right = (each.data.astype(d.data.dtype) for each in (a, b))
-        total = np.zeros_like(d.data)
-        for i in range(left.shape[-1]):
-            total += left[..., :, i, None] * right[..., None, i, :]
-        return interpreter.TensorHandle(total + d.data, d.dtype.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

@@ -22,7 +22,7 @@ from tests.support.processes import (
     wait_until_ready,
 )
 
-VARIABLE = "LIGHTWELL_TEST_RUN"
+VARIABLE = "TEST_RUN_FOLDER"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
 _started: list[subprocess.Popen[bytes]] = []
 """The shared servers of this process: an object that is deleted while its server runs would warn."""

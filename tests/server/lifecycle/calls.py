@@ -1,12 +1,15 @@
-"""Calls that run in the background while a test does something to the server."""
+"""Calls that run in the background while a test does something to the server, and questions to its log."""
 
+import json
+import signal
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 
-from tests.server.running import RunningServer, wait_for
+from tests.server.running import PATIENCE, RunningServer, wait_for
 
 LONG = {"prompt": [1, 2], "max_tokens": 1_000_000}
 """A request that does not end by itself within a test."""
@@ -31,10 +34,44 @@ class Call:
             self._result = error
 
     def result(self) -> Any:
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the call did not end"
         return self._result
 
 
 def wait_inflight(server: RunningServer, count: int) -> None:
     wait_for(lambda: server.state()["inflight"] == count, f"{count} requests are in flight")
+
+
+def metric(server: RunningServer, name: str) -> float:
+    """Return the value of the only line of /metrics with this name and these labels."""
+    lines = server.get("/metrics").text.splitlines()
+    (value,) = (line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} "))
+    return float(value)
+
+
+def events(server: RunningServer) -> Iterator[dict[str, Any]]:
+    """Yield the events that a server with `--log-format json` has logged so far."""
+    for line in server.output.splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def dump(server: RunningServer) -> dict[str, Any]:
+    """Return the state that SIGUSR1 makes a server with `--log-format json` write."""
+
+    def states() -> list[dict[str, Any]]:
+        return [event["state"] for event in events(server) if "state" in event]
+
+    before = len(states())
+    server.signal(signal.SIGUSR1)
+    return wait_for(lambda: states()[before:], "the state is logged")[0]
+
+
+def assert_nothing_left(server: RunningServer, url: str) -> None:
+    """Wait until all processes of a server that was ended are gone, and check that its port and folder are, too."""
+    server.wait_all_gone()
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as connection:
+        assert connection.connect_ex((host, int(port))) != 0, "the port is still taken"
+    assert list(server.tmp.glob("lightwell-*")) == [], "a socket folder is left"

@@ -1,4 +1,4 @@
-"""A real server around the fake engine, for one test."""
+"""A real server around the fake engine, for one test that changes or ends it."""
 
 from collections.abc import Iterator
 

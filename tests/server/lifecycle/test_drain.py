@@ -7,63 +7,85 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.server.fake_engine import (
-    STUCK_TOKEN,
-    expected_tokens,
-)
-from tests.server.lifecycle.calls import LONG, in_background, wait_inflight
-from tests.server.running import RunningServer, group_members, is_running, running_server, stream_lines, wait_for
+from tests.server.fake_engine import expected_tokens
+from tests.server.lifecycle.calls import LONG, assert_nothing_left, in_background, wait_inflight
+from tests.server.running import RunningServer, running_server, stream_lines, wait_for
+
+STREAM = {**LONG, "stream": True}
 
 
-def test_the_first_signal_lets_running_requests_finish(server: RunningServer) -> None:
-    body = {"prompt": [1, 2], "max_tokens": 400}
-    whole = in_background(lambda: server.post("/generate", body))
-    wait_inflight(server, 1)
-    os.killpg(server.process.pid, signal.SIGTERM)  # as a terminal and systemd do: the workers get it too
-    wait_for(lambda: server.status("/health/ready") in (503, 0), "readiness is gone")
-    assert whole.result().json() == {"tokens": expected_tokens((1, 2), 400)}
-    assert server.wait_exit() == 0
-    server.wait_all_gone()
+def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in() -> None:
+    body = {"prompt": [1, 2], "max_tokens": 200}
+    with running_server("--worker-timeout", "600") as server, httpx.Client() as kept:
+        server.wait_ready()
+        url, worker = server.url, server.worker_pid()
+        assert kept.get(url + "/health/ready").status_code == 200
+        os.kill(worker, signal.SIGSTOP)  # so that nothing ends before the drain was looked at
+        calls = [in_background(lambda: server.post("/generate", body)) for _ in range(8)]
+        streams = [in_background(lambda: server.post("/generate", {**body, "stream": True})) for _ in range(8)]
+        wait_inflight(server, 16)
+        os.killpg(server.process.pid, signal.SIGTERM)  # as a terminal and systemd do: the worker gets it too
+        wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
+        live = server.get("/health/live")
+        assert (live.status_code, live.headers["connection"]) == (200, "close")
+        refused = kept.post(url + "/generate", json={"prompt": [1], "max_tokens": 1})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert refused.headers["connection"] == "close"
+        assert int(refused.headers["retry-after"]) >= 1
+        os.kill(worker, signal.SIGCONT)
+        tokens = expected_tokens((1, 2), 200)
+        assert [call.result().json() for call in calls] == [{"tokens": tokens}] * 8
+        assert [list(stream_lines(each.result())) for each in streams] == [[*map(str, tokens), "[DONE]"]] * 8
+        assert server.wait_exit() == 0
+        assert_nothing_left(server, url)
 
 
 @pytest.mark.parametrize(
     ("send", "number"),
-    [(os.kill, signal.SIGTERM), (os.kill, signal.SIGINT), (os.killpg, signal.SIGINT)],
+    [
+        pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(os.kill, signal.SIGINT, marks=pytest.mark.nightly),
+        (os.killpg, signal.SIGINT),
+    ],
     ids=["SIGTERM", "SIGINT", "SIGINT to the group, as a terminal does"],
 )
 def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(
     server: RunningServer, send: Callable[[int, int], None], number: int
 ) -> None:
-    with httpx.stream("POST", server.url + "/generate", json={**LONG, "stream": True}, timeout=30) as response:
+    url = server.url
+    with server.http.stream("POST", url + "/generate", json=STREAM) as response:
         lines = stream_lines(response)
         next(lines)
         send(server.process.pid, number)
         wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
         assert server.status("/health/live") == 200
-        answer = server.post("/generate", {"prompt": [1], "max_tokens": 1})
-        assert answer.status_code == 503
-        assert answer.json()["error"]["code"] == "draining"
         send(server.process.pid, number)
         rest = list(lines)
     assert rest[-1]["error"]["code"] == "shutting_down"
     assert server.wait_exit() == 0
-    server.wait_all_gone()
+    assert_nothing_left(server, url)
 
 
-def test_requests_over_the_grace_end_with_an_error_event() -> None:
-    with running_server("--shutdown-grace", "0.3") as server:
+def test_requests_over_the_grace_end_with_an_error_event_and_a_client_that_reads_nothing_is_left() -> None:
+    with running_server("--shutdown-grace", "1") as server:
         server.wait_ready()
-        with httpx.stream("POST", server.url + "/generate", json={**LONG, "stream": True}, timeout=30) as response:
+        url = server.url
+        with (
+            server.http.stream("GET", url + "/endless"),
+            server.http.stream("POST", url + "/generate", json=STREAM) as response,
+        ):
             lines = stream_lines(response)
             next(lines)
             server.signal(signal.SIGTERM)
             rest = list(lines)
-        assert rest[-2] == "error"
-        assert rest[-1]["error"]["code"] == "shutting_down"
-        assert server.wait_exit() == 0
-        server.wait_all_gone()
+            assert rest[-2] == "error"
+            assert rest[-1]["error"]["code"] == "shutting_down"
+            assert server.wait_exit() == 0
+        assert "did not end within 1 s" in server.output
+        assert_nothing_left(server, url)
 
 
+@pytest.mark.nightly
 def test_a_stopped_worker_does_not_outlive_the_server(server: RunningServer) -> None:
     os.kill(server.worker_pid(), signal.SIGSTOP)
     server.signal(signal.SIGINT)
@@ -71,21 +93,60 @@ def test_a_stopped_worker_does_not_outlive_the_server(server: RunningServer) -> 
     server.wait_all_gone()
 
 
-def test_a_second_signal_that_comes_when_the_http_server_has_ended_changes_nothing(server: RunningServer) -> None:
-    os.kill(server.worker_pid(), signal.SIGSTOP)  # which does not see that it is to leave: it is waited for
-    server.signal(signal.SIGTERM)
-    wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "the server has ended but for its worker")
-    server.signal(signal.SIGTERM)
-    assert server.wait_exit() == 0
-    server.wait_all_gone()
+# ---- a signal at any moment
 
 
-def test_the_worker_leaves_when_the_api_process_is_killed(server: RunningServer) -> None:
-    worker = server.worker_pid()
-    stuck = in_background(lambda: server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}))
-    wait_inflight(server, 1)
-    server.signal(signal.SIGKILL)
-    wait_for(lambda: not is_running(worker), "the worker leaves, even from within a step")
-    assert isinstance(stuck.result(), httpx.TransportError)
-    wait_for(lambda: not group_members(server.process.pid), "nothing is left")
-    assert list(server.tmp.glob("lightwell-*")) == []
+def loading(server: RunningServer) -> None:
+    wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
+    server.worker_pid()
+
+
+def restarting(server: RunningServer) -> None:
+    server.wait_ready()
+    os.kill(server.worker_pid(), signal.SIGKILL)
+    wait_for(lambda: server.status("/health/ready") == 503, "the loss is noticed")
+
+
+def in_backoff(server: RunningServer) -> None:
+    for _ in range(3):
+        restarting(server)
+    wait_for(lambda: "started again in" in server.output, "it waits before the next start")
+
+
+def hung(server: RunningServer) -> None:
+    server.wait_ready()
+    os.kill(server.worker_pid(), signal.SIGSTOP)
+
+
+def test_a_signal_while_the_server_starts_ends_it_whole() -> None:
+    with running_server() as server:
+        url = server.url
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() in (0, 128 + signal.SIGTERM)
+        assert_nothing_left(server, url)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("to_group", [False, True])
+@pytest.mark.parametrize(
+    ("moment", "env"),
+    [
+        (lambda server: None, {}),
+        (loading, {"FAKE_LOAD_SECONDS": "3600"}),
+        (RunningServer.wait_ready, {}),
+        (restarting, {}),
+        (in_backoff, {}),
+        (hung, {}),
+    ],
+    ids=["starting", "loading", "idle", "restarting", "backoff", "hung"],
+)
+def test_a_signal_ends_the_server_whole(
+    number: int, to_group: bool, moment: Callable[[RunningServer], None], env: dict[str, str]
+) -> None:
+    with running_server(**env) as server:  # type: ignore[arg-type]  # no variable is named stderr
+        url = server.url
+        moment(server)
+        os.killpg(server.process.pid, number) if to_group else server.signal(number)
+        assert server.wait_exit() in ((0, 128 + number) if moment.__name__ == "<lambda>" else (0,))
+        assert_nothing_left(server, url)

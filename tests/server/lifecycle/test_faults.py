@@ -1,18 +1,23 @@
-"""What happens to a real server, around the fake engine, when its surroundings fail: sockets, disks, repeated kills."""
+"""What happens to a real server, around the fake engine, when its workers or its surroundings fail."""
 
+import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from server.lifecycle.processes import bind
-from tests.server.fake_engine import expected_tokens
-from tests.server.running import ROOT, RunningServer, is_running, running_server, wait_for
+from tests.server.fake_engine import CRASH_TOKEN, MISCOUNTING_TOKEN, STUCK_TOKEN, expected_tokens
+from tests.server.fake_server import HELD_BYTES
+from tests.server.lifecycle.calls import LONG, assert_nothing_left, dump, events, in_background, wait_inflight
+from tests.server.running import ROOT, RunningServer, is_running, running_server, stream_lines, wait_for
+from tests.support.processes import LOOPBACK, free_port
 
 SHORT = {"prompt": [1, 2, 3], "max_tokens": 5}
 
@@ -29,39 +34,176 @@ def answers(server: RunningServer) -> bool:
     return bool(server.post("/generate", SHORT).json().get("tokens") == expected_tokens((1, 2, 3), 5))
 
 
-def test_without_its_socket_folder_a_worker_goes_on_and_the_next_one_finds_another() -> None:
-    with running_server() as server:
+# ---- one server that loses worker after worker (five within a minute end it)
+
+
+@pytest.fixture(scope="module")
+def battered() -> Iterator[RunningServer]:
+    with running_server("--log-format", "json") as server:
         server.wait_ready()
-        for folder in server.tmp.glob("lightwell-*"):
-            shutil.rmtree(folder)
-        assert answers(server)
+        yield server
+
+
+def test_a_killed_worker_fails_its_requests_and_is_replaced(battered: RunningServer) -> None:
+    whole = in_background(lambda: battered.post("/generate", LONG))
+    before = battered.worker_pid()
+    restarts = battered.state()["restarts"]
+    wait_inflight(battered, 1)
+    with battered.http.stream("POST", battered.url + "/generate", json={**LONG, "stream": True}) as response:
+        lines = stream_lines(response)
+        next(lines)
+        os.kill(before, signal.SIGKILL)
+        rest = list(lines)
+    assert rest[-2] == "error"
+    assert rest[-1]["error"]["code"] == "worker_lost"
+    answer = whole.result()
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert battered.status("/health/live") == 200
+    battered.wait_ready()
+    assert battered.worker_pid() != before
+    assert battered.state()["restarts"] == restarts + 1
+    assert answers(battered)
+
+
+def test_an_engine_that_raises_costs_the_worker_and_no_counter_goes_back(battered: RunningServer) -> None:
+    before = battered.state()
+    battered.post("/generate", {"prompt": [1, 2], "max_tokens": 9})
+    assert battered.post("/generate", {"prompt": [CRASH_TOKEN], "max_tokens": 1}).status_code == 503
+    wait_restarts(battered, before["restarts"] + 1)
+    battered.wait_ready()
+    assert "the fake engine crashes" in battered.output
+    assert battered.post("/generate", {"prompt": [1, 2, 3], "max_tokens": 1}).status_code == 200
+    stats = battered.state()["stats"]
+    assert stats["generation_tokens_total"] == before["stats"]["generation_tokens_total"] + 10
+    assert stats["prompt_tokens_total"] == before["stats"]["prompt_tokens_total"] + 5
+
+
+def test_books_that_contradict_each_other_cost_the_worker_and_are_counted(battered: RunningServer) -> None:
+    before, restarts = battered.worker_pid(), battered.state()["restarts"]
+    assert battered.post("/generate", {"prompt": [MISCOUNTING_TOKEN], "max_tokens": 1}).status_code == 200
+    wait_restarts(battered, restarts + 1)
+    battered.wait_ready()
+    assert battered.worker_pid() != before
+    assert battered.state()["integrity_failures"] == 1
+    said = [event["message"] for event in events(battered)]
+    assert any("lost: {3: 1}, as the fake engine was told to say" in message for message in said)
+
+
+def test_a_worker_that_is_killed_again_and_again_ends_the_server_with_the_reason(battered: RunningServer) -> None:
+    """This test is the last one of this server, and counts the losses of those before it."""
+    for count in range(battered.state()["restarts"] + 1, 6):
+        kill_worker(battered)
+        if count < 5:
+            wait_restarts(battered, count)
+            battered.wait_ready()
+    assert battered.wait_exit() == 1
+    assert "worker 0 is started again in 2.0 s" in battered.output
+    assert battered.output.splitlines()[-1] == "lightwell: error: the worker ended 5 times, last by SIGKILL"
+    battered.wait_all_gone()
+
+
+# ---- workers that load, are silent, or never come
+
+
+def test_a_worker_that_is_lost_while_it_loads_is_replaced_and_a_signal_then_ends_the_server(tmp_path: Path) -> None:
+    """The worker is lost before and after the server was ready, and once without the folder of its socket."""
+    hangs = tmp_path / "the next load hangs"
+    hangs.touch()
+    with running_server("--load-timeout", "600", FAKE_LOAD_HANGS=str(hangs)) as server:
+        wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
+        wait_for(lambda: server.get("/health/ready").text.endswith("loading the model: 50 %"), "progress is told")
+        assert server.status("/health/ready") == 503
+        refused = server.post("/generate", SHORT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
         kill_worker(server)
         wait_restarts(server, 1)
         server.wait_ready()
-        assert answers(server)
+        for folder in server.tmp.glob("lightwell-*"):
+            shutil.rmtree(folder)
+        assert answers(server), "a worker needs the folder of its socket only to connect"
+        lose_worker_and_wait_for_the_next_to_hang(server, hangs)
         assert "is gone: listening anew" in server.output
+        kill_worker(server)
+        wait_restarts(server, 3)
+        server.wait_ready()
+        assert answers(server)
+        lose_worker_and_wait_for_the_next_to_hang(server, hangs)
+        worker, url = server.worker_pid(), server.url
         server.signal(signal.SIGTERM)
         assert server.wait_exit() == 0
-        assert not list(server.tmp.glob("lightwell-*"))
+        wait_for(lambda: not is_running(worker), "the worker leaves in the middle of loading")
+        assert_nothing_left(server, url)
 
 
-def test_a_worker_that_is_killed_again_and_again_ends_the_server_with_the_reason() -> None:
-    with running_server() as server:
+def lose_worker_and_wait_for_the_next_to_hang(server: RunningServer, hangs: Path) -> None:
+    hangs.touch()
+    last = server.worker_pid()
+    os.kill(last, signal.SIGKILL)
+    wait_for(lambda: not hangs.exists(), "the next worker loads")
+    wait_for(lambda: server.state()["pids"][0] not in (None, last), "it is connected")
+    assert server.status("/health/ready") == 503
+
+
+def test_a_silent_worker_makes_the_server_unready_and_one_that_is_stuck_is_replaced() -> None:
+    with running_server("--worker-timeout", "1.5") as server:
         server.wait_ready()
-        told = ""
-        for count in range(1, 6):
-            kill_worker(server)
-            if count in (2, 3, 4):  # the first is replaced at once
-                told = wait_for(lambda: waiting_reason(server), "the server says that it waits")
-                assert f"ended (SIGKILL), {count} times lately" in told
-            if count < 5:
-                wait_restarts(server, count)
-                server.wait_ready()
-        assert server.wait_exit() == 1
-        assert server.output.splitlines()[-1] == ("lightwell: error: the worker ended 5 times, last by SIGKILL")
-        server.wait_all_gone()
+        pid = server.worker_pid()
+        waiting = in_background(lambda: server.post("/generate", LONG))
+        wait_inflight(server, 1)
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: server.status("/health/ready") == 503, "the silence is noticed")
+        assert server.status("/health/live") == 200
+        assert waiting.result().status_code == 503
+        with contextlib.suppress(ProcessLookupError):  # on a slow machine it may have been killed meanwhile
+            os.kill(pid, signal.SIGCONT)
+        server.wait_ready()
+        assert answers(server)
+        before, restarts = server.worker_pid(), server.state()["restarts"]
+        assert server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 503
+        wait_for(lambda: server.state()["restarts"] > restarts, "the stuck worker is killed")
+        server.wait_ready()
+        assert server.worker_pid() != before
+        url = server.url
+        os.kill(server.worker_pid(), signal.SIGSTOP)  # it does not see that it is to leave: it is waited for
+        server.signal(signal.SIGTERM)
+        wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "the server has ended but for its worker")
+        with contextlib.suppress(ProcessLookupError):
+            server.signal(signal.SIGTERM)  # changes nothing
+        assert server.wait_exit() == 0
+        assert_nothing_left(server, url)
 
 
+def test_the_worker_leaves_when_the_api_process_is_killed_and_the_port_is_free() -> None:
+    with running_server("--log-format", "json") as server:
+        server.wait_ready()
+        worker, url = server.worker_pid(), server.url
+        stuck = in_background(lambda: server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}))
+        wait_inflight(server, 1)
+        assert_dumps_show_where_it_is_stuck(server, worker)
+        server.signal(signal.SIGKILL)
+        wait_for(lambda: not is_running(worker), "the worker leaves, even from within a step")
+        assert isinstance(stuck.result(), httpx.TransportError)
+        server.wait_exit()
+        assert_nothing_left(server, url)
+        bind(LOOPBACK, int(url.rpartition(":")[2])).close()
+
+
+def assert_dumps_show_where_it_is_stuck(server: RunningServer, worker: int) -> None:
+    """Check what SIGUSR1 makes the server write about a worker within a step, and about one that is stopped."""
+    (shown,) = dump(server)["workers"]
+    assert shown["engine"] is None
+    assert "in step" in shown["stacks"]
+    assert "fake_engine.py" in shown["stacks"]
+    os.kill(worker, signal.SIGSTOP)
+    (stopped,) = dump(server)["workers"]
+    assert stopped["process_state"].startswith("T")
+    assert stopped["stacks"] is None
+    os.kill(worker, signal.SIGCONT)
+    assert server.worker_pid() == worker
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "stuck"])
 def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Path, is_stopped: bool) -> None:
     hangs = tmp_path / "the next load hangs"
@@ -82,11 +224,61 @@ def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Pat
         assert server.status("/health/live") == 200
 
 
-def waiting_reason(server: RunningServer) -> str:
-    answer = server.get("/health/ready")
-    return answer.text if answer.status_code == 503 and "times lately" in answer.text else ""
+@pytest.mark.nightly
+def test_a_worker_that_never_starts_ends_the_server() -> None:
+    with running_server(FAKE_LOAD_EXIT="9") as server:
+        assert server.wait_exit() == 1
+        last = server.output.splitlines()[-1]
+        assert last.startswith("lightwell: error: the worker ended 5 times")
+        server.wait_all_gone()
 
 
+@pytest.mark.nightly
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_line() -> None:
+    with running_server(FAKE_LOAD_ERROR="model.safetensors is truncated: 12 of 4096 bytes") as server:
+        assert server.wait_exit() == 1
+        lines = server.output.splitlines()
+        assert lines[1:] == ["lightwell: error: model.safetensors is truncated: 12 of 4096 bytes"]
+        server.wait_all_gone()
+
+
+# ---- limits of time around real processes; `tests/server/dispatch` and `tests/server/http` prove them in process
+
+
+@pytest.mark.nightly
+def test_a_request_over_its_time_gets_504_although_the_worker_is_stuck() -> None:
+    with running_server("--request-timeout", "0.2") as server:
+        server.wait_ready()
+        assert server.post("/generate", LONG).status_code == 504
+        assert server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 504
+
+
+@pytest.mark.nightly
+def test_a_client_that_reads_nothing_gives_its_captured_bytes_back() -> None:
+    with running_server("--send-timeout", "0.3") as server:
+        server.wait_ready()
+        with server.http.stream("GET", server.url + "/endless") as answer:
+            assert answer.status_code == 200
+            assert server.state()["stats"]["inflight_capture_bytes"] == HELD_BYTES
+            wait_for(lambda: not server.state()["stats"]["inflight_capture_bytes"], "the bytes are free again")
+        wait_for(lambda: "a client stalled" in server.output, "the stalled client is counted")
+        assert "it took nothing of its answer for 0.3 s" in server.output
+
+
+# ---- a disk that is full
+
+
+class Elsewhere(RunningServer):
+    """A server whose address is known without its output."""
+
+    address = ""
+
+    @property
+    def url(self) -> str:
+        return self.address
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, log_format: str) -> None:
     port = free_port()
@@ -100,7 +292,7 @@ def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, log_format: str
             start_new_session=True,
         )
         server = Elsewhere(process, tmp_path / "none", tmp_path)
-        server.address = f"http://127.0.0.1:{port}"
+        server.address = f"http://{LOOPBACK}:{port}"
         try:
             server.wait_ready()
             assert answers(server)
@@ -115,58 +307,3 @@ def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, log_format: str
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-class Elsewhere(RunningServer):
-    """A server whose address is known without its output."""
-
-    address = ""
-
-    @property
-    def url(self) -> str:
-        return self.address
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def test_where_no_folder_can_be_made_the_start_ends_with_one_line(tmp_path: Path) -> None:
-    """Start as on a disk without room. Python looks for a folder it can write to; if there is none, it says so."""
-    done = subprocess.run(
-        [sys.executable, "-c", START_ON_A_FULL_DISK],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("lightwell: error: no place for the workers' socket: ")
-
-
-START_ON_A_FULL_DISK = """
-import errno, os, sys, tempfile
-from tests.server import fake_server
-
-def no_room(*arguments, **options):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-tempfile.mkdtemp = no_room
-sys.argv[1:] = ["--port", "0"]
-sys.exit(fake_server.main())
-"""
-
-
-def test_the_port_is_free_for_the_next_server_when_the_api_process_was_killed() -> None:
-    with running_server() as server:
-        server.wait_ready()
-        port = int(server.url.rpartition(":")[2])
-        server.signal(signal.SIGKILL)
-        server.wait_exit()
-        server.wait_all_gone()
-        assert not list(server.tmp.glob("lightwell-*"))
-        bind("127.0.0.1", port).close()

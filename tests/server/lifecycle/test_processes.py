@@ -1,13 +1,14 @@
-"""A start that ends before anything is served: its one line, and no leftover folder of the workers' socket."""
+"""Starts that end before anything is served, and the line with the address: in process, without a server."""
 
+import errno
+import io
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,22 +78,44 @@ def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch:
         start()
 
 
-def test_the_address_is_written_with_the_end_of_its_line() -> None:
+def test_a_full_disk_leaves_no_place_for_the_folder(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*arguments: object, **options: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", no_room)
+    with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*No space left on device"):
+        start()
+
+
+class Writes(io.RawIOBase):
+    """A file that keeps each write apart."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.pieces.append(bytes(data))
+        return len(data)
+
+
+def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that it is one write: otherwise a line of the log, which another thread writes, may come between the two
     and look like a part of the address.
     """
-    ours, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # what is written at once arrives as one piece
-    command = [sys.executable, "-m", "tests.server.fake_server", "--port", "0"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with (
-        ours,
-        servers,
-        subprocess.Popen(command, stdout=servers.fileno(), stderr=subprocess.DEVNULL, env=environment) as server,
-    ):
-        ours.settimeout(60)
-        try:
-            piece = ours.recv(4096).decode()
-        finally:
-            server.terminate()
-    assert piece.startswith("Lightwell is loading ")
-    assert piece.endswith("\n")
+    file = Writes()
+    unbuffered = io.TextIOWrapper(file, write_through=True)  # type: ignore[arg-type]  # as with PYTHONUNBUFFERED
+    monkeypatch.setattr(sys, "stdout", unbuffered)
+    processes._tell("Lightwell is loading fables")
+    assert file.pieces == [b"Lightwell is loading fables\n"]
+
+
+def test_an_address_that_cannot_be_written_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        processes._tell("Lightwell is loading fables")
+    assert caplog.messages == ["stdout takes nothing: [Errno 28] No space left on device"]

@@ -11,41 +11,50 @@ import zipfile
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import patch
 
+import httpx
 import pytest
 
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.checkpoint.resolve import name_of
 from model.kernels import library
-from server.app import load_model_files
+from server.app import ServeError, load_model_files, serve
+from server.cli import build_parser
+from server.config.command_line import from_arguments
 from server.config.settings import Settings
-from tests.server.running import ROOT, RunningServer, running_server
+from tests.server.running import PATIENCE, ROOT, RunningServer, running_server
+from tests.support.shared import shared_server
 
 MODULE = "tests.server.lightwell_command"
-
-
-def lines_of_failure(*arguments: str) -> list[str]:
-    """Return what a start that must fail prints."""
-    command = [sys.executable, "-m", "server", "serve", "--port", "0", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout == ""
-    return done.stderr.splitlines()
-
-
-def refused(*arguments: str) -> str:
-    """Return the only line that a start which must fail prints."""
-    lines = lines_of_failure(*arguments)
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("lightwell: error: ")
-    return lines[0]
+KERNEL_FIELDS = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
+"""Fields of the capabilities that tell what computes."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the packaged model, to be damaged."""
     return Path(shutil.copytree(PACKAGED, tmp_path / "model"))
+
+
+def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_is_one(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nothing")
+    command = [sys.executable, "-m", "server", "serve", "--port", "0", missing, "--host", "0.0.0.0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    warning, error = done.stderr.splitlines()
+    assert "whoever reaches 0.0.0.0 may use this server: it has no API key" in warning
+    assert error.startswith("lightwell: error: ")
+    assert missing in error
+
+
+def refused(*arguments: str) -> str:
+    """Return why a start in this process fails, before it starts any other process."""
+    settings = from_arguments(build_parser().parse_args(["serve", "--port", "0", *arguments]), {})
+    with patch("server.app.configure_logging"), pytest.raises(ServeError) as caught:
+        serve(settings, engine_factory="none:none")
+    return str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -61,9 +70,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         (["--host", "0.0.0.0", "--api-key", "k"], False),
     ],
 )
-def test_a_server_that_is_open_to_other_machines_says_so(tmp_path: Path, arguments: list[str], warns: bool) -> None:
-    *before, _ = lines_of_failure(str(tmp_path / "nothing"), *arguments)
-    assert [" has no API key " in line and "whoever reaches 0.0.0.0" in line for line in before] == [True] * warns
+def test_a_server_that_is_open_to_other_machines_says_so(
+    tmp_path: Path, arguments: list[str], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused(str(tmp_path / "nothing"), *arguments)
+    assert ["whoever reaches 0.0.0.0" in line and " has no API key " in line for line in caplog.messages] == [
+        True
+    ] * warns
 
 
 def test_an_unknown_architecture_is_named(folder: Path) -> None:
@@ -81,14 +94,14 @@ def test_a_broken_chat_template_is_refused(folder: Path) -> None:
     assert "template" in refused(str(folder), "--chat-template", "{% if %}")
 
 
-def test_a_context_over_the_models_is_refused() -> None:
-    assert "--max-model-len 100000" in refused("--max-model-len", "100000")
+def test_a_context_over_the_models_is_refused(folder: Path) -> None:
+    assert "--max-model-len 100000" in refused(str(folder), "--max-model-len", "100000")
 
 
-def test_a_taken_port_is_named() -> None:
+def test_a_taken_port_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused("--port", str(port))
+        line = refused(str(folder), "--port", str(port))
     assert f"127.0.0.1:{port}" in line
     assert "--port" in line
 
@@ -105,6 +118,7 @@ def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) ->
         server.wait_all_gone()
 
 
+@pytest.mark.nightly  # tests/model/kernels/test_choice.py has each reason
 @pytest.mark.parametrize(
     ("arguments", "environ", "parts"),
     [
@@ -125,19 +139,19 @@ def test_kernels_that_cannot_serve_end_the_start_with_one_line(
         server.wait_all_gone()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and_says_so() -> None:
-    names = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
     lowest = library.levels()[0]
     with running_server("--kernels", "native", module=MODULE, LIGHTWELL_KERNEL_LEVEL=lowest) as server:
         server.wait_ready()
         told = server.get("/v1/capabilities").json()
-        assert [told[name] for name in names] == ["native", lowest, "float32", "every_level"]
+        assert [told[name] for name in KERNEL_FIELDS] == ["native", lowest, "float32", "every_level"]
         assert "warning" not in server.output.lower()
     with running_server("--no-compile", module=MODULE) as server:
         server.wait_ready()
         told = server.get("/v1/capabilities").json()
-        assert [told[name] for name in names] == ["torch", None, None, None]
+        assert [told[name] for name in KERNEL_FIELDS] == ["torch", None, None, None]
         assert "warning: --no-compile" in server.output
 
 
@@ -157,12 +171,15 @@ def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_he
 
 
 def test_the_built_in_model_is_served_by_name() -> None:
-    with running_server("fables", module=MODULE) as server:
-        server.wait_ready()
-        answer = server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0})
+    files = load_model_files(Settings(model="fables"))
+    assert (files.folder, files.model_id) == (PACKAGED, "fables")
+    server = shared_server("--served-model-name", "fables", "--dtype", "float32")
+    body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
+        answer = http.post("/v1/completions", json=body)
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] == 4
-        assert server.get("/v1/models").json()["data"][0]["id"] == "fables"
+        assert http.get("/v1/models").json()["data"][0]["id"] == "fables"
 
 
 def test_the_api_process_reads_a_model_without_torch() -> None:
@@ -211,16 +228,25 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
     script.write_text(MAIN)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
 
 
-def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
-    """Start from a fresh clone, with an empty home: no kernel is compiled, no cache is filled."""
-    clone, home = tmp_path / "clone", tmp_path / "home"
+def fresh_clone(folder: Path) -> Path:
+    """Return a copy of the sources, in which no kernel is compiled and no cache is filled."""
     for package in ("model", "server"):
-        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "lightwell_command.py", clone)
+        shutil.copytree(ROOT / package, folder / package, ignore=NOT_IN_A_CLONE)
+    shutil.copy(ROOT / "lightwell_command.py", folder)
+    return folder
+
+
+NOT_IN_A_CLONE = shutil.ignore_patterns("__pycache__", "kernels.so", "kernels.dylib", "kernels.pyd")
+
+
+@pytest.mark.nightly
+def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
+    """Start from a fresh clone, with an empty home."""
+    clone, home = fresh_clone(tmp_path / "clone"), tmp_path / "home"
     home.mkdir()
     before = sorted(tmp_path.rglob("*"))
     body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
@@ -250,35 +276,51 @@ if __name__ == "__main__":
 """The script that pip makes of the entry point."""
 
 
-@pytest.mark.parametrize("installed", ["editable", "wheel"])
-def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_for_ours(
+@pytest.mark.parametrize("installed", ["clone", pytest.param("wheel", marks=pytest.mark.nightly)])
+def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
     installed: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Check against the old failure: `cd folder && lightwell serve .` ran the folder's socket.py in the worker and
-    in multiprocessing's helper.
+    """No code of the working directory runs, and no foreign package is imported in place of ours.
+
+    Check against the old failure: `cd folder && lightwell serve .` ran the folder's socket.py in the worker and in
+    multiprocessing's helper.
     """
     marks = tmp_path / "marks"
     marks.mkdir()
     mark = f"open({str(marks)!r} + '/' + __name__, 'w').close()\n"
     for name in ("socket", "signal", "numpy", "torch", "sitecustomize"):
         (folder / f"{name}.py").write_text(mark)
-    foreign = tmp_path / "foreign"
+    foreign, ours, home = tmp_path / "foreign", tmp_path / "installed", tmp_path / "home"
+    home.mkdir()
     for package in (folder / "server", folder / "model", foreign / "server", foreign / "model"):
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(mark)
-    path = [foreign]
     if installed == "wheel":
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        path.append(tmp_path / "installed")
         with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-            wheel.extractall(path[-1])
+            wheel.extractall(ours)
         for name in ("argparse", "statistics"):  # as PyPI has them, beside us where pip puts packages
-            (path[-1] / f"{name}.py").write_text(mark)
+            (ours / f"{name}.py").write_text(mark)
+    else:
+        fresh_clone(ours)
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)
-    with running_server("serve", ".", script=script, cwd=folder, PYTHONPATH=os.pathsep.join(map(str, path))) as server:
+    environment = {
+        "PYTHONPATH": os.pathsep.join(map(str, (foreign, ours))),
+        "HOME": str(home),
+        "PYTHONDONTWRITEBYTECODE": "1",  # without Python's own cache, as in the image
+    }
+    before = sorted(tmp_path.rglob("*"))
+    with running_server("serve", ".", "--no-compile", script=script, cwd=folder, **environment) as server:  # type: ignore[arg-type]
         server.wait_ready()
         assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status_code == 200
-    assert not [mark.name for mark in marks.iterdir()]
+        told = server.get("/v1/capabilities").json()
+        assert [told[name] for name in KERNEL_FIELDS] == ["torch", None, None, None]
+        assert "warning: --no-compile" in server.output
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        server.wait_all_gone()
+        assert [path.name for path in server.tmp.rglob("*")] == ["output"]
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""The supervisor alone: real processes that end at once, and a launch that fails."""
+"""The supervisor without a server: real processes that end at once, and a launch that fails."""
 
 import asyncio
 import errno
@@ -13,6 +13,9 @@ import pytest
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short, prepare_environment
+
+PATIENCE = 60.0
+"""Seconds after which an event is taken to never come."""
 
 
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
@@ -38,10 +41,10 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
         supervisor.launch_all()
         try:
             await supervisor.start()
-            await asyncio.wait_for(running.wait(), 30)
+            await asyncio.wait_for(running.wait(), PATIENCE)
         finally:
             await supervisor.stop()
-            supervisor.reap(5.0)
+            supervisor.reap(0.0)
             client.socket.remove()
 
     asyncio.run(watch())
@@ -74,11 +77,11 @@ def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives
         try:
             await client.start()
             await supervisor.start()
-            await asyncio.wait_for(over.wait(), 60)
+            await asyncio.wait_for(over.wait(), PATIENCE)
         finally:
             await supervisor.stop()
             await client.stop()
-            supervisor.reap(5.0)
+            supervisor.reap(0.0)
             client.socket.remove()
         assert not client.live
 
@@ -110,11 +113,14 @@ def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
 
 def test_the_failures_of_several_workers_do_not_add_up() -> None:
     given_up: list[str] = []
-    launches = [0] * 3
+    launches: list[int] = [0] * 3
+    notes: list[list[str | None]] = [[] for _ in range(3)]
     over = asyncio.Event()
+    client = EngineClient(Settings(), num_workers=3)
 
     def launch(worker_id: int) -> Process:
         """Launch a worker that ends twice at once, and then stays."""
+        notes[worker_id].append(client.workers[worker_id].restart_note)
         launches[worker_id] += 1
         if launches == [3] * 3:
             over.set()
@@ -124,12 +130,11 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
         return process
 
     async def watch() -> None:
-        client = EngineClient(Settings(), num_workers=3)
         supervisor = Supervisor(client, launch, given_up.append)
         supervisor.launch_all()
         try:
             await supervisor.start()
-            await asyncio.wait_for(over.wait(), 30)
+            await asyncio.wait_for(over.wait(), PATIENCE)
         finally:
             await supervisor.stop()
             supervisor.reap(0.0)
@@ -138,6 +143,37 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
 
     asyncio.run(watch())
     assert not given_up
+    waits = "ended (exit status 0), 2 times lately, and is to be started again"
+    assert [each[-1] for each in notes] == [waits] * 3
+
+
+def test_a_supervisor_that_is_stopped_while_it_waits_starts_nothing_more() -> None:
+    launches = 0
+
+    def launch(worker_id: int) -> Process:
+        nonlocal launches
+        launches += 1
+        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+        process.start()
+        return process
+
+    async def watch() -> None:
+        client = EngineClient(Settings())
+        supervisor = Supervisor(client, launch, pytest.fail)
+        supervisor.launch_all()
+        await supervisor.start()
+        async with asyncio.timeout(PATIENCE):
+            while client.workers[0].restart_note is None:
+                await asyncio.sleep(0.01)
+        (waits,) = supervisor._tasks
+        await supervisor.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        supervisor.reap(0.0)
+        client.socket.remove()
+
+    asyncio.run(watch())
+    assert launches == 2
 
 
 def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
@@ -163,10 +199,10 @@ def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
         supervisor.launch_all()
         try:
             await supervisor.start()
-            await asyncio.wait_for(over.wait(), 30)
+            await asyncio.wait_for(over.wait(), PATIENCE)
         finally:
             await supervisor.stop()
-            supervisor.reap(5.0)
+            supervisor.reap(0.0)
             client.socket.remove()
         assert client.end_reason == "refusal 1"
 

@@ -5,15 +5,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -25,73 +20,12 @@ from server.http.errors import Unavailable
 from server.observability.access_log import RequestLog, current_record
 from server.observability.otel import Tracing, is_wanted
 from tests.server.fake_client import FakeEngine
-from tests.server.running import ROOT, running_server
+from tests.server.observability.collector import PARENT, Collector, collector
+from tests.server.running import PATIENCE, ROOT
 from tests.server.serving import site
 
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 BODY = {"prompt": "hello", "max_tokens": 3}
-
-
-def plain(value: Any) -> Any:
-    """Return an attribute's value."""
-    found = getattr(value, value.WhichOneof("value"))
-    return [plain(each) for each in found.values] if hasattr(found, "values") else found
-
-
-class Collector:
-    """An OTLP receiver over HTTP. `spans` are those that came, as plain data."""
-
-    def __init__(self) -> None:
-        self.spans: list[dict[str, Any]] = []
-        self.resource: dict[str, str] = {}
-        outer = self
-
-        class Receiver(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                assert self.path == "/v1/traces"
-                outer.take(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Drop the message, which would go to stderr."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        for resource in request.resource_spans:
-            self.resource = {each.key: each.value.string_value for each in resource.resource.attributes}
-            for scope in resource.scope_spans:
-                for span in scope.spans:
-                    values = {each.key: plain(each.value) for each in span.attributes}
-                    self.spans.append(
-                        {
-                            "name": span.name,
-                            "trace": span.trace_id.hex(),
-                            "id": span.span_id.hex(),
-                            "parent": span.parent_span_id.hex(),
-                            "begin": span.start_time_unix_nano,
-                            "end": span.end_time_unix_nano,
-                            "is_error": span.status.code == span.status.STATUS_CODE_ERROR,
-                            "attributes": values,
-                        }
-                    )
-
-    @property
-    def root(self) -> dict[str, Any]:
-        return next(span for span in self.spans if span["parent"] in ("", PARENT))
-
-
-@contextmanager
-def collector() -> Iterator[Collector]:
-    receiver = Collector()
-    threading.Thread(target=receiver.server.serve_forever, daemon=True).start()
-    try:
-        yield receiver
-    finally:
-        receiver.server.shutdown()
-        receiver.server.server_close()
 
 
 async def answer_to(
@@ -104,7 +38,7 @@ async def answer_to(
 
 
 def tracing_to(receiver: Collector, **environ: str) -> Tracing:
-    return Tracing(f"http://127.0.0.1:{receiver.server.server_port}", "org/tiny", environ)
+    return Tracing(receiver.url, "org/tiny", environ)
 
 
 async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
@@ -126,23 +60,6 @@ async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
     assert {name: root["attributes"][name] for name in expected} == expected
     assert not root["is_error"]
     assert "hello" not in str(receiver.spans)
-
-
-def test_a_server_sends_its_requests_to_the_collector_that_the_command_line_names() -> None:
-    with collector() as receiver:
-        endpoint = f"http://127.0.0.1:{receiver.server.server_port}"
-        with running_server("--otlp-endpoint", endpoint, module="tests.server.fake_lightwell") as server:
-            server.wait_ready()
-            answer = server.post("/v1/completions", BODY)
-            server.process.terminate()
-            assert server.wait_exit() == 0
-            log = server.output
-    root = receiver.root
-    assert (root["name"], root["attributes"]["http.response.status_code"]) == ("POST /v1/completions", 200)
-    assert root["attributes"]["gen_ai.response.id"] == answer.json()["id"]
-    phases = {span["name"] for span in receiver.spans if span["parent"] == root["id"]}
-    assert phases == {"queue", "prefill", "decode"}
-    assert f"trace_id={root['trace']}" in log
 
 
 async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) -> None:
@@ -209,7 +126,7 @@ async def test_a_dead_collector_costs_a_request_nothing(
         tracing.shut_down()  # comes back, though nothing was sent
     # An exporter that still tries draws random delays, which the property tests after this one would see.
     for thread in set(threading.enumerate()) - before:
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), thread.name
 
 

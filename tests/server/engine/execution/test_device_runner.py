@@ -25,7 +25,8 @@ from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
-from tests.support.interpreted_triton import multiply_in_one_order, patch_the_language_once
+from tests.support.interpreted_product import multiply_in_one_order
+from tests.support.interpreted_triton import patch_the_language_once
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda import paged_attention
@@ -44,6 +45,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         patch_the_language_once(monkeypatch)
         monkeypatch.setattr(paged_attention, "SHARES", 4)
         monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
+        multiply_in_one_order(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
 
 
@@ -246,8 +248,6 @@ def test_graphs_of_mixed_steps_are_few_and_hardly_larger_than_a_step(
 
 def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a piece of a prompt alone, which chooses no token."""
-    if IS_INTERPRETED:
-        multiply_in_one_order(monkeypatch)
     options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 14}
     folder = tiny.make("llama", tmp_path / "llama")
     model = load(folder, device=DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
