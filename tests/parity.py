@@ -3,7 +3,8 @@
 
 It uses small random checkpoints (`tests.tiny`) and ordinary random tokens. It prints two tables in Markdown, family x
 quantity, each entry the largest absolute error over all layers, heads and positions of the prompts; `--write docs` puts
-them into docs/parity.md. It ends with status 1 when an entry is over its bound.
+them into docs/parity.md. It ends with status 1 when an entry is over its bound. No server process is started: HTTP
+requests go to the application in this process.
 
 The two tables themselves say what they compare, and how.
 
@@ -11,13 +12,15 @@ It knows the routes and the slow reference; it never knows how the numbers are m
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 from safetensors.torch import load
 
@@ -28,11 +31,14 @@ from model.loading.loader import load_model
 from tests import reference, tiny
 from tests.network import CPU, look_at_everything
 from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts
-from tests.server.running import RunningServer, running_server
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import build_site
+from tests.support import shared
 
-OVER_HTTP = """What a user receives from a server of its own, against transformers (eager) in float32. Scores, which
-transformers never gives, are centred in each row over the keys that are seen, and compared with the log of its pattern,
-centred likewise."""
+OVER_HTTP = """The answers of the HTTP routes, against transformers (eager) in float32. The routes and the engine run in
+the process that compares; the test repeats four of the checkpoints with a server process of its own.
+transformers does not return scores: ours are centred in each row over the visible keys, and compared with the log of
+its pattern, centred likewise."""
 IN_PROCESS = """Two links, and the larger error of both: the network against the slow reference (tests/reference), and
 that reference, with the roundings to float32 that transformers keeps in its norms, rotary tables and softmaxes, against
 transformers in float64. Without those roundings transformers itself is off by 1e-5. Where its softmax is one of them,
@@ -44,12 +50,17 @@ BOUNDS = {
     "float64": dict.fromkeys(QUANTITIES, 1e-10),
 }
 ROWS = (
-    "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_5", "gpt_oss", "smollm3", "granite",
-    "granite4", "lfm2", "gemma2", "gemma3", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n", "phi3", "olmo2",
-    "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt", "opt-post", "bert", "roberta", "distilbert", "mpnet",
-    "modernbert", "embedding_gemma", "jina_bert", "jina_embeddings_v3", "t5", "t5-gated-untied", "bart", "marian",
+    "llama", "llama-gqa", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_5", "gpt_oss", "smollm3",
+    "granite", "granite4", "lfm2", "gemma2", "gemma3", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n", "phi3",
+    "olmo2", "olmo3", "gpt2", "gpt_neox", "gpt_neox-sequential", "opt", "opt-post", "bert", "roberta", "distilbert",
+    "mpnet", "modernbert", "embedding_gemma", "jina_bert", "jina_embeddings_v3", "t5", "t5-gated-untied", "bart",
+    "marian",
 )  # fmt: skip
 """Names of tests.tiny.VARIANTS that are measured."""
+SERVED = ("llama-gqa", "gemma3", "bert", "bart")
+"""Those that tests/e2e/test_parity.py also measures with a server process."""
+SMALL_STEPS = {"max_num_seqs": 8, "max_num_batched_tokens": 16}
+"""Settings with which prompts are read in chunks; an encoder reads its input whole."""
 
 
 class Theirs:
@@ -130,16 +141,14 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
 
 
 class OverHttp:
-    """A server, queried as a user does it."""
+    """The routes of a checkpoint, queried over HTTP as a user does it; `post` is that of an httpx.Client."""
 
-    def __init__(self, server: RunningServer, config: ModelConfig) -> None:
-        self.server, self.config = server, config
+    def __init__(self, post: Callable[..., httpx.Response], config: ModelConfig) -> None:
+        self.post, self.config = post, config
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Return tensors by name, without the number of the input."""
-        response = self.server.http.post(
-            self.server.url + path, json=body, headers={"Accept": "application/vnd.safetensors"}
-        )
+        response = self.post(path, json=body, headers={"Accept": "application/vnd.safetensors"})
         assert response.status_code == 200, response.text
         return {name.removeprefix("0/"): value for name, value in load(response.content).items()}
 
@@ -186,19 +195,17 @@ def _worst(found: Sequence[Errors]) -> Errors:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[OverHttp]:
-    """Start a server of a checkpoint. Its steps are small, so that prompts are read in chunks."""
-    config = read_config(folder)
-    arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--log-level", "warning"]
-    if config.kind != "encoder":  # which reads its input whole
-        arguments += ["--max-num-seqs", "8", "--max-num-batched-tokens", "16", "--block-size", "8"]
-    with running_server(*arguments, module="server") as server:
-        server.wait_ready()
-        yield OverHttp(server, config)
+def in_this_process(folder: Path) -> Iterator[OverHttp]:
+    """Run the application of a checkpoint without a socket. Its steps are small, so that prompts are read in chunks."""
+    engine = InlineEngine(folder=folder, options={} if read_config(folder).kind == "encoder" else SMALL_STEPS)
+    site = build_site(folder, engine, config=engine.model_config)
+    with asyncio.Runner() as runner:
+        yield OverHttp(lambda *given, **named: runner.run(site.http.post(*given, **named)), engine.model_config)
+        runner.run(site.http.aclose())
 
 
 def errors_over_http(asked: OverHttp, folder: Path, seed: int) -> Errors:
-    """Return the errors in float32: a server of the checkpoint against transformers."""
+    """Return the errors in float32: the routes of the checkpoint against transformers."""
     theirs = Theirs(folder, torch.float32)
     prompts = draw_prompts(asked.config, seed)
     return _worst([asked.numbers(prompt).errors(theirs.numbers(prompt)) for prompt in prompts])
@@ -243,7 +250,7 @@ def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> s
     return "\n\n".join(
         (
             "# How far our numbers are from those of transformers",
-            "Made by `python -m tests.parity --write docs` and held by tests/e2e/test_parity.py. One small random "
+            "Made by `python -m tests.parity --write docs` and checked by tests/e2e/test_parity.py. One small random "
             "checkpoint a family, or two where its options differ (tests/tiny), ordinary random tokens; each entry is "
             "the largest absolute error over all layers, heads and positions. Empty: a family without logits.",
             "## float32, over HTTP",
@@ -269,15 +276,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in given.names if name not in tiny.VARIANTS]:
         parser.error(f"no checkpoint {', '.join(unknown)}; there are {', '.join(tiny.VARIANTS)}")
     over_http, in_process, failures = {}, {}, []
-    with tempfile.TemporaryDirectory() as top:
-        for name in given.names:
-            folder = tiny.make_variant(name, Path(top) / name)
-            with served(folder) as asked:
-                over_http[name] = errors_over_http(asked, folder, given.seed)
-            in_process[name] = errors_in_process(folder, given.seed)
-            print(f"{name}: {over_http[name]} {in_process[name]}", file=sys.stderr, flush=True)
-            for precision, errors in (("float32", over_http[name]), ("float64", in_process[name])):
-                failures += [f"{name}, {precision}, {problem}" for problem in over_bound(precision, errors)]
+    shared.begin()
+    try:
+        with tempfile.TemporaryDirectory() as top:
+            for name in given.names:
+                folder = tiny.make_variant(name, Path(top) / name)
+                with in_this_process(folder) as asked:
+                    over_http[name] = errors_over_http(asked, folder, given.seed)
+                in_process[name] = errors_in_process(folder, given.seed)
+                print(f"{name}: {over_http[name]} {in_process[name]}", file=sys.stderr, flush=True)
+                for precision, errors in (("float32", over_http[name]), ("float64", in_process[name])):
+                    failures += [f"{name}, {precision}, {problem}" for problem in over_bound(precision, errors)]
+    finally:
+        shared.finish()
     text = page(over_http, in_process)
     print(text)
     if given.write is not None:

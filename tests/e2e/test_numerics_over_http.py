@@ -2,6 +2,7 @@
 
 Each family has two servers with small steps (prompts are chunked): one with room, one whose cache holds one context, so
 that requests are preempted. Both get the same requests, alone and eight at once; every answer must be the same bits.
+Other tests may use the roomy server at the same time, but not with these prompts.
 """
 
 import random
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,12 +25,12 @@ from safetensors.numpy import load
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.tokenization.tokenizer import Tokenizer
-from tests.server.running import RunningServer, running_server
-from tests.tiny import CONTEXT, VOCAB_SIZE, make_variant
+from tests.e2e.checkpoints import BLOCK_SIZE, folder_of, server_arguments
+from tests.support.shared import shared_server
+from tests.tiny import CONTEXT, VOCAB_SIZE
 
-FAMILIES = ("llama-gqa", "llama-llama3", "gpt2")
+FAMILIES = ("llama-gqa", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("llama-llama3", "gpt2")))
 NUM_LAYERS = 2
-BLOCK_SIZE = 8
 NUM_PROMPTS = 8
 NUM_GENERATED = 40
 NUM_TOP = 20
@@ -93,7 +95,7 @@ class Reference:
 class Family:
     """One checkpoint, its prompts, transformers' numbers and the two servers."""
 
-    def __init__(self, folder: Path, prompts: list[Ids], roomy: RunningServer, tight: RunningServer) -> None:
+    def __init__(self, folder: Path, prompts: list[Ids], roomy: httpx.Client, tight: httpx.Client) -> None:
         self.prompts = prompts
         self.roomy, self.tight = roomy, tight
         self.network: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -140,9 +142,9 @@ def questions(index: int, prompt: Ids) -> Iterator[Question]:
             yield Question(index, ("embed", layer, pooling), "/v1/embeddings", embed)
 
 
-def ask(server: RunningServer, question: Question) -> Answer:
+def ask(server: httpx.Client, question: Question) -> Answer:
     accept = "application/json" if question.path == "/v1/completions" else "application/vnd.safetensors"
-    response = server.http.post(server.url + question.path, json=question.body, headers={"Accept": accept})
+    response = server.post(question.path, json=question.body, headers={"Accept": accept})
     assert response.status_code == 200, response.text
     if accept == "application/json":
         answer = response.json()
@@ -151,7 +153,7 @@ def ask(server: RunningServer, question: Question) -> Answer:
     return Answer(load(response.content), {}, 0)
 
 
-def ask_together(server: RunningServer, asked: list[Question]) -> list[Answer]:
+def ask_together(server: httpx.Client, asked: list[Question]) -> list[Answer]:
     """Return all answers, in the order of the questions; they are asked in another order, so that eight of all kinds
     run at once.
     """
@@ -161,7 +163,7 @@ def ask_together(server: RunningServer, asked: list[Question]) -> list[Answer]:
     return [found[i] for i in range(len(asked))]
 
 
-def counter(server: RunningServer, name: str) -> float:
+def counter(server: httpx.Client, name: str) -> float:
     lines = [line.rpartition(" ") for line in server.get("/metrics").text.splitlines()]
     return sum(float(value) for label, _, value in lines if label.partition("{")[0] == name)
 
@@ -200,23 +202,15 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     draw = random.Random(seed)
     lengths = draw.sample(range(3 * BLOCK_SIZE, CONTEXT - NUM_GENERATED - BLOCK_SIZE), NUM_PROMPTS)
     prompts = [[draw.randrange(2, VOCAB_SIZE) for _ in range(length)] for length in lengths]
-    folder = make_variant(request.param, tmp_path_factory.mktemp("numerics") / request.param)
-    yield from started(folder, prompts)
-
-
-def started(folder: Path, prompts: list[Ids]) -> Iterator[Family]:
-    """Start both servers of a checkpoint at the same time."""
+    folder = folder_of(request.param)
     one_context = CONTEXT // BLOCK_SIZE * KVCache.bytes_per_block(read_config(folder), BLOCK_SIZE, torch.float32)
-    arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--max-num-seqs", "8"]
-    arguments += ["--max-num-batched-tokens", "16", "--block-size", str(BLOCK_SIZE), "--log-level", "warning"]
+    arguments = server_arguments(folder)
+    roomy, tight = shared_server(*arguments), shared_server(*arguments, "--kv-cache-memory", str(one_context))
     with (
-        running_server(*arguments, module="server") as roomy,
-        running_server(*arguments, "--kv-cache-memory", str(one_context), module="server") as tight,
+        httpx.Client(base_url=roomy.url, timeout=120) as to_roomy,
+        httpx.Client(base_url=tight.url, timeout=120) as to_tight,
     ):
-        family = Family(folder, prompts, roomy, tight)
-        roomy.wait_ready()
-        tight.wait_ready()
-        yield family
+        yield Family(folder, prompts, to_roomy, to_tight)
 
 
 def test_attention_of_every_layer_and_head_is_that_of_transformers(family: Family) -> None:

@@ -1,23 +1,32 @@
-"""The parity table as tests, and selections over HTTP: of every kind of checkpoint, with one server for each.
+"""The parity table as tests, and selections over HTTP, of every kind of checkpoint.
 
-The prompts and the selections are different in every run; the seed is printed when a test fails.
+The routes run in this process for each checkpoint, and in a server process for four of them. The prompts and the
+selections are different in every run; the seed is printed when a test fails.
 """
 
 import random
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from model.hooks.points import Point, Stack
-from tests import parity, parity_numbers, tiny
+from tests import parity, parity_numbers
+from tests.e2e.checkpoints import folder_of, server_arguments
 from tests.server.running import ROOT
+from tests.support.shared import shared_server
+
+IN_A_SERVER = "server of "
+"""Prefix of the parameters whose checkpoint a server process serves."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +40,24 @@ class Checkpoint:
         return self.asked.config
 
 
-@pytest.fixture(scope="module", params=parity.ROWS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.make_variant(request.param, tmp_path_factory.mktemp("parity") / request.param)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(folder: Path) -> Iterator[Checkpoint]:
+@pytest.fixture(scope="module", params=[*parity.ROWS, *(IN_A_SERVER + name for name in parity.SERVED)])
+def checkpoint(request: pytest.FixtureRequest) -> Iterator[Checkpoint]:
     seed = secrets.randbits(32)
     print(f"drawn from seed {seed}")  # shown when a test fails
-    with parity.served(folder) as asked:
+    folder = folder_of(request.param.removeprefix(IN_A_SERVER))
+    with (in_a_server if request.param.startswith(IN_A_SERVER) else parity.in_this_process)(folder) as asked:
         yield Checkpoint(folder, asked, seed)
 
 
-def test_float64_in_process_is_within_its_bounds(folder: Path) -> None:
-    errors = parity.errors_in_process(folder, secrets.randbits(32))
+@contextmanager
+def in_a_server(folder: Path) -> Iterator[parity.OverHttp]:
+    with httpx.Client(base_url=shared_server(*server_arguments(folder)).url, timeout=120) as http:
+        yield parity.OverHttp(http.post, read_config(folder))
+
+
+@pytest.mark.parametrize("name", parity.ROWS)
+def test_float64_in_process_is_within_its_bounds(name: str) -> None:
+    errors = parity.errors_in_process(folder_of(name), secrets.randbits(32))
     assert parity.over_bound("float64", errors) == []
 
 
@@ -80,8 +92,8 @@ def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkp
         return  # it generates nothing
     (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
-    server = checkpoint.asked.server
-    choice = server.post("/v1/completions", {**body, "prompt": prompt.encoder_ids or prompt.ids}).json()["choices"][0]
+    body["prompt"] = prompt.encoder_ids or prompt.ids
+    choice = checkpoint.asked.post("/v1/completions", json=body).json()["choices"][0]
     rows, generated = torch.tensor(choice["attention"]["attention"]), choice["token_ids"]
     if config.encoder is None:
         asked, first = {"input": prompt.ids + generated[:-1]}, len(prompt.ids) - 1

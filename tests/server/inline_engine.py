@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,11 +28,13 @@ class InlineEngine(FakeEngine):
 
     folder: Path = field(kw_only=True)
     dtype: torch.dtype = field(default=torch.float32, kw_only=True)
+    options: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """Fields of the engine's config, e.g. `max_num_batched_tokens`."""
 
     def __post_init__(self) -> None:
         network = load(self.folder, self.dtype)
         self.model_config = network.config
-        self.engine = build(network, folder=self.folder)
+        self.engine = build(network, folder=self.folder, **self.options)
         self.engine_info = replace(self.engine_info, dtype=str(self.dtype).removeprefix("torch."))
         self._answered = threading.Event()
         self.engine.call_when_ready(self._answered.set)
