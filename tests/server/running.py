@@ -58,28 +58,16 @@ def group_members(group: int) -> list[int]:
     return members
 
 
-class RunningServer:
-    """A server process in a process group of its own."""
+class Client:
+    """Requests to a server at an address."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
-        self.process = process
-        self.tmp = tmp
-        """The folder that the server uses as the machine's folder of temporary files."""
-        self._output = output
+    def __init__(self, url: str = "") -> None:
+        self._url = url
         self.http = httpx.Client(timeout=PATIENCE)
 
     @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
     def url(self) -> str:
-        def find() -> str:
-            assert self.process.poll() is None, f"the server ended: {self.output}"
-            found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
-            return found[1] if found else ""
-
-        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
+        return self._url
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(self.url + path)
@@ -93,6 +81,30 @@ class RunningServer:
             return self.get(path).status_code
         except httpx.TransportError:
             return 0
+
+
+class RunningServer(Client):
+    """A server process in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
+        super().__init__()
+        self.process = process
+        self.tmp = tmp
+        """The folder that the server uses as the machine's folder of temporary files."""
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        def find() -> str:
+            assert self.process.poll() is None, f"the server ended: {self.output}"
+            found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
+            return found[1] if found else ""
+
+        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.get("/state").json()
