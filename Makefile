@@ -28,7 +28,7 @@ WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test tools test-nightly test-all test-gpu bench faults soak fuzz wheels release-check clean
+.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz wheels release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -68,6 +68,9 @@ test-nightly: lint tools ## the sweeps: all families, CPU levels, deployment, so
 
 test-all: lint tools ## the tests of both levels
 	$(NIGHTLY) $(ARGS)
+
+mutants: install ## plant faults one by one and run the tests; ends with the faults that no test catches (ARGS="--only ID")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 # make says an $(error) in one line and ends with status 2, before anything is installed. What was installed without the
 # extra test-gpu, and without the triton that torch for CUDA brings, is installed again.

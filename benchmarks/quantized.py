@@ -10,32 +10,22 @@
 """
 
 import argparse
-import math
 import multiprocessing
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import CACHE
-from model.batch import Batch, Span
-from model.checkpoint.registry import read_config
+from model.batch import Batch
 from model.kernels.int8_rows import Quantization
-from model.kv_cache import KVCache
-from model.loading.loader import DTYPES, load_model
-from model.tokenization.tokenizer import Tokenizer
-from server.engine.execution.threads import use_threads
 from server.lifecycle.supervisor import prepare_environment
+from tests.support.accuracy import KINDS, Accuracy, Network, accuracies
 from tests.support.processes import ROOT
 
-KINDS: tuple[tuple[str, Quantization], ...] = (
-    *(("float32", "none"), ("bfloat16", "none")),
-    *(("float32", "int8"), ("bfloat16", "int8")),
-)
 DECODING_CONTEXT = 128
 CASES = {
     "decode, 1": (1, 1),
@@ -45,78 +35,14 @@ CASES = {
     "prompt of 128": (1, 128),
 }
 """Sequences of a step, and rows of each."""
-BLOCK_SIZE, NUM_BLOCKS = 32, 400
 
 
-class Network:
-    """A model of one dtype and quantisation, with a cache of its own."""
-
-    def __init__(self, folder: Path, dtype: str, quantize: Quantization, threads: int | None = None) -> None:
-        config = read_config(folder)
-        use_threads(threads, config.num_matrix_parameters)
-        device = torch.device("cpu")
-        self.model = load_model(folder, config, DTYPES[dtype], device, quantize=quantize)
-        self.cache = KVCache(config, NUM_BLOCKS, BLOCK_SIZE, DTYPES[dtype], device)
-
-    def batch(self, texts: list[list[int]], start: int = 0) -> Batch:
-        """Return one span for each text, from position `start` on."""
-        num_blocks = -(-(start + len(texts[0])) // BLOCK_SIZE)
-        spans = [
-            Span(ids, start, list(range(1 + i * num_blocks, 1 + (i + 1) * num_blocks)), self.model.config.num_layers)
-            for i, ids in enumerate(texts)
-        ]
-        return Batch(spans, BLOCK_SIZE, self.model.device)
-
-    @torch.inference_mode()
-    def all_logits(self, ids: list[int]) -> torch.Tensor:
-        """Return the logits [tokens, vocab] float32 of one text that fits the context."""
-        hidden = self.model.forward(self.batch([ids]), self.cache)[: len(ids)]
-        return self.model.logits(hidden).float()
-
-    @torch.inference_mode()
-    def seconds(self, batch: Batch, last_rows: slice) -> float:
-        """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
-        started = time.perf_counter()
-        self.model.logits(self.model.forward(batch, self.cache)[last_rows])
-        return time.perf_counter() - started
-
-
-@dataclass
-class Accuracy:
-    """The accuracy of one network over a text, summed up window by window."""
-
-    loss: float = 0.0
-    num_tokens: int = 0
-    largest_difference: float = 0.0
-
-    def add(self, logits: torch.Tensor, ids: torch.Tensor, exact: torch.Tensor) -> None:
-        """Add a window: logits and exact [tokens, vocab]; each row but the last is asked for the token after it."""
-        chances = torch.log_softmax(logits[:-1].double(), -1)
-        self.loss -= chances.gather(1, ids[1:, None]).sum().item()
-        self.num_tokens += len(ids) - 1
-        self.largest_difference = max(self.largest_difference, (logits - exact).abs().max().item())
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss / self.num_tokens)
-
-
-def accuracies(folder: Path, text: str, num_tokens: int) -> dict[tuple[str, Quantization], Accuracy]:
-    """Return the accuracy of each of KINDS over the first tokens of a text; the first kind is what the others'
-    logits are compared with.
-    """
-    networks = {kind: Network(folder, *kind) for kind in KINDS}
-    ids = Tokenizer.from_folder(folder).encode(text[: 8 * num_tokens], add_special_tokens=False).ids[:num_tokens]
-    window = read_config(folder).max_model_len
-    found = {kind: Accuracy() for kind in KINDS}
-    for first in range(0, len(ids) - 1, window):
-        part = ids[first : first + window]
-        if len(part) < 2:
-            break
-        exact = networks[KINDS[0]].all_logits(part)
-        for kind, network in networks.items():
-            found[kind].add(network.all_logits(part), torch.tensor(part), exact)
-    return found
+@torch.inference_mode()
+def seconds(network: Network, batch: Batch, last_rows: slice) -> float:
+    """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
+    started = time.perf_counter()
+    network.model.logits(network.model.forward(batch, network.cache)[last_rows])
+    return time.perf_counter() - started
 
 
 def print_accuracies(found: dict[tuple[str, Quantization], Accuracy]) -> None:
@@ -141,7 +67,7 @@ def time_steps(folder: Path, rounds: int, threads: int | None) -> None:
         pairs = []
         for turn in range(rounds + 2):
             order = (plain, int8) if turn % 2 else (int8, plain)
-            times = {network: network.seconds(batches[network], last_rows) for network in order}
+            times = {network: seconds(network, batches[network], last_rows) for network in order}
             pairs.append((times[plain], times[int8]))
         pairs = pairs[2:]  # the first steps meet memory that nobody has touched
         without, with_int8 = (1000 * statistics.median(pair[i] for pair in pairs) for i in (0, 1))

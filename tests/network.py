@@ -12,7 +12,7 @@ import torch
 from model.batch import Batch, Span
 from model.config import ModelConfig
 from model.hooks.hooks import AttentionTap, Hooks, Read
-from model.hooks.point_names import full_name, points_of, sizes, stack_config, why_absent
+from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from model.hooks.points import Point, Stack, reads_encoder
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
@@ -56,6 +56,7 @@ class _Looked:
     ) -> None:
         self.model, self.config, self.looking = model, model.config, looking
         self.lengths: dict[Stack, int] = {"decoder": len(token_ids), "encoder": len(encoder_ids)}
+        self.places = {stack: list(_places(model.config, stack)) for stack in stacks(model.config)} if looking else {}
         self.points: dict[str, torch.Tensor] = {}
         if self.config.kind == "encoder":
             self.lengths["encoder"] = len(token_ids)
@@ -82,8 +83,11 @@ class _Looked:
     def write_kv(self, hidden: torch.Tensor, cache: KVCache, where: _Sequence) -> None:
         positions = np.arange(len(hidden))
         slots = np.array(where.cross_table)[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-        reads = [self.read("decoder", p, i, 0, len(hidden)) for p, i in self.places("decoder") if reads_encoder(p)]
-        self.model.write_cross_kv(hidden, cache, slots, Hooks(reads) if self.looking else None)
+        hooks = None
+        if self.looking:
+            reads = [self.read("decoder", p, i, 0, len(hidden)) for p, i in self.places["decoder"] if reads_encoder(p)]
+            hooks = Hooks(reads)
+        self.model.write_cross_kv(hidden, cache, slots, hooks)
 
     def decode(self, ids: list[int], start: int, cache: KVCache, where: _Sequence) -> torch.Tensor:
         cross = {"cross_block_table": where.cross_table, "num_cross_keys": self.lengths["encoder"]}
@@ -94,19 +98,11 @@ class _Looked:
             self.keep(full_name(self.config, "decoder", "logits", None), (self.lengths["decoder"],), start, logits)
         return logits
 
-    def places(self, stack: Stack) -> Iterator[tuple[Point, int | None]]:
-        """Yield every point of a stack, and each of its layers."""
-        for point in points_of(self.config, stack):
-            layers = range(stack_config(self.config, stack).num_layers) if point.in_block else (None,)
-            for layer in layers:
-                if why_absent(self.config, stack, point, layer) is None:
-                    yield point, layer
-
     def hooks(self, stack: Stack, start: int, rows: int) -> Hooks | None:
         if not self.looking:
             return None
         reads, taps = [], []
-        for point, layer in self.places(stack):
+        for point, layer in self.places[stack]:
             if point.name.removeprefix("cross_") in MAPS:
                 assert layer is not None
                 taps.append(self.tap(stack, point, layer, start, rows))
@@ -126,15 +122,26 @@ class _Looked:
         unseen = float("-inf") if MAPS[short] == "scores" else 0.0
 
         def keep(_: int, first: int, found: torch.Tensor) -> None:
-            whole = self.points.setdefault(name, torch.full(shape, unseen, dtype=found.dtype))
-            whole[:, start + first : start + first + found.shape[1], : found.shape[2]] = found
+            if name not in self.points:
+                self.points[name] = torch.full(shape, unseen, dtype=found.dtype)
+            self.points[name][:, start + first : start + first + found.shape[1], : found.shape[2]] = found
 
         heads = {layer: range(own.num_heads)}
         return AttentionTap(0, range(rows), heads, MAPS[short], keep, cross=short != point.name)
 
     def keep(self, name: str, length: tuple[int, ...], start: int, found: torch.Tensor) -> None:
-        whole = self.points.setdefault(name, torch.full(length + found.shape[1:], float("nan"), dtype=found.dtype))
-        whole[start : start + len(found)] = found
+        if name not in self.points:
+            self.points[name] = torch.full(length + found.shape[1:], float("nan"), dtype=found.dtype)
+        self.points[name][start : start + len(found)] = found
+
+
+def _places(config: ModelConfig, stack: Stack) -> Iterator[tuple[Point, int | None]]:
+    """Yield every point of a stack, and each of its layers."""
+    for point in points_of(config, stack):
+        layers = range(stack_config(config, stack).num_layers) if point.in_block else (None,)
+        for layer in layers:
+            if why_absent(config, stack, point, layer) is None:
+                yield point, layer
 
 
 def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "") -> float:

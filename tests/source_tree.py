@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,12 @@ def runtime_statements(tree: ast.Module) -> ast.Module:
 
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def runtime_names(module: str) -> frozenset[str]:
+    """Return each dotted name that importing a module of model/ or server/ may bind."""
+    return frozenset(imported_names(runtime_statements(parse(MODULES[module]))))
 
 
 def own_imports(tree: ast.AST, itself: str) -> set[str]:

@@ -138,7 +138,7 @@ def test_the_containers_run_read_only_and_without_rights() -> None:
     assert re.search(r"^USER (?!root|0)", DOCKERFILE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("user", ["root", "12345"])
+@pytest.mark.parametrize("user", [pytest.param("root", marks=pytest.mark.nightly), "12345"])
 def test_the_server_needs_no_rights_no_home_and_no_cache_and_leaves_nothing_in_tmp(user: str) -> None:
     """Run with what --read-only, --cap-drop ALL and --user leave, made of namespaces: no container engine is needed."""
     number = user if user.isdigit() else "0"

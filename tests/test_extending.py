@@ -123,14 +123,22 @@ print(*(architecture.name for architecture in ARCHITECTURES))
 """
 
 
-def test_the_family_is_the_projects_own_and_computes_what_transformers_computes(changed: Path, tmp_path: Path) -> None:
+def test_the_family_is_the_projects_own(tmp_path: Path) -> None:
+    folder = copy_of_the_project(tmp_path)
+    assert not (folder / "model/checkpoint/families/smollm3.py").exists()
+    apply(FAMILY, folder)
+    for name in ("registry.py", "families/smollm3.py"):
+        assert (folder / "model/checkpoint" / name).read_text() == (ROOT / "model/checkpoint" / name).read_text()
+
+
+@pytest.mark.nightly
+def test_the_family_computes_what_transformers_computes(changed: Path, tmp_path: Path) -> None:
     assert "SmolLM3ForCausalLM" not in python(copy_of_the_project(tmp_path), "-c", _NAMES_ARCHITECTURES)
     assert "SmolLM3ForCausalLM" in python(changed, "-c", _NAMES_ARCHITECTURES)
-    for name in ("registry.py", "families/smollm3.py"):
-        assert (changed / "model/checkpoint" / name).read_text() == (ROOT / "model/checkpoint" / name).read_text()
     assert float(python(changed, "-c", _COMPARES_SMOLLM3)) < 1e-4
 
 
+@pytest.mark.nightly
 def test_the_sampling_parameter_leaves_the_tokens_that_it_should(server: Server) -> None:
     body = {"prompt": "Once upon a time there was a", "max_tokens": 1, "n": 40, "seed": 1}
     texts = [choice["text"] for choice in ask(server, "/v1/completions", {**body, "epsilon_cutoff": 0.06})["choices"]]
@@ -140,6 +148,7 @@ def test_the_sampling_parameter_leaves_the_tokens_that_it_should(server: Server)
     assert len({choice["text"] for choice in ask(server, "/v1/completions", body)["choices"]}) > len(allowed)
 
 
+@pytest.mark.nightly
 def test_the_metric_counts(server: Server) -> None:
     for logprobs in (None, 2):
         ask(server, "/v1/completions", {"prompt": "The fox", "max_tokens": 1, "logprobs": logprobs})
@@ -159,12 +168,13 @@ print(np.abs(norms - [np.linalg.norm(stream[f"blocks.{i}.hook_resid_post"], axis
 """
 
 
+@pytest.mark.nightly
 def test_the_route_answers_and_the_client_has_its_method(changed: Path, server: Server) -> None:
     assert float(python(changed, "-c", _ASKS_FOR_NORMS, server.url)) < 1e-3
 
 
 @pytest.mark.tool
-@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-all compiles the kernels of the copy")
+@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-nightly compiles the kernels of the copy")
 def test_the_kernel_computes(tmp_path: Path) -> None:
     folder = copy_of_the_project(tmp_path)
     apply(KERNEL, folder)
@@ -174,7 +184,7 @@ def test_the_kernel_computes(tmp_path: Path) -> None:
 
 
 @pytest.mark.tool
-@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-all opens the view in a browser")
+@pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="make test-nightly opens the view in a browser")
 def test_the_view_shows_the_tokens(server: Server) -> None:
     from playwright.sync_api import expect, sync_playwright
 

@@ -6,23 +6,22 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import readme, readme_fields
 from tests.readme import CODE, DOCUMENTS, RERANKING, RESPONSES, ROOT, Example
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
+from tests.support.shared import shared_server
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 ON_FABLES = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path != RERANKING)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve([]) as running:
-        yield running
+def server() -> Server:
+    return shared_server("--served-model-name", "fables", "--dtype", "float32")
 
 
 def test_every_setting_is_documented() -> None:
@@ -129,11 +128,11 @@ def test_python_prints_what_stands_under_it(example: Example, server: Server) ->
 
 def test_reranking_prints_what_stands_under_it() -> None:
     text = RERANKING.read_text(encoding="utf-8")
-    with serve(readme.minilm()) as server:
-        for example in readme.console_examples(text):
-            assert form(readme.run_console(example.command, server)) == form(example.output)
-        for example in readme.python_examples(text):
-            assert form(readme.run_python(example.command, server)) == form(example.output)
+    server = shared_server(*readme.minilm())
+    for example in readme.console_examples(text):
+        assert form(readme.run_console(example.command, server)) == form(example.output)
+    for example in readme.python_examples(text):
+        assert form(readme.run_python(example.command, server)) == form(example.output)
 
 
 def form(output: str) -> object:
@@ -148,7 +147,7 @@ def form(output: str) -> object:
 def line_form(line: str) -> object:
     if line.startswith('{"'):
         return shape(json.loads(line))
-    return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|lightwell_", line) else "text"
+    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|lightwell_", line) else "text"
 
 
 def shape(value: object) -> object:

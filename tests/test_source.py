@@ -20,7 +20,7 @@ from tests.source_tree import (
     own_imports,
     parse,
     python_files,
-    runtime_statements,
+    runtime_names,
 )
 
 LITSERVE_DOOR = "server/lifecycle/litserve_adapter.py"
@@ -88,7 +88,7 @@ def loaded_by(start: str) -> set[str]:
             continue
         reached.add(module)
         parents = {".".join(module.split(".")[:i]) for i in range(1, module.count(".") + 1)}
-        left += (own_imports(runtime_statements(parse(MODULES[module])), module) | parents) & MODULES.keys()
+        left += (runtime_names(module) | parents) & MODULES.keys()
     return reached
 
 
@@ -99,7 +99,7 @@ def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
     naming = [
         module
         for module in sorted(loaded_by(start))
-        if {"torch", "transformers"} & libraries(runtime_statements(parse(MODULES[module])))
+        if {"torch", "transformers"} & {name.split(".")[0] for name in runtime_names(module)}
     ]
     assert not naming
 
@@ -187,6 +187,17 @@ def test_the_client_imports_nothing_of_ours() -> None:
         if (found := {name.split(".")[0] for name in absolute_imports(path)} & ours)
     }
     assert not knowing
+
+
+def test_only_tests_of_benchmarks_import_benchmarks() -> None:
+    """Check that code that tests share is in tests/support, not in a benchmark."""
+    importing = [
+        str(path.relative_to(ROOT))
+        for path in python_files("tests")
+        if path.relative_to(ROOT).parts[1] != "benchmarks"
+        and "benchmarks" in {name.split(".")[0] for name in absolute_imports(path)}
+    ]
+    assert not importing
 
 
 def test_every_test_folder_is_a_package() -> None:

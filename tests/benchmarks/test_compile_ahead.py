@@ -45,6 +45,7 @@ def test_a_process_that_interprets_kernels_cannot_compile_them(
     assert "unset TRITON_INTERPRET" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_kernels_compile_without_a_card_and_keep_to_the_bars(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
     command = [sys.executable, "-m", "benchmarks.gpu.compile_ahead", "--capability", "90", "--only"]

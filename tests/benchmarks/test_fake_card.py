@@ -8,6 +8,7 @@ import pytest
 
 from tests.source_tree import ROOT
 
+pytestmark = pytest.mark.nightly
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
 

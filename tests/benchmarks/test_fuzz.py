@@ -12,6 +12,7 @@ from benchmarks.fuzz.thrower import parse, problems
 from tests.support.processes import serve
 
 
+@pytest.mark.nightly
 def test_whatever_comes_is_answered_or_closed_and_nothing_leaks() -> None:
     seed = random.SystemRandom().randrange(2**32)
     with serve(SERVE) as server:

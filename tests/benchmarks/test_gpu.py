@@ -34,6 +34,7 @@ from model.kernels.cuda import paged_attention
 from model.layers import triton_attention
 from model.layers.linear import Linear
 from server.engine.execution import cuda_graphs
+from tests.support.interpreted_product import multiply_in_one_order
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -91,6 +92,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "SHARES", 1)
     monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 18)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8, 16))
+    multiply_in_one_order(monkeypatch)
 
 
 def met(results: Results) -> dict[str, bool | None]:
@@ -144,6 +146,7 @@ def test_wrong_numbers_are_a_status_and_missed_bars_are_not(
     assert ("| failed; 23 of 24 | NO |" in (tmp_path / "table.md").read_text()) == (status == 1)
 
 
+@pytest.mark.nightly
 def test_every_row_of_speed_is_measured(tmp_path: Path) -> None:
     clock = Clock(1000)
     results = Results(script.read_machine(CPU, PLAN))
@@ -181,6 +184,7 @@ def test_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results
     assert results.has_errors
 
 
+@pytest.mark.nightly
 def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
     draw = cuda_graphs.StepGraphs._draw
 
@@ -193,6 +197,7 @@ def test_a_graph_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: 
     assert met(results) == {"logits": True, "graphs": False, "kernels": True}
 
 
+@pytest.mark.nightly
 def test_bits_that_depend_on_the_batch_are_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
     call = Linear.__call__
     monkeypatch.setattr(Linear, "__call__", lambda self, x: call(self, x) * (1 + len(x) * 1e-6))
@@ -243,7 +248,10 @@ def a_test(folder: Path, body: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("body", "value", "said"), [("pass", 1.0, "1 passed"), ("assert False", 0.0, "1 failed")])
+@pytest.mark.parametrize(
+    ("body", "value", "said"),
+    [pytest.param("pass", 1.0, "1 passed", marks=pytest.mark.nightly), ("assert False", 0.0, "1 failed")],
+)
 def test_suites_are_run_and_their_outcome_is_told(
     tmp_path: Path, results: Results, body: str, value: float, said: str
 ) -> None:

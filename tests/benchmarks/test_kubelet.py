@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
+
 from benchmarks import kubelet
+
+pytestmark = pytest.mark.nightly
 
 SPEED = 10.0
 """The divisor of the kubelet's times: they are a tenth of the manifest's; the server's are its own."""

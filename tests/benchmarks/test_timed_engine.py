@@ -126,6 +126,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.nightly
 def test_a_load_on_two_real_workers_is_recorded_whole(server: Server, tmp_path: Path) -> None:
     words = words_of_workers(server, FLEET)
     requests = grouped_requests(24, 1, groups=3, prefix_tokens=64, own_tokens=8, max_tokens=4, rate=60.0)
@@ -149,6 +150,7 @@ def test_a_load_on_two_real_workers_is_recorded_whole(server: Server, tmp_path: 
     assert (told["num_workers"], told["step_times"]["base"], told["block_size"]) == (2, 0.002, BLOCK_SIZE)
 
 
+@pytest.mark.nightly
 def test_a_request_that_fails_is_recorded_with_the_servers_reason(server: Server) -> None:
     requests = [
         replace(each, max_tokens=100_000) for each in plain_requests(1, 1, prompt_tokens=4, max_tokens=1, rate=9)

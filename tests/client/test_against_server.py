@@ -12,16 +12,14 @@ from lightwell_client import AsyncClient, BadRequest, Client, NotFound, PageView
 from lightwell_client.interventions import patch, temperature, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
-from tests.server.running import running_server
+from tests.support.shared import shared_server
 
 PROMPT = "Once upon a time there was a king who had a "
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server("serve", module="server") as server:
-        server.wait_ready()
-        yield server.url
+def url() -> str:
+    return shared_server("--served-model-name", "fables", "--dtype", "float32").url
 
 
 @pytest.fixture
@@ -126,9 +124,9 @@ def test_traced_points_agree_with_each_other(client: Client) -> None:
     trace = client.trace(PROMPT, [*names, "hook_resid_post", "attn.hook_result"])
     pattern, v, z = (trace.stacked(f"attn.hook_{name}").astype("float64") for name in ("pattern", "v", "z"))
     values = v.repeat(pattern.shape[1] // v.shape[2], axis=2)
-    np.testing.assert_allclose(np.einsum("lhqk,lkhd->lqhd", pattern, values), z, atol=0.02, rtol=0.02)  # bfloat16
+    np.testing.assert_allclose(np.einsum("lhqk,lkhd->lqhd", pattern, values), z, atol=1e-4, rtol=1e-4)
     parts = sum(trace.stacked(name).astype("float64") for name in ("hook_resid_pre", "hook_attn_out", "hook_mlp_out"))
-    np.testing.assert_allclose(parts, trace.stacked("hook_resid_post"), atol=0.1, rtol=0.02)
+    np.testing.assert_allclose(parts, trace.stacked("hook_resid_post"), atol=1e-4, rtol=1e-4)
     asked = client.trace(PROMPT, ["blocks.2.attn.o.hook_in", "hook_out", "unembed.hook_out"], layers=[5, 0])
     np.testing.assert_array_equal(asked["attn.o.hook_in"], trace["blocks.2.attn.hook_z"])
     np.testing.assert_array_equal(asked["blocks.5.hook_out"], trace["resid_post.5"])
@@ -179,7 +177,7 @@ def test_an_explanation_ends_in_the_heads_output(client: Client) -> None:
     why = client.explain(PROMPT, 2, 3)
     trace = client.trace(PROMPT, ["attn.hook_result", "attn.hook_pattern"], layers=2, heads=3, positions=-1)
     np.testing.assert_allclose(why["weights"], trace.point("attn.hook_pattern", 2).array[0, 0], atol=1e-5)
-    np.testing.assert_allclose(why["output"], trace.point("attn.hook_result", 2).array[0, 0], atol=0.02, rtol=0.02)
+    np.testing.assert_allclose(why["output"], trace.point("attn.hook_result", 2).array[0, 0], atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(why["products"].sum(-1), why["dots"], atol=1e-4)
 
 

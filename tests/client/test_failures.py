@@ -127,10 +127,12 @@ def test_a_server_that_is_not_there_is_a_failed_connection(kind: str, closed_por
 def test_a_silent_server_times_out_and_is_not_asked_again(
     ask: Asker, server: WireServer, release: threading.Event
 ) -> None:
+    ask.call("version")  # the connection is open then: only the answer can be late
     server.will(Reply(pieces=[b"{}"], before_piece=lambda _: _wait(release)))
     with pytest.raises(TimedOut):
         ask.call("generate", "Once", timeout=0.05)
-    assert len(server.seen) == 1
+    ask.call("version")
+    assert [seen.path for seen in server.seen] == ["/version", "/v1/completions", "/version"]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +167,15 @@ def test_a_stream_whose_connection_drops_is_interrupted_and_not_repeated(ask: As
 
 def test_a_stream_that_falls_silent_times_out(ask: Asker, server: WireServer, release: threading.Event) -> None:
     pieces = events(completion_chunk("Once"))
-    server.will(event_stream(pieces, before_piece=lambda index: _wait(release) if index else None))
     chunks: list[Any] = []
-    with pytest.raises(TimedOut):
-        ask.collect("stream", "x", into=chunks, timeout=1.0)
+    for attempt, timeout in enumerate((1.0, 10.0, 60.0), 1):  # a busy machine may send the first chunk late
+        server.will(event_stream(pieces, before_piece=lambda index: _wait(release) if index else None))
+        with pytest.raises(TimedOut):
+            ask.collect("stream", "x", into=chunks, timeout=timeout)
+        assert len(server.seen) == attempt
+        if chunks:
+            break
     assert [chunk.text for chunk in chunks] == ["Once"]
-    assert len(server.seen) == 1
 
 
 def test_a_text_that_speaks_of_errors_is_no_error(ask: Asker, server: WireServer) -> None:
@@ -210,7 +215,7 @@ def test_leaving_the_with_block_early_closes_the_connection(server: WireServer, 
         assert list(stream) == []
         stream.close()
         release.set()
-        assert server.broken_pipes.acquire(timeout=10), "the server never saw the client leave"
+        assert server.broken_pipes.acquire(timeout=60), "the server never saw the client leave"
 
 
 def test_letting_go_of_a_stream_closes_the_connection(server: WireServer, release: threading.Event) -> None:
@@ -220,7 +225,7 @@ def test_letting_go_of_a_stream_closes_the_connection(server: WireServer, releas
             assert chunk.text == "Once"
             break
         release.set()
-        assert server.broken_pipes.acquire(timeout=10)
+        assert server.broken_pipes.acquire(timeout=60)
 
 
 async def test_leaving_the_async_with_block_early_closes_the_connection(
@@ -231,7 +236,7 @@ async def test_leaving_the_async_with_block_early_closes_the_connection(
         async with client.stream("x") as stream:
             assert (await anext(stream)).text == "Once"
         release.set()
-        assert server.broken_pipes.acquire(timeout=10)
+        assert server.broken_pipes.acquire(timeout=60)
 
 
 def test_a_stream_that_is_never_read_sends_nothing(client: Client, server: WireServer) -> None:
@@ -264,4 +269,4 @@ def _endless(server: WireServer, release: threading.Event) -> Reply:
 
 
 def _wait(release: threading.Event) -> None:
-    release.wait(20)
+    release.wait(120)

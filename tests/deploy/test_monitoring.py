@@ -25,6 +25,7 @@ import yaml
 
 from deploy.grafana import build
 from server.auth.keys import hash_of
+from tests.readme import metrics_table
 from tests.server.running import wait_for
 from tests.support.processes import LOOPBACK, Server, free_port, running, serve, worker_pid
 
@@ -41,7 +42,7 @@ KEY, SMALL_KEY = "k" * 40, "s" * 40
 
 
 def program(name: str) -> str:
-    """Return the program. Skips, saying where to get it, unless `make test-all` runs."""
+    """Return the program. Skips, saying where to get it, without the tools of `make test-nightly`."""
     found = shutil.which(name)
     if found is None and not os.environ.get("TEST_TOOLS"):
         pytest.skip(f"{name} is missing: Debian's package prometheus has it")
@@ -150,6 +151,7 @@ def dashboard_queries() -> list[tuple[str, str]]:
     return [(panel["title"], target["expr"]) for panel in panels for target in panel.get("targets", ())]
 
 
+@pytest.mark.nightly
 def test_every_query_of_the_dashboard_returns_numbers(monitored: Monitored) -> None:
     chosen = {"$job": "lightwell", "$instance": monitored.instance, "$__rate_interval": "1m"}
     empty = []
@@ -162,6 +164,7 @@ def test_every_query_of_the_dashboard_returns_numbers(monitored: Monitored) -> N
     assert not empty
 
 
+@pytest.mark.nightly
 def test_the_choices_above_the_dashboard_are_the_servers_that_are_scraped(monitored: Monitored) -> None:
     choices = {each["name"]: each["query"] for each in build.dashboard()["templating"]["list"]}
     for name, expected in {"job": "lightwell", "instance": monitored.instance}.items():
@@ -171,6 +174,7 @@ def test_the_choices_above_the_dashboard_are_the_servers_that_are_scraped(monito
         assert monitored.ask(f"label/{asked[2]}/values", match=series) == [expected]
 
 
+@pytest.mark.nightly
 def test_every_rule_is_evaluated_and_healthy_and_every_recorded_series_has_a_number(monitored: Monitored) -> None:
     rules = rules_of(monitored)
     assert len(rules) == len(RULES)
@@ -180,6 +184,7 @@ def test_every_rule_is_evaluated_and_healthy_and_every_recorded_series_has_a_num
     assert not [name for name in sorted(recorded) if not monitored.values(name)]
 
 
+@pytest.mark.nightly
 def test_every_series_that_a_rule_names_exists(monitored: Monitored) -> None:
     """Check that no rule has a wrong name or label: such a rule is healthy, and never fires."""
     selectors = {selector for rule in RULES for selector in SELECTOR.findall(rule["expr"])}
@@ -187,15 +192,15 @@ def test_every_series_that_a_rule_names_exists(monitored: Monitored) -> None:
     assert not [selector for selector in sorted(selectors) if not monitored.values(selector)]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_was_killed_fires_its_alert_and_no_other(monitored: Monitored) -> None:
     firing = monitored.ask("query", query='ALERTS{alertstate="firing"}')["result"]
     assert [alert["metric"]["alertname"] for alert in firing] == ["LightwellWorkerRestarted"]
     assert firing[0]["metric"]["instance"] == monitored.instance
 
 
-def test_the_dashboard_shows_every_metric_of_the_server(monitored: Monitored) -> None:
-    with urllib.request.urlopen(f"{monitored.server.url}/metrics", timeout=10) as answer:
-        served = set(re.findall(r"^# TYPE (lightwell_\w+)", answer.read().decode(), re.MULTILINE))
+def test_the_dashboard_shows_every_metric_of_the_server() -> None:
+    served = set(re.findall(r"^\| `(lightwell_\w+)", metrics_table(), re.MULTILINE))
     shown = {name for _, expr in dashboard_queries() for name in re.findall(r"(?<!:)\blightwell_\w+", expr)}
     shown |= {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
     assert served - shown == NOT_SHOWN

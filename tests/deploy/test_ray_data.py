@@ -31,6 +31,8 @@ from server.app import load_model_files
 from server.config.settings import Settings
 from tests.support.processes import serve
 
+pytestmark = pytest.mark.nightly
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {

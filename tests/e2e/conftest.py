@@ -1,31 +1,32 @@
-"""One server with the default model for all tests of this folder, and what to do when a program is missing."""
+"""The server with the default model that tests of this folder share, and programs that pip does not install."""
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
+from tests.support.shared import shared_server
 
 ALL = bool(os.environ.get("TEST_TOOLS"))
-"""Whether programs are installed first, as `make test-all` does: then a missing one is a failure, not a skip."""
+"""Whether `make test-nightly` installed the programs: then a missing one is a failure, not a skip."""
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    with serve(["--served-model-name", "fables"]) as running:
-        yield running
+def server() -> Server:
+    """The default model in float32: sums equal their terms to six digits. Other tests use the server meanwhile."""
+    return shared_server("--served-model-name", "fables", "--dtype", "float32")
 
 
 @pytest.fixture
 def program() -> Callable[[str, str], str]:
-    """The path of a program that pip does not bring; skips, saying where to get it, unless `make test-all` runs."""
+    """Find the path of a program that pip does not install; skip the test without the tools of `make test-nightly`."""
 
     def find(name: str, comes_from: str) -> str:
-        if not ALL:
-            pytest.skip(f"{name} is tried by `make test-all` (from {comes_from})")
         found = shutil.which(name)
+        if not found and not ALL:
+            pytest.skip(f"{name} is missing; it comes from {comes_from}")
         assert found, f"{name} is missing; it comes from {comes_from}"
         return found
 

@@ -1,17 +1,19 @@
-"""Greedy answers of an encoder-decoder over HTTP equal transformers' own, with a token forced and tokens forbidden."""
+"""Greedy answers of an encoder-decoder by POST /v1/completions equal those of transformers, with a forced first token
+and forbidden tokens.
+"""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
 import transformers
 
+from model.checkpoint.generation_defaults import read_sampling_defaults
 from tests import tiny
-from tests.support.processes import serve
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import site
 
 TEXTS = (
     "The wolf said: little pig, let me come in!",
@@ -48,12 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_answers_are_those_of_transformers(folder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    with serve([str(folder), "--served-model-name", "marian"]) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
-            body = {"max_tokens": NUM_TOKENS - 1, "temperature": 0, "return_token_ids": True}
-            answers = await asyncio.gather(
-                *(client.post("/v1/completions", json={"model": "marian", "prompt": text, **body}) for text in TEXTS)
-            )
+    engine, defaults = InlineEngine(folder=folder), read_sampling_defaults(folder)
+    async with site(folder, engine, config=engine.model_config, sampling_defaults=defaults) as at:
+        body = {"max_tokens": NUM_TOKENS - 1, "temperature": 0, "return_token_ids": True}
+        answers = [await at.post("/v1/completions", {"prompt": text, **body}) for text in TEXTS]
     for text, answer in zip(TEXTS, answers, strict=True):
         assert answer.status_code == 200, answer.text
         expected = generated(folder, tokenizer(text).input_ids)

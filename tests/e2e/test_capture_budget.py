@@ -36,7 +36,9 @@ def trace(server: Server, first_token: int) -> httpx.Response:
 
 
 def captured_bytes(server: Server) -> float:
-    return samples(httpx.get(f"{server.url}/metrics", trust_env=False).text)["lightwell_inflight_capture_bytes"]
+    return samples(httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text)[
+        "lightwell_inflight_capture_bytes"
+    ]
 
 
 def most_memory(server: Server) -> int:
@@ -67,8 +69,9 @@ def test_over_the_budget_clients_are_told_when_to_come_back_and_memory_stays_bou
         assert answer.json()["error"]["code"] == "capture_budget_full"
         assert int(answer.headers["retry-after"]) >= 1
     assert captured_bytes(server) == 0
-    # What is captured, and what of it is on its way to the clients. All twelve traces are five times the budget.
-    assert most_memory(server) - before < 2 * BUDGET
+    # The two traces within the budget, and copies on their way to clients: how many depends on how fast each process
+    # runs. Without the budget, worker and API process would each hold all twelve.
+    assert most_memory(server) - before < AT_ONCE * TRACE_BYTES
     assert taken == {token: trace(server, token).content for token in taken}
 
 

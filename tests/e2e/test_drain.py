@@ -31,7 +31,7 @@ def texts(lines: Iterator[str]) -> Iterator[str]:
 
 def test_every_stream_that_runs_when_the_server_is_told_to_end_is_finished_unchanged() -> None:
     with (
-        running_server(module="tests.server.lightwell_command") as server,
+        running_server("--shutdown-grace", "600", module="tests.server.lightwell_command") as server,
         httpx.Client(timeout=120, limits=httpx.Limits(max_connections=None)) as http,
         ThreadPoolExecutor(NUM_STREAMS) as pool,
         ExitStack() as streams,

@@ -4,22 +4,14 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
 
 TEXT = "Once upon a time there was a king who had a daughter, and the king said to the daughter"
-
-
-@pytest.fixture(scope="module")
-def exact() -> Iterator[Server]:
-    """A server in float32: sums then equal their terms to six digits."""
-    with serve(["--served-model-name", "fables", "--dtype", "float32"]) as running:
-        yield running
 
 
 def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -44,10 +36,10 @@ def array(entry: dict[str, Any], name: str) -> Any:
     return np.array(entry["arrays"][name]["data"], float)
 
 
-def test_the_next_token_is_the_one_that_is_generated(exact: Server) -> None:
-    entry = ask(exact, "next", temperatures=[0, 1, 2], num_tokens=5, top_p=0.9)
+def test_the_next_token_is_the_one_that_is_generated(server: Server) -> None:
+    entry = ask(server, "next", temperatures=[0, 1, 2], num_tokens=5, top_p=0.9)
     status, completion = post(
-        exact, "/v1/completions", {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 5}
+        server, "/v1/completions", {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 5}
     )
     assert status == 200
     greedy, plain, hot = entry["temperatures"]
@@ -58,29 +50,29 @@ def test_the_next_token_is_the_one_that_is_generated(exact: Server) -> None:
     assert plain["entropy"] < hot["entropy"]
 
 
-def test_the_lens_ends_with_the_model(exact: Server) -> None:
-    said = ask(exact, "next", num_tokens=3)["temperatures"][0]["tokens"]
-    lens = ask(exact, "lens", positions=-1, top_k=3, target=said[1]["token_id"])
+def test_the_lens_ends_with_the_model(server: Server) -> None:
+    said = ask(server, "next", num_tokens=3)["temperatures"][0]["tokens"]
+    lens = ask(server, "lens", positions=-1, top_k=3, target=said[1]["token_id"])
     assert lens["top_tokens"][-1][0] == [token["token"] for token in said]
     assert array(lens, "target_ranks")[-1, 0] == 2
     assert array(lens, "target_probabilities")[-1, 0] == pytest.approx(said[1]["probability"], rel=1e-4)
 
 
-def test_an_intervention_changes_what_comes_next_and_nothing_else(exact: Server) -> None:
-    before = ask(exact, "next")
-    silenced = ask(exact, "next", interventions=[{"point": "hook_mlp_out", "layer": "all", "op": "zero"}])
-    assert ask(exact, "next") == before
+def test_an_intervention_changes_what_comes_next_and_nothing_else(server: Server) -> None:
+    before = ask(server, "next")
+    silenced = ask(server, "next", interventions=[{"point": "hook_mlp_out", "layer": "all", "op": "zero"}])
+    assert ask(server, "next") == before
     assert silenced["temperatures"][0]["tokens"] != before["temperatures"][0]["tokens"]
 
 
-def test_the_steps_of_a_head_are_the_servers(exact: Server) -> None:
-    entry = ask(exact, "explain", layer=random.randrange(6), head=random.randrange(8), query_position=-2)
+def test_the_steps_of_a_head_are_the_servers(server: Server) -> None:
+    entry = ask(server, "explain", layer=random.randrange(6), head=random.randrange(8), query_position=-2)
     assert max(entry["differences"].values()) < 1e-4
     assert array(entry, "weights").sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_the_parts_of_a_logit_sum_to_it(exact: Server) -> None:
-    entry = ask(exact, "contributions", target=" king", versus=" queen", query_positions=[3, -1])
+def test_the_parts_of_a_logit_sum_to_it(server: Server) -> None:
+    entry = ask(server, "contributions", target=" king", versus=" queen", query_positions=[3, -1])
     assert entry["difference"] < 1e-4
     assert np.allclose(array(entry, "components").sum(-1), entry["logits"], atol=1e-4)
     heads = [i for i, name in enumerate(entry["component_names"]) if ".head." in name]
@@ -89,27 +81,27 @@ def test_the_parts_of_a_logit_sum_to_it(exact: Server) -> None:
     )
 
 
-def test_a_trained_model_has_a_previous_token_head(exact: Server) -> None:
+def test_a_trained_model_has_a_previous_token_head(server: Server) -> None:
     """Check that a head scores high on a story and on noise alike, and that the trajectory of the residual stream
     moves away from the embedding.
     """
-    story, noise = ask(exact, "heads"), ask(exact, "heads", input=None)
+    story, noise = ask(server, "heads"), ask(server, "heads", input=None)
     for entry in (story, noise):
         assert entry["strongest"]["previous_token"][0]["score"] > 0.4
-    way = ask(exact, "trajectory", positions="all", compare_positions=[0])
+    way = ask(server, "trajectory", positions="all", compare_positions=[0])
     assert (array(way, "cosine_to_start")[:, -1] < 0.9).all()
 
 
-def test_rollout_shares_sum_to_one_and_flows_are_no_less(exact: Server) -> None:
-    rolled = array(ask(exact, "rollout"), "rollout")[0, -1]
-    flows = array(ask(exact, "rollout", method="flow"), "flow")[0, 0]
+def test_rollout_shares_sum_to_one_and_flows_are_no_less(server: Server) -> None:
+    rolled = array(ask(server, "rollout"), "rollout")[0, -1]
+    flows = array(ask(server, "rollout", method="flow"), "flow")[0, 0]
     assert rolled.sum() == pytest.approx(1, abs=1e-5)
     # Rollout adds up, over all paths, products of weights; each path alone carries its smallest: flow is never below.
     assert (flows >= rolled - 1e-6).all()
 
 
-def test_what_cannot_be_is_refused_with_what_can(exact: Server) -> None:
-    status, answer = post(exact, "/v1/lens", {"input": TEXT, "target": "kingdom come"})
+def test_what_cannot_be_is_refused_with_what_can(server: Server) -> None:
+    status, answer = post(server, "/v1/lens", {"input": TEXT, "target": "kingdom come"})
     assert (status, answer["error"]["param"]) == (400, "target")
-    status, answer = post(exact, "/v1/explain", {"input": TEXT, "layer": 6, "head": 0})
+    status, answer = post(server, "/v1/explain", {"input": TEXT, "layer": 6, "head": 0})
     assert (status, answer["error"]["param"]) == (400, "layer")

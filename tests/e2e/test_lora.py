@@ -94,7 +94,7 @@ async def test_each_request_gets_the_adapter_that_it_names(server: Server, netwo
 
 def test_a_trace_shows_the_network_with_the_adapter(server: Server, networks: Networks) -> None:
     body = {"model": FIRST, "input": PROMPT, "points": ["blocks.1.hook_resid_post", "blocks.1.attn.hook_result"]}
-    answer = httpx.post(f"{server.url}/v1/trace", json=body, headers=CLIENT).raise_for_status().json()
+    answer = httpx.post(f"{server.url}/v1/trace", json=body, headers=CLIENT, timeout=60).raise_for_status().json()
     points = answer["data"][0]["points"]
     with torch.no_grad():
         network = networks[FIRST].base_model.model.model
@@ -112,18 +112,21 @@ def test_a_trace_shows_the_network_with_the_adapter(server: Server, networks: Ne
 async def test_adapters_come_and_go_while_the_server_runs(server: Server, networks: Networks) -> None:
     loaded = change(server, "load", {"lora_name": RUNTIME, "lora_path": RUNTIME})
     assert (loaded.status_code, loaded.text) == (200, "Success: LoRA adapter 'runtime' added successfully.")
-    models = httpx.get(f"{server.url}/v1/models", headers=CLIENT).json()["data"]
+    models = httpx.get(f"{server.url}/v1/models", headers=CLIENT, timeout=60).json()["data"]
     parents = {each["id"]: each["parent"] for each in models}
     assert parents == {BASE: None, FIRST: BASE, SECOND: BASE, RUNTIME: BASE}
     await check(server, networks, [RUNTIME, FIRST, BASE])
-    metrics = httpx.get(f"{server.url}/metrics").text
+    metrics = httpx.get(f"{server.url}/metrics", timeout=60).text
     assert 'lightwell_lora_adapter_info{lora_name="runtime"} 1.0' in metrics
     assert 'lightwell_lora_requests_total{lora_name="runtime"} 8.0' in metrics
     too_many = change(server, "load", {"lora_name": "another", "lora_path": RUNTIME})
     assert (too_many.status_code, too_many.json()["error"]["code"]) == (400, "too_many_loras")
     assert change(server, "unload", {"lora_name": RUNTIME}).status_code == 200
     gone = httpx.post(
-        f"{server.url}/v1/completions", json={"model": RUNTIME, "prompt": PROMPT, "max_tokens": 1}, headers=CLIENT
+        f"{server.url}/v1/completions",
+        json={"model": RUNTIME, "prompt": PROMPT, "max_tokens": 1},
+        headers=CLIENT,
+        timeout=60,
     )
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
     # The same name with other weights: what the prefix cache holds of the first is not taken.

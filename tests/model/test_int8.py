@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.quantized import KINDS, accuracies
 from model.analysis.live_weights import LiveWeights
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
@@ -18,11 +17,13 @@ from model.layers.linear import Linear
 from model.loading.loader import load_model
 from tests import tiny
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
+from tests.support.accuracy import KINDS, accuracies
 from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATIONS: tuple[Activation | None, ...] = (None, "silu", "gelu", "gelu_tanh", "relu")
-SHAPES = ((768, 300), (256, 768), (2050, 70), (60, 100), (17, 33), (1, 1), (64, 64), (4160, 129))
+SHAPES = ((768, 300), (256, 768), (2050, 70), (60, 100), (17, 33), (1, 1), (64, 64))
+LARGE_SHAPES = ((4160, 129), (768, 2304))
 FABLES = Path(__file__).resolve().parents[2] / "model" / "fables"
 TEXT = """Once upon a time there was a miller who had three sons, a mill, a donkey and a cat. When he lay dying he
 called them to his bed and said: The eldest shall have the mill, the second the donkey, and the youngest the
@@ -63,7 +64,9 @@ def test_a_product_is_that_of_the_dequantised_weight(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [*SHAPES, *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in LARGE_SHAPES)]
+)
 def test_a_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     torch.manual_seed(inputs)
     x, weight = rounding_alone(300, inputs, outputs, dtype)

@@ -80,6 +80,7 @@ def test_a_mixed_batch_equals_peft_and_each_row_alone(name: str, tmp_path: Path)
     assert not torch.allclose(found[0], run(model, prompts[:1], encoded[:1], [None])[0], atol=1e-2)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", NAMED_APART)
 def test_modules_that_have_other_names_than_the_files_are_refused(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path / "model")

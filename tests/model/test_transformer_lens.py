@@ -66,6 +66,7 @@ def assert_near(name: str, found: torch.Tensor, expected: torch.Tensor, toleranc
     )
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_shared_point_is_transformer_lens_s_under_both_of_its_names(variant: str, tmp_path: Path) -> None:
     kept = Numbers(KEPT)

@@ -9,23 +9,68 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Context
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, ViewportSize, expect, sync_playwright
 
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
+from tests.support.shared import once, shared_server
 
 TEXT = "Once upon a time there was a little girl"
 
 
+PATIENCE_MS = 60_000
+"""Milliseconds within which a condition must become true; a busy machine needs seconds."""
+SIZE: ViewportSize = {"width": 1280, "height": 900}
+expect.set_options(timeout=PATIENCE_MS)
+
+
 @pytest.fixture(scope="package")
-def server() -> Iterator[Server]:
-    with serve(["--served-model-name", "fables"]) as running:
-        yield running
+def server() -> Server:
+    """The server that most tests share; other processes use it at the same time."""
+    return shared_server("--served-model-name", "fables")
 
 
+@pytest.fixture(scope="package")
+def guarded() -> Server:
+    """A server with a key and an allowed frame, which hands out no weights."""
+    return shared_server("--api-key", KEY, "--weights-access", "off", "--embed-origins", FRAMING_ORIGIN)
+
+
+KEY = "sk-of-somebody"
+FRAMING_ORIGIN = "http://notebook.invalid"
+
+
+@pytest.fixture(scope="package")
+def another() -> Server:
+    """A server with another model, behind a proxy that removes a path."""
+    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
+
+
+def family_server(variant: str) -> Server:
+    """Return the server of a small checkpoint of a family that all processes share."""
+    return shared_server(str(family_folder(variant)), "--dtype", "float32", "--threads", "1")
+
+
+def family_folder(variant: str) -> Path:
+    """Return the folder of that checkpoint. The model of `bert` has 96 heads, for the wall of its pictures."""
+    return model_folder(variant, **(WIDE if variant == "bert" else {}))
+
+
+WIDE = {"num_hidden_layers": 8, "num_attention_heads": 12, "hidden_size": 48}
+
+
+def model_folder(variant: str, **options: Any) -> Path:
+    """Return the folder of a checkpoint of `tests.tiny.VARIANTS`, which is the same in all processes."""
+    from tests import tiny  # imports transformers, which most tests of the page do not need
+
+    return once(("page", variant, options), lambda folder: tiny.make_variant(variant, folder, **options))
+
+
+PROXY_PATH = "/deep/down"
 _NO_PRECEDENCE = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
 
 
@@ -48,49 +93,130 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
 def browser(chromium: str) -> Iterator[Browser]:
+    arguments = [
+        "--no-sandbox",  # in containers, where tests run as root, Chromium's own cannot start
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no other network
+    ]
     with sync_playwright() as playwright:
-        # no sandbox: in containers, where tests run as root, Chromium's own cannot start
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=chromium, args=arguments, timeout=2 * PATIENCE_MS)
         yield started
         started.close()
 
 
 class Watched:
-    """What went wrong in a page: its script's errors, and its requests to any host but its server."""
+    """The errors of a page's scripts, and its requests to any host except the one that it was opened from."""
 
-    def __init__(self, page: Page, host: str) -> None:
+    def __init__(self, page: Page) -> None:
         self.errors: list[str] = []
         self.strangers: list[str] = []
-        self._host = host
+        self._host = ""
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.route("**/*", self._asked)
+        page.on("request", self._asked)
 
     def _said(self, message: ConsoleMessage) -> None:
         # A refused request is the test's business, not the script's fault.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.errors.append(message.text)
 
-    def _asked(self, route: Route) -> None:
-        if urlsplit(route.request.url).netloc not in ("", self._host):
-            self.strangers.append(route.request.url)
-            route.abort()
+    def _asked(self, request: Request) -> None:
+        host = urlsplit(request.url).netloc
+        if request.is_navigation_request():
+            self._host = host
+        if host not in ("", self._host):
+            self.strangers.append(request.url)
+
+
+class Tab:
+    """A tab that tests use one after another: a new tab costs three times as much as loading the page."""
+
+    def __init__(self, browser: Browser, **options: Any) -> None:
+        self._browser = browser
+        self._options = options
+        self._page: Page | None = None
+
+    @contextmanager
+    def used(self, session: pytest.Session) -> Iterator[Page]:
+        """Yield the tab with an empty page; fail at the end if a script broke or another host was requested."""
+        if self._page is None:
+            context = self._browser.new_context(viewport=SIZE, **self._options)
+            context.set_default_timeout(PATIENCE_MS)
+            self._page = context.new_page()
+            self._watched = Watched(self._page)
+        page, watched = self._page, self._watched
+        num_failed = session.testsfailed
+        yield page
+        errors, strangers = [*watched.errors], [*watched.strangers]
+        if session.testsfailed > num_failed:
+            self._page = None  # it may be in any state
+            page.context.close()
         else:
-            route.continue_()
+            self._clear(page)
+        assert not errors
+        assert not strangers
+
+    def _clear(self, page: Page) -> None:
+        for other in page.context.pages:
+            if other is not page:
+                other.close()
+        page.goto("about:blank")
+        page.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
+        page.mouse.move(0, 0)
+        page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+        page.context.clear_permissions()
+        if page.viewport_size != SIZE:
+            page.set_viewport_size(SIZE)
+        self._watched.errors.clear()
+        self._watched.strangers.clear()
+
+
+@pytest.fixture(scope="package")
+def tab(browser: Browser) -> Tab:
+    return Tab(browser)
+
+
+@pytest.fixture(scope="package")
+def open_tab(browser: Browser) -> Tab:
+    """A tab without the page's policy, which would refuse the scripts of tests."""
+    return Tab(browser, bypass_csp=True)
 
 
 @pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    """A fresh tab in a fresh profile; the test fails if a script broke or another host was requested."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(20_000)
-    tab = context.new_page()
-    watched = Watched(tab, urlsplit(server.url).netloc)
-    yield tab
-    tab.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
+def page(tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """An empty page; the test fails if a script broke or another host was requested."""
+    with tab.used(request.session) as page:
+        yield page
+
+
+@pytest.fixture
+def open_page(open_tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """An empty page as `page`, without the page's policy: axe and other scripts of tests can run."""
+    with open_tab.used(request.session) as page:
+        yield page
+
+
+@contextmanager
+def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
+    """Yield a tab with a profile of its own, for tests that change what a tab keeps."""
+    context = browser.new_context(**{"viewport": SIZE, **options})
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    yield page
+    page.unroute_all(behavior="ignoreErrors")
     context.close()
-    assert not watched.errors
-    assert not watched.strangers
+
+
+@contextmanager
+def requests_of(page: Page) -> Iterator[list[Request]]:
+    """Yield a list to which all requests of the page are added."""
+    asked: list[Request] = []
+
+    def add(request: Request) -> None:
+        asked.append(request)
+
+    page.on("request", add)
+    yield asked
+    page.remove_listener("request", add)
 
 
 Open = Callable[..., Page]
@@ -101,17 +227,22 @@ def open_view(page: Page, server: Server) -> Open:
     """open_view("attention", layer=1): the page at that view, its first answers drawn."""
 
     def open_it(view: str, **state: Any) -> Page:
-        page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
-        page.locator(f"#view-{view} h1").wait_for()
-        settle(page)
-        return page
+        return show(page, server, view, **state)
 
     return open_it
 
 
+def show(page: Page, server: Server, view: str, **state: Any) -> Page:
+    """Open a view of a server, and wait until its first answers are drawn; a page that is open stays loaded."""
+    page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
+    page.locator(f"#view-{view} h1").wait_for()
+    settle(page)
+    return page
+
+
 def settle(page: Page) -> None:
     """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
-    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=60_000)
+    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
 
 
 @contextmanager
@@ -123,6 +254,20 @@ def slow_answers(page: Page) -> Iterator[None]:
     yield
     session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": -1})
     session.detach()
+
+
+def sent_to(server: Server, outer: str, name: str | None = None) -> Callable[[Route], None]:
+    """Return a handler that sends the requests for an address to a server, which says that its model is `name`."""
+
+    def forward(route: Route) -> None:
+        assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"
+        answer = route.fetch(url=route.request.url.replace(outer, server.url))
+        if name is not None and "json" in answer.headers.get("content-type", ""):
+            route.fulfill(response=answer, body=answer.text().replace('"another"', f'"{name}"'))
+        else:
+            route.fulfill(response=answer)
+
+    return forward
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, settle, show, written
 from tests.page.test_page import VIEWS
 from tests.support.processes import Server
 
@@ -20,21 +20,28 @@ NAMED = {
 """Roles of the accessibility tree that say nothing without a name."""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_serious(browser: Browser, server: Server, view: str, scheme: str) -> None:
-    context = browser.new_context(
-        bypass_csp=True,  # axe is a script of the test's
-        color_scheme="dark" if scheme == "dark" else "light",
-        viewport={"width": 390, "height": 800} if scheme == "dark" else {"width": 1280, "height": 900},
-    )
-    page = context.new_page()
-    page.goto(f"{server.url}/#view={view}&text={TEXT}")
-    expect(page.locator(f"#view-{view} h1")).to_be_visible()
-    settle(page)
-    found = serious(page)
-    context.close()
-    assert not found
+def test_no_view_has_a_barrier_and_all_that_can_be_used_has_a_name(open_page: Page, server: Server) -> None:
+    """Open all views, light and wide: axe finds nothing serious, everything has a name, headings are in order. On a
+    phone and dark: tests/page/test_phone.py.
+    """
+    page = show(open_page, server, "write", write_max_tokens=3)
+    page.locator("#write").click()
+    page.locator(".prose button").nth(1).click()
+    for number, view in enumerate(VIEWS):
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+        assert not serious(page), view
+        assert not nameless(page), view
+        headings = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+        assert headings[0] == 1, view
+        assert headings.count(1) == 1, view
+        assert all(after <= before + 1 for before, after in pairwise(headings)), (view, headings)
+
+
+def nameless(page: Page) -> list[dict[str, str]]:
+    """Return what a screen reader finds without a name that says nothing without one."""
+    return [node for node in spoken(page) if node["role"] in NAMED and not node["name"]]
 
 
 def serious(page: Page, **options: Any) -> list[str]:
@@ -59,7 +66,9 @@ def open_token_card(page: Page) -> None:
 
 
 def be_refused(page: Page) -> None:
-    page.get_by_label("Text", exact=True).fill("word " * 600)
+    error = {"message": "No.", "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded"}
+    page.route("**/v1/attention", lambda route: route.fulfill(status=400, json={"error": error}))
+    page.get_by_label("Text", exact=True).fill("The old king")
     expect(page.locator(".problem").first).to_be_visible()
     settle(page)
 
@@ -88,13 +97,10 @@ def open_term(page: Page) -> None:
     ],
 )
 def test_axe_finds_nothing_serious_in_what_opens(
-    browser: Browser, server: Server, view: str, act: Callable[[Page], None]
+    open_page: Page, server: Server, view: str, act: Callable[[Page], None]
 ) -> None:
-    """Check both schemes, the dark one on a desktop and the light one on a phone: the reverse of the test above."""
-    context = browser.new_context(bypass_csp=True)
-    page = context.new_page()
-    page.goto(f"{server.url}/#view={view}&text={TEXT}&write_max_tokens=4")
-    settle(page)
+    """Check both schemes, the dark one on a desktop and the light one on a phone: the reverse of all views' tests."""
+    page = show(open_page, server, view, write_max_tokens=4)
     act(page)
     found = []
     page.emulate_media(color_scheme="dark")
@@ -104,7 +110,6 @@ def test_axe_finds_nothing_serious_in_what_opens(
     page.set_viewport_size({"width": 390, "height": 800})
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     found += serious(page)
-    context.close()
     assert not found
 
 
@@ -124,20 +129,21 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_ink_can_be_read_on_every_ground(open_view: Open, scheme: Literal["light", "dark"]) -> None:
+def test_every_ink_can_be_read_on_every_ground(open_view: Open) -> None:
     """Check for a ratio of at least 4.5: WCAG 2.2, 1.4.3, level AA."""
     page = open_view("attention")
-    page.emulate_media(color_scheme=scheme)
-    expect(page.locator("html")).to_have_attribute("data-theme", scheme)
     names = sorted({name for pair in PAIRS for name in pair})
     read = (
         "names => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())"
     )
-    colours = dict(zip(names, page.evaluate(read, names), strict=True))
-    for ink, ground in PAIRS:
-        darker, lighter = sorted((luminance(colours[ink]), luminance(colours[ground])))
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"{ink} on {ground}"
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator("html")).to_have_attribute("data-theme", scheme)
+        colours = dict(zip(names, page.evaluate(read, names), strict=True))
+        for ink, ground in PAIRS:
+            darker, lighter = sorted((luminance(colours[ink]), luminance(colours[ground])))
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"{scheme}: {ink} on {ground}"
 
 
 def test_query_key_and_sign_are_not_told_by_colour_alone(open_view: Open) -> None:
@@ -161,20 +167,6 @@ def spoken(page: Page) -> list[dict[str, str]]:
     return [{field: value(node, field) for field in fields} for node in nodes if not node["ignored"]]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_everything_has_a_name_and_headings_are_in_order(open_view: Open, view: str) -> None:
-    page = open_view(view, write_max_tokens=3)
-    if view == "write":
-        page.locator("#write").click()
-        page.locator(".prose button").nth(1).click()
-    settle(page)
-    assert not [node for node in spoken(page) if node["role"] in NAMED and not node["name"]]
-    headings = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
-    assert headings[0] == 1
-    assert headings.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(headings)), headings
-
-
 def pictures(page: Page) -> dict[str, str]:
     """Return the description of each picture that can be walked through, by its name."""
     return {node["name"]: node["description"] for node in spoken(page) if node["role"] == "application"}
@@ -189,22 +181,19 @@ def test_a_heads_picture_tells_its_largest_weights(open_view: Open, server: Serv
     assert said.count(" → key ") == 4
 
 
-@pytest.mark.parametrize(
-    ("view", "name", "words"),
-    [
+def test_pictures_are_told_in_numbers(open_view: Open) -> None:
+    for view, name, words in (
         ("why", "q, k, their products", "ends at"),
         ("contributions", "Parts of the logit", "Largest parts: "),
         ("contributions", "Length of the vector", "highest"),
         ("motion", "Arrows that are added", "the longest are"),
         ("lens", "The word that each layer would say", "After girl: embed: "),
         ("embeddings", "Cosines of", "Largest: "),
-    ],
-)
-def test_pictures_are_told_in_numbers(open_view: Open, view: str, name: str, words: str) -> None:
-    page = open_view(view, layer=1, head=3)
-    (said,) = [text for picture, text in pictures(page).items() if picture.startswith(name)]
-    assert words in said
-    assert any(sign.isdigit() for sign in said)
+    ):
+        page = open_view(view, layer=1, head=3)
+        (said,) = [text for picture, text in pictures(page).items() if picture.startswith(name)]
+        assert words in said
+        assert any(sign.isdigit() for sign in said)
 
 
 def test_waiting_and_refusals_are_announced(open_view: Open) -> None:

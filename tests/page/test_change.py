@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 from tests.page.test_accessibility import serious
@@ -287,9 +287,9 @@ def test_the_drawer_is_missing_where_nothing_would_change_and_says_so(open_view:
     expect(page.locator("#change, .change")).to_have_count(0)
 
 
-def test_the_drawer_is_accessible_and_fits_a_phone(browser: Browser, server: Server) -> None:
-    context = browser.new_context(bypass_csp=True, color_scheme="dark", viewport={"width": 1280, "height": 900})
-    page = context.new_page()
+def test_the_drawer_is_accessible_and_fits_a_phone(open_page: Page, server: Server) -> None:
+    page = open_page
+    page.emulate_media(color_scheme="dark")
     state = "change=steer_stream_l3_x2+zero_head_l9_h1&change_source=a+king&change_text=The+king&change_open=1"
     page.goto(f"{server.url}/#view=attention&text=The+queen&{state}")
     expect(page.get_by_role("complementary", name="Change it")).to_be_visible()
@@ -306,4 +306,3 @@ def test_the_drawer_is_accessible_and_fits_a_phone(browser: Browser, server: Ser
     assert min(size for size in sizes if not math.isnan(size)) >= 24
     levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map((one) => Number(one.tagName[1]))")
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    context.close()

@@ -1,13 +1,12 @@
 """A film of what a canvas plays: made in the browser, small enough to send, its frames those that were drawn."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.page.conftest import settle
+from tests.page.conftest import PATIENCE_MS, settle
 from tests.support.processes import Server
 
 PART = """
@@ -67,14 +66,12 @@ async (base64) => {
 
 
 @pytest.fixture
-def page(browser: Browser, server: Server) -> Iterator[Page]:
-    context = browser.new_context(bypass_csp=True, color_scheme="light")  # the page plays no films; the test does
-    tab = context.new_page()
-    tab.goto(f"{server.url}/#view=server")
-    settle(tab)
-    tab.evaluate(PART)
-    yield tab
-    context.close()
+def page(open_page: Page, server: Server) -> Page:
+    """The page without its policy: it plays no films, the test does."""
+    open_page.goto(f"{server.url}/#view=server")
+    settle(open_page)
+    open_page.evaluate(PART)
+    return open_page
 
 
 def is_near(colour: list[int], wanted: tuple[int, int, int]) -> bool:
@@ -93,7 +90,7 @@ def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page
     assert page.evaluate("window.ends") == 1
     seen: dict[str, Any] = page.evaluate(FRAMES, base64.b64encode(film).decode())
     assert seen["size"] == [642, 362] or seen["size"] == [640, 360]
-    assert 1 < seen["seconds"] < 4
+    assert seen["seconds"] > 1  # more where the machine draws fewer than ten frames a second
     assert is_near(seen["first"]["left"], (20, 60, 200)), seen
     assert is_near(seen["last"]["left"], (240, 140, 30))
     assert is_near(seen["last"]["bar"], (0, 160, 60))
@@ -102,9 +99,11 @@ def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page
 
 
 def test_the_arrows_of_motion_are_filmed_from_the_embedding_to_the_end(page: Page, server: Server) -> None:
+    page.goto("about:blank")
+    page.set_viewport_size({"width": 700, "height": 700})
     page.goto(f"{server.url}/#view=motion&text=The+king&motion_at=0.4")
     settle(page)
-    with page.expect_download(timeout=60_000) as download:
+    with page.expect_download(timeout=2 * PATIENCE_MS) as download:
         page.get_by_role("button", name="Save clip").click()
     assert download.value.suggested_filename == "motion.webm"
     film = download.value.path().read_bytes()

@@ -2,34 +2,30 @@
 of transformers.
 """
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from benchmarks.page import open_view
 from tests import tiny
-from tests.page.conftest import Watched, ask, settle, written
+from tests.page.conftest import ask, family_folder, family_server, settle, show, written
 from tests.page.test_accessibility import serious
 from tests.page.test_attention import cell_in
 from tests.page.test_page import VIEWS
 from tests.support.processes import Server, serve
 
-UNLIKE = ("gemma3", "gpt2", "mpnet", "t5")
-"""The fewest of tiny.VARIANTS that are unlike each other; CI opens these."""
+UNLIKE = ("gemma3", "gpt2", "bert", "bart")
+"""The fewest of tiny.VARIANTS that are unlike each other; `make test` opens these."""
 OTHERS = (
     "opt-post", "modernbert", "qwen3", "qwen3_moe", "qwen2_moe", "qwen3_5", "mixtral", "olmoe", "gpt_oss", "smollm3",
     "granite", "granite4", "lfm2", "mistral", "qwen2", "gemma2", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n",
-    "phi3", "olmo2", "olmo3", "gpt_neox", "bert", "roberta", "distilbert", "embedding_gemma", "nomic_bert", "jina_bert",
-    "jina_embeddings_v3", "bart", "marian",
+    "phi3", "olmo2", "olmo3", "gpt_neox", "mpnet", "roberta", "distilbert", "embedding_gemma", "nomic_bert",
+    "jina_bert", "jina_embeddings_v3", "t5", "marian",
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
 NEEDS = {
@@ -42,24 +38,20 @@ TEXT, DECODED = "The old king", "and the queen"
 LAYER, HEAD, QUERY, KEY = 1, 2, 3, 1
 
 
-@contextmanager
-def page_of(server: Server, browser: Browser, **options: Any) -> Iterator[Page]:
-    """Open the flow view at the selection above, with the residual stream that enters the block; fail on any error
-    at the end.
-    """
+def open_flow(page: Page, server: Server) -> None:
+    """Open the flow view at the selection above, with the residual stream that enters the block."""
     state = {
-        "view": "flow", "text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY,
-        "part": "decoder", "flow_open": "hook_resid_pre",
+        "text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY, "part": "decoder",
+        "flow_open": "hook_resid_pre",
     }  # fmt: skip
-    page = browser.new_page(**options)
-    watched = Watched(page, urlsplit(server.url).netloc)
-    page.goto(f"{server.url}/#{urlencode(state)}")
-    page.locator("#view-flow h1").wait_for()
+    show(page, server, "flow", **state)
+
+
+def open_view(page: Page, number: int) -> None:
+    """Open a view from the list."""
+    page.locator(".rail button").nth(number).click()
+    page.locator(".view").wait_for()
     settle(page)
-    yield page
-    page.close()
-    assert not watched.errors
-    assert not watched.strangers
 
 
 @dataclass(frozen=True)
@@ -69,20 +61,14 @@ class Family:
     server: Server
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        *UNLIKE,
-        *(
-            pytest.param(name, marks=pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="set TEST_TOOLS=1"))
-            for name in OTHERS
-        ),
-    ],
-)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
-    folder = tiny.make_variant(request.param, tmp_path_factory.mktemp("family") / request.param)
-    with serve([str(folder), "--dtype", "float32", "--threads", "1"]) as server:
-        yield Family(request.param, folder, server)
+@pytest.fixture(scope="module", params=[*UNLIKE, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)])
+def family(request: pytest.FixtureRequest) -> Iterator[Family]:
+    folder = family_folder(request.param)
+    if request.param in UNLIKE:
+        yield Family(request.param, folder, family_server(request.param))
+    else:
+        with serve([str(folder), "--dtype", "float32", "--threads", "1"]) as server:
+            yield Family(request.param, folder, server)
 
 
 def theirs(folder: Path, server: Server) -> tuple[float, float]:
@@ -122,25 +108,25 @@ def sentence(reason: str) -> str:
     return f"{said[0].upper()}{said[1:]}."
 
 
-def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, browser: Browser) -> None:
-    with page_of(family.server, browser) as page:
-        weight, length = theirs(family.folder, family.server)
-        row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name="length"))
-        assert shown(row.locator("td").first.inner_text()) == pytest.approx(length, rel=1e-3)
-        routes = ask(family.server, "/v1/capabilities")["routes"]
-        for number, view in enumerate(VIEWS):
-            open_view(page, number)
-            expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
-            expect(page.locator(".problem"), view).to_have_count(0)
-            lack = routes[NEEDS[view]]["reason"] if view in NEEDS else None
-            if view == "stacks":  # opens all the same, and says what one stack has
-                is_pair = ask(family.server, "/v1/capabilities")["kind"] == "encoder-decoder"
-                expect(page.locator("main.view > .lack", has_text="no second stack")).to_have_count(0 if is_pair else 1)
-            else:
-                expect(page.locator("main.view > .lack")).to_have_text([sentence(lack)] if lack else [])
-            if view == "attention":
-                said = page.locator(".head-pictures .readout").first.inner_text()
-                assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=1e-3)
+def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, page: Page) -> None:
+    open_flow(page, family.server)
+    weight, length = theirs(family.folder, family.server)
+    row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name="length"))
+    assert shown(row.locator("td").first.inner_text()) == pytest.approx(length, rel=1e-3)
+    routes = ask(family.server, "/v1/capabilities")["routes"]
+    for number, view in enumerate(VIEWS):
+        open_view(page, number)
+        expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
+        expect(page.locator(".problem"), view).to_have_count(0)
+        lack = routes[NEEDS[view]]["reason"] if view in NEEDS else None
+        if view == "stacks":  # opens all the same, and says what one stack has
+            is_pair = ask(family.server, "/v1/capabilities")["kind"] == "encoder-decoder"
+            expect(page.locator("main.view > .lack", has_text="no second stack")).to_have_count(0 if is_pair else 1)
+        else:
+            expect(page.locator("main.view > .lack")).to_have_text([sentence(lack)] if lack else [])
+        if view == "attention":
+            said = page.locator(".head-pictures .readout").first.inner_text()
+            assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=1e-3)
 
 
 JOURNEYS = {
@@ -148,23 +134,29 @@ JOURNEYS = {
                "together, after RMSNorm, write", "The mask", "The next word"),
     "gpt2": ("LayerNorm before the attention", "A learned vector for its place", "The mask", "gelu(up)",
              "The next word"),
+    "bert": ("A learned vector for its place", "No mask", "x + attention, then LayerNorm"),
+    "bart": ("A learned vector for its place", "The mask", "Cross-attention to the encoder",
+             "x + attention, then LayerNorm", "The next word"),
     "mpnet": ("A learned vector for its place", "No mask", "the bias for the distance", "x + attention, then LayerNorm",
               "The word in its place"),
     "t5": ("RMSNorm before the attention", "is not scaled in this model; the bias for the distance", "The mask",
            "Cross-attention to the encoder", "The next word"),
 }  # fmt: skip
-"""What the journey says of each of UNLIKE."""
-UNSAID = {"gemma3": (), "gpt2": ("rotated", "shared"), "mpnet": ("before the attention", "Cross"), "t5": ("rotated",)}
+"""What the journey says of some families."""
+UNSAID = {
+    "gemma3": (), "gpt2": ("rotated", "shared"), "bert": ("rotated", "Cross"), "bart": ("rotated",),
+    "mpnet": ("before the attention", "Cross"), "t5": ("rotated",),
+}  # fmt: skip
 """What it does not say, since the model has no such part."""
 
 
-def test_the_journey_names_the_parts_that_a_family_has(family: Family, browser: Browser) -> None:
+def test_the_journey_names_the_parts_that_a_family_has(family: Family, page: Page) -> None:
     if family.name not in JOURNEYS:
         pytest.skip("the other test opens it")
-    with page_of(family.server, browser) as page:
-        weight, _ = theirs(family.folder, family.server)
-        open_view(page, VIEWS.index("journey"))
-        told = page.locator(".journey-stops").inner_text()
+    open_flow(page, family.server)
+    weight, _ = theirs(family.folder, family.server)
+    open_view(page, VIEWS.index("journey"))
+    told = page.locator(".journey-stops").inner_text()
     assert [words for words in JOURNEYS[family.name] if words not in told] == []
     assert [words for words in UNSAID[family.name] if words in told] == []
     share = re.search(r"” gives “[^”]*” ([\d.e-]+) %", told)
@@ -172,40 +164,40 @@ def test_the_journey_names_the_parts_that_a_family_has(family: Family, browser: 
     assert float(share[1]) == pytest.approx(100 * weight, rel=6e-3)
 
 
-def test_the_wall_has_the_layers_that_have_attention(family: Family, browser: Browser) -> None:
+def test_the_wall_has_the_layers_that_have_attention(family: Family, page: Page) -> None:
     told = ask(family.server, "/v1/capabilities")
     layers = told["attention_layers"]
     if len(layers) == told["num_layers"]:
         pytest.skip("tests/page/test_attention.py has such a wall")
-    with page_of(family.server, browser) as page:
-        open_view(page, VIEWS.index("attention"))
-        wall = page.get_by_role("application", name=re.compile(f"{len(layers)} layers of"))
-        for step in range(1, len(layers) + 1):
-            wall.press("ArrowDown")
-            layer = layers[(layers.index(LAYER) + step) % len(layers)]
-            expect(page.locator(".wall-name")).to_contain_text(f"layer {layer}, head {HEAD} is open")
-            expect(page.locator(".problem")).to_have_count(0)
+    open_flow(page, family.server)
+    open_view(page, VIEWS.index("attention"))
+    wall = page.get_by_role("application", name=re.compile(f"{len(layers)} layers of"))
+    for step in range(1, len(layers) + 1):
+        wall.press("ArrowDown")
+        layer = layers[(layers.index(LAYER) + step) % len(layers)]
+        expect(page.locator(".wall-name")).to_contain_text(f"layer {layer}, head {HEAD} is open")
+        expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
+@pytest.mark.nightly
+def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, open_page: Page) -> None:
     """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
     is a script of the test's: the page's own policy would not allow it.)
     """
     if family.name in tiny.DECODERS:
         pytest.skip("tests/page/test_accessibility.py has a decoder")
-    with page_of(
-        family.server, browser, bypass_csp=True, color_scheme="light"
-    ) as page:  # axe is a script of the test's
-        for number, view in enumerate(VIEWS):
-            page.emulate_media(color_scheme="light")
-            open_view(page, number)
-            assert not serious(page), view
-            page.emulate_media(color_scheme="dark")
-            expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-            assert not serious(page, runOnly=["color-contrast"]), view
+    page = open_page
+    open_flow(page, family.server)
+    for number, view in enumerate(VIEWS):
+        page.emulate_media(color_scheme="light")
+        open_view(page, number)
+        assert not serious(page), view
+        page.emulate_media(color_scheme="dark")
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        assert not serious(page, runOnly=["color-contrast"]), view
 
 
-def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
+def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: Page) -> None:
     """Check the difference in one head of the next layer, and that no view breaks over it."""
     if family.name in tiny.DECODERS:
         pytest.skip("tests/page/test_change.py has a decoder")
@@ -227,14 +219,13 @@ def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, browser
     change = f"zero_head{'_cross' if is_pair else ''}_l0_h1"
     state = {"text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY, "part": part,
              "change": change, "change_show": "difference", "change_open": 1}  # fmt: skip
-    with page_of(family.server, browser) as page:
-        page.goto(f"{family.server.url}/#{urlencode({'view': 'attention', **state})}")
+    open_flow(page, family.server)
+    show(page, family.server, "attention", **state)
+    expect(page.get_by_role("button", name="Remove: ")).to_have_count(1)
+    shown_here = page.locator(".head-pictures .readout").first
+    expect(shown_here).to_contain_text(f": {written(after - before)}")
+    for number, view in enumerate(VIEWS):
+        open_view(page, number)
+        expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
         settle(page)
-        expect(page.get_by_role("button", name="Remove: ")).to_have_count(1)
-        shown_here = page.locator(".head-pictures .readout").first
-        expect(shown_here).to_contain_text(f": {written(after - before)}")
-        for number, view in enumerate(VIEWS):
-            open_view(page, number)
-            expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
-            settle(page)
-            expect(page.locator(".problem"), view).to_have_count(0)
+        expect(page.locator(".problem"), view).to_have_count(0)

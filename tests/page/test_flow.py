@@ -1,17 +1,14 @@
 """The flow view: every tensor of a block is there, its numbers are the API's, and each family has its own picture."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from tests import tiny
-from tests.page.conftest import TEXT, Open, ask, settle, written
-from tests.support.processes import Server, serve
+from tests.page.conftest import TEXT, Open, ask, family_server, settle, written
+from tests.support.processes import Server
 
 
 def traced(server: Server, point: str, **more: object) -> np.ndarray:
@@ -138,33 +135,30 @@ def test_a_cell_of_an_opened_map_chooses_query_and_key(open_view: Open) -> None:
     page.wait_for_url(re.compile("query=3&key=1"))
 
 
-@contextmanager
-def page_of(family: str, folder: Path, browser: Browser) -> Iterator[Page]:
+def open_flow(page: Page, family: str) -> Page:
     """Open the flow view of a small checkpoint of that family."""
-    with serve([str(tiny.make_variant(family, folder))]) as running:
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        page = context.new_page()
-        page.goto(f"{running.url}/#view=flow&layer=0&query=7&key=6&text=The+old+king")
-        page.locator("#view-flow h1").wait_for()
-        settle(page)
-        yield page
-        context.close()
+    page.goto(f"{family_server(family).url}/#view=flow&layer=0&query=7&key=6&text=The+old+king")
+    page.locator("#view-flow h1").wait_for()
+    settle(page)
+    return page
 
 
-def test_gemmas_block_has_norms_around_its_sublayers_and_a_window(tmp_path: Path, browser: Browser) -> None:
-    with page_of("gemma2", tmp_path / "gemma2", browser) as page:
-        words = words_of(page, tmp_path / "block.svg")
-        expect(page.locator(".problem")).to_have_count(0)
+@pytest.mark.parametrize("family", ["gemma3", pytest.param("gemma2", marks=pytest.mark.nightly)])
+def test_gemmas_block_has_norms_around_its_sublayers_and_a_window(page: Page, family: str, tmp_path: Path) -> None:
+    open_flow(page, family)
+    words = words_of(page, tmp_path / "block.svg")
+    expect(page.locator(".problem")).to_have_count(0)
     assert words.count("then RMSNorm") == 2
     assert words.count("RMSNorm(x)") == 3  # before attention, before the mlp, and at the end
     assert {"window: 17", "mask: causal", "gelu(gate) × up"} <= set(words)
-    assert any(word.startswith("cap ") for word in words)
+    assert any(word.startswith("cap ") for word in words) == (family == "gemma2")
 
 
-def test_pythias_mlp_stands_beside_its_attention(tmp_path: Path, browser: Browser) -> None:
-    with page_of("gpt_neox", tmp_path / "gpt_neox", browser) as page:
-        words = words_of(page, tmp_path / "block.svg")
-        expect(page.locator(".problem")).to_have_count(0)
+@pytest.mark.nightly
+def test_pythias_mlp_stands_beside_its_attention(page: Page, tmp_path: Path) -> None:
+    open_flow(page, "gpt_neox")
+    words = words_of(page, tmp_path / "block.svg")
+    expect(page.locator(".problem")).to_have_count(0)
     assert "x + attention + mlp" in words
     assert "x mid" not in words
     assert "gate" not in words

@@ -1,21 +1,19 @@
 """Pictures made of cells: their numbers at the pointer and in the cells, their names, their colours, and the wall."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from tests import tiny
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import Open, ask, family_server, settle, show, written
 from tests.page.test_accessibility import luminance
 from tests.page.test_attention import LONG, box_of, matrix, numbers, save
 from tests.page.test_page import VIEWS
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
 
 SHORT = "The car is red"
 HERE = {"layer": 1, "head": 3}
@@ -210,20 +208,10 @@ def test_the_wall_of_a_long_text_shows_some_of_its_tokens(open_view: Open, serve
     expect(page.locator(".wall-foot .number").last).to_have_text(f"{most:.3g}")
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A bidirectional model of 96 heads, whose pictures have no empty corner."""
-    shape: dict[str, Any] = {"num_hidden_layers": 8, "num_attention_heads": 12, "hidden_size": 48}
-    with serve(
-        [str(tiny.make("bert", tmp_path_factory.mktemp("many") / "bert", **shape)), "--threads", "1"]
-    ) as running:
-        yield running
-
-
-def test_many_heads_take_the_full_width_and_stand_apart(many: Server, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.goto(f"{many.url}/#view=attention&text={TEXT}&layer=3&head=7")
-    settle(page)
+def test_many_heads_take_the_full_width_and_stand_apart(page: Page) -> None:
+    """Use a bidirectional model of 96 heads, whose pictures have no empty corner."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    show(page, family_server("bert"), "attention", layer=3, head=7)
     card, stage, head = (box_of(page.locator(name).first) for name in (".wall", ".stage", ".head-pictures"))
     assert card["width"] > 0.95 * (stage["width"] - 40)
     assert head["y"] >= card["y"] + card["height"]
@@ -240,4 +228,3 @@ def test_many_heads_take_the_full_width_and_stand_apart(many: Server, browser: B
     assert box["width"] > 1000
     assert len(gaps) >= 12
     assert min(gaps) >= 5
-    page.close()

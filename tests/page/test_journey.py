@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from safetensors.torch import load_file
 
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
@@ -281,9 +281,9 @@ INKED = """(canvas) => {
 }"""
 
 
-def test_axe_finds_nothing_on_a_stop(browser: Browser, server: Server) -> None:
-    context = browser.new_context(bypass_csp=True, viewport={"width": 390, "height": 844})
-    page = context.new_page()
+def test_axe_finds_nothing_on_a_stop(open_page: Page, server: Server) -> None:
+    page = open_page
+    page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{server.url}/#view=journey&text={TEXT}&journey_stop=softmax")
     page.locator("#view-journey h1").wait_for()
     settle(page)
@@ -299,4 +299,3 @@ def test_axe_finds_nothing_on_a_stop(browser: Browser, server: Server) -> None:
     picture = rows[: rows.index(1)]  # down to the line above the caption
     inked = [i for i, share in enumerate(picture) if share > 0]
     assert (inked[-1] - inked[0]) / len(picture) > 0.6, "a thin strip in an empty box"
-    context.close()

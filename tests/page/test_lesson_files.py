@@ -278,6 +278,7 @@ def test_what_lessons_say_of_the_built_in_model_follows_from_its_weights(server:
     assert numbers.checked > 60
 
 
+@pytest.mark.nightly
 def test_what_lessons_say_of_smollm2_follows_from_its_points(smollm2: Server) -> None:
     numbers = Recomputed(traced(smollm2), ask(smollm2, "/v1/capabilities"), tolerance=0.005)
     replay(smollm2, numbers)

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.page import lessons
 from tests.page.conftest import TEXT, Open, ask, percent, settle
@@ -29,7 +29,94 @@ def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
     return [step for step in replayed.lesson["steps"] if step["view"] in lessons.known_views()]
 
 
-@pytest.mark.parametrize("name", lessons.NAMES)
+SAY = """
+async (lessons) => {
+  const { later, use } = await import(document.querySelector("script[type=module]").src);
+  await later("views/lessons/card.js");
+  const { Values } = use("views/lessons/values.js");
+  return Promise.all(lessons.map((lesson) => {
+    const values = new Values(lesson);
+    return Promise.all(lesson.steps.map(async (step) => {
+      const { said, left } = await values.say(step.say);
+      return { said, left, chosen: await values.fill(step.select ?? {}) };
+    }));
+  }));
+}
+"""
+"""Returns the sentences of each step of lessons, how many are left out, and the fields that it chooses, without drawing
+any view.
+"""
+
+
+def test_all_lessons_say_and_choose_what_the_api_answers(open_view: Open, server: Server) -> None:
+    replayed = [lessons.Replayed(lessons.read(name), server) for name in lessons.NAMES]
+    told = open_view("server").evaluate(SAY, [each.lesson for each in replayed])
+    for each, steps in zip(replayed, told, strict=True):
+        for step, found in zip(each.lesson["steps"], steps, strict=True):
+            assert found["said"] == each.said(step), step["title"]
+            assert found["chosen"] == each.fill(step.get("select", {})), step["title"]
+
+
+COMPUTED = {
+    "values": {
+        "all": {"compute": "sum", "of": [[1, 2.5], 3]},
+        "difference": {"compute": "difference", "of": [2, 5]},
+        "product": {"compute": "product", "of": [2, 3, 4]},
+        "ratio": {"compute": "ratio", "of": [1, 8]},
+        "root": {"compute": "root", "of": [2]},
+        "exp": {"compute": "exp", "of": [1]},
+        "length": {"compute": "length", "of": [[3, 4]]},
+        "dot": {"compute": "dot", "of": [[1, 2], [3, -4]]},
+        "cosine": {"compute": "cosine", "of": [[1, 0], [1, 1]]},
+        "first": {"word": "girl", "text": "a girl and a girl"},
+        "second": {"word": "girl", "nth": 2, "text": "a girl and a girl"},
+        "third": {"word": "girl", "nth": 3, "text": "a girl and a girl"},
+        "model": {"route": "/v1/capabilities", "value": "model"},
+        "last": {"route": "/v1/next", "body": {"input": TEXT, "num_tokens": 3},
+                 "value": "data[0].temperatures[0].tokens[-1].token"},
+        "most": {"route": "/v1/attention", "body": {"input": TEXT, "layers": [2, 4], "query_positions": [5, 7]},
+                 "value": "attention", "largest": ["layer", "head", "query", "key"]},
+        "least": {"route": "/v1/explain", "body": {"input": TEXT, "layer": 1, "head": 3, "query_position": 7},
+                  "value": "arrays.dots.data", "smallest": ["key"]},
+    },
+    "text": TEXT,
+    "select": {},
+    "steps": [{
+        "say": [
+            "{all} {difference} {product} {ratio} {root} {exp} {length} {dot} {cosine}",
+            "{ratio:percent} {ratio:number} {length:grouped} {last:token}",
+            "{first} {second}",
+            "{third}",
+            "{model}: {most.value} {most.layer} {most.head} {most.query} {most.key} {least.value} {least.key}",
+            *(
+                {"if": f"{{length}} {relation} {side}", "say": f"{relation} {side}", "else": f"not {relation} {side}"}
+                for relation in lessons.RELATIONS
+                for side in (4, 4.96, 5, 5.04, 6)
+            ),
+            {"if": "{length} = 5 and {ratio} > 1", "say": "never"},
+            {"if": "{third} = 1", "say": "never", "else": ""},
+            {"if": "{model} = fables", "say": "a name"},
+        ],
+        "select": {"layer": "{most.layer}", "text": "{text}!", "key": "{third}"},
+    }, {"say": [], "select": {"query": "{second}", "head": 2}}],
+}  # fmt: skip
+"""A lesson that uses every function, relation and format."""
+
+
+def test_the_functions_relations_and_formats_of_lessons(open_view: Open, server: Server) -> None:
+    replayed = lessons.Replayed(COMPUTED, server)
+    first, second = COMPUTED["steps"]
+    ((told, chosen),) = open_view("server").evaluate(SAY, [COMPUTED])
+    assert told["said"] == replayed.said(first)
+    assert told["said"][:2] == ["6.5 −3 24 0.125 1.414 2.718 5 −5 0.7071", told["said"][1]]
+    assert told["left"] == 2  # the third girl, and what is never so
+    assert told["chosen"] is None  # there is no third girl
+    assert chosen["chosen"] == replayed.fill(second["select"])
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "six-steps" else pytest.param(name, marks=pytest.mark.nightly) for name in lessons.NAMES]
+)
 def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Page, server: Server) -> None:
     replayed = lessons.Replayed(lessons.read(name), server)
     steps = steps_of(replayed)
@@ -155,14 +242,11 @@ def test_the_list_opens_and_closes_by_the_keyboard(open_view: Open) -> None:
     expect(page.get_by_role("button", name="Lessons")).to_be_focused()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(browser: Browser, server: Server, scheme: str) -> None:
-    context = browser.new_context(
-        bypass_csp=True,  # axe is a script of the test's
-        color_scheme="dark" if scheme == "dark" else "light",
-        viewport={"width": 390, "height": 844} if scheme == "light" else {"width": 1440, "height": 900},
-    )
-    page = context.new_page()
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(open_page: Page, server: Server, scheme: Any) -> None:
+    page = open_page
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 844} if scheme == "light" else {"width": 1440, "height": 900})
     found = []
     for lesson in ("list", "six-steps"):
         page.goto(f"{server.url}/#{urlencode({'view': 'why', 'text': TEXT, 'lesson': lesson})}")
@@ -173,7 +257,6 @@ def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(browser: Browser, s
         assert all(box and min(box["width"], box["height"]) >= 24 for box in boxes)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.goto("about:blank")
-    context.close()
     assert not found
 
 

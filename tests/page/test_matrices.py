@@ -1,16 +1,17 @@
 """Matrices as pictures: sizes of any model, softmax of one's own numbers, and what the pictures say of the weights."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import KEY, TEXT, Open, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_copied import copied
 from tests.page.test_saved_matrices import of_fables
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
 
 SHOWN = ("numbers", "product", "rank", "angles", "positions", "units", "sizes")
 
@@ -173,35 +174,30 @@ def test_two_neurons_share_what_their_correlation_says(open_view: Open, server: 
     expect(page.locator("section.card dd b").first).to_have_text(re.compile(r"−?(1|0\.99\d*)$"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_picture_is_free_of_barriers_on_a_phone_too(browser: Browser, server: Server, scheme: str) -> None:
-    context = browser.new_context(
-        bypass_csp=True,  # axe is a script of the test's
-        color_scheme="dark" if scheme == "dark" else "light",
-        viewport={"width": 390, "height": 844} if scheme == "dark" else {"width": 1280, "height": 900},
-    )
-    page = context.new_page()
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
+def test_every_picture_is_free_of_barriers_on_a_phone_too(open_page: Page, server: Server, scheme: Any) -> None:
+    page = open_page
+    page.emulate_media(color_scheme=scheme)
+    if scheme == "dark":
+        page.set_viewport_size({"width": 390, "height": 844})
     found = []
     for shown in SHOWN:
-        page.goto("about:blank")
         page.goto(f"{server.url}/#view=weights&weights_show={shown}&text={TEXT}")
         expect(page.locator("#view-weights section.card h2").first).to_be_visible()
         settle(page)
         found += [f"{shown}: {each}" for each in serious(page)]
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             found.append(f"{shown} is wider than the screen")
-    context.close()
     assert not found
 
 
-def test_a_reader_who_may_not_see_weights_is_told_why(browser: Browser) -> None:
-    with serve(["--weights-access", "off"]) as closed:
-        page = browser.new_page()
-        page.goto(f"{closed.url}/#view=weights&weights_show=numbers")
-        lack = page.locator("#view-weights .lack")
-        expect(lack).to_have_text("This server hands out no weights (--weights-access off).")
-        page.get_by_role("button", name="x W = q, k, v").click()
-        expect(lack).to_contain_text("hands out no weights")
-        page.get_by_role("button", name="sizes of any model").click()
-        expect(page.locator(".total")).to_contain_text("175")
-        page.close()
+def test_a_reader_who_may_not_see_weights_is_told_why(page: Page, guarded: Server) -> None:
+    page.goto(f"{guarded.url}/#view=weights&weights_show=numbers")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use it").click()
+    lack = page.locator("#view-weights .lack")
+    expect(lack).to_have_text("This server hands out no weights (--weights-access off).")
+    page.get_by_role("button", name="x W = q, k, v").click()
+    expect(lack).to_contain_text("hands out no weights")
+    page.get_by_role("button", name="sizes of any model").click()
+    expect(page.locator(".total")).to_contain_text("175")

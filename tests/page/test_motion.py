@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.page.conftest import TEXT, Open, ask, new_page, percent, settle, show, written
 from tests.support.processes import ROOT, Server
 
 LAYERS, HEADS, D_HEAD, WIDTH = 6, 8, 32, 256
@@ -184,16 +184,23 @@ def picture(page: Page) -> bytes:
     return page.locator(".motion-canvas canvas").screenshot()
 
 
-@pytest.mark.parametrize("painter", ["webgl2", "2d"])
-def test_the_picture_follows_from_the_progress_alone(open_view: Open, page: Page, painter: str) -> None:
-    if painter == "2d":  # a browser without WebGL2
+def test_the_picture_follows_from_the_progress_alone(page: Page, server: Server) -> None:
+    check_the_picture(page, server)
+
+
+def test_the_picture_follows_from_the_progress_alone_without_webgl2(browser: Browser, server: Server) -> None:
+    with new_page(browser) as page:
         page.add_init_script(
             """const own = HTMLCanvasElement.prototype.getContext;
             HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
               return kind === "webgl2" ? null : own.call(this, kind, ...rest);
             };"""
         )
-    open_view("motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
+        check_the_picture(page, server)
+
+
+def check_the_picture(page: Page, server: Server) -> None:
+    show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
     page.locator(".motion-table").wait_for()
     page.get_by_role("button", name="One step back").click()
     at_half = picture(page)

@@ -1,13 +1,24 @@
 """The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no other host."""
 
 import re
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
-from tests.support.processes import Server, free_port, serve
+from tests.page.conftest import (
+    KEY,
+    PROXY_PATH,
+    TEXT,
+    Open,
+    ask,
+    new_page,
+    sent_to,
+    settle,
+    show,
+    written,
+)
+from tests.support.processes import Server
 
 VIEWS = (
     "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
@@ -23,43 +34,16 @@ def test_the_pages_numbers_are_the_apis(open_view: Open, server: Server) -> None
     expect(page.locator(".readout", has_text=written(weight)).first).to_be_visible()
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_opens_from_the_list(open_view: Open, view: str) -> None:
-    page = open_view("attention" if view != "attention" else "lens")
-    page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
-    expect(page.locator(f"#view-{view} h1")).to_be_visible()
-    settle(page)
-    expect(page.locator(".problem")).to_have_count(0)
-    expect(page.locator("nav [aria-current=page]")).to_have_count(1)
-
-
-def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browser: Browser) -> None:
-    page = open_view("attention", layer=2, head=5)
-    page.get_by_role("button", name="token 3, ").first.click()
-    page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
-    settle(page)
-    expect(page.locator("#layer")).to_have_value("2")
-    expect(page.locator("#head")).to_have_value("5")
-    page.wait_for_url("**query=3**")
-    other = browser.new_page()  # a colleague's
-    other.goto(page.url)
-    settle(other)
-    expect(other.locator("#view-why")).to_be_visible()
-    expect(other.locator("#head")).to_have_value("5")
-    expect(other.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
-    other.close()
-    page.go_back()
-    expect(page.locator("#view-attention")).to_be_visible()
-
-
-def test_the_selection_is_kept_through_all_views(open_view: Open) -> None:
+def test_every_view_opens_from_the_list_and_the_selection_is_kept(open_view: Open) -> None:
     chosen = {"layer": "2", "head": "5", "query": "4", "key": "2"}
-    page = open_view("attention", **chosen)
+    page = open_view("server", **chosen)
     with_heads = 0
-    for view in VIEWS:
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+    for number, view in enumerate(VIEWS):
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
         expect(page.locator(f"#view-{view} h1")).to_be_visible()
         settle(page)
+        expect(page.locator(".problem"), view).to_have_count(0)
+        expect(page.locator("nav [aria-current=page]"), view).to_have_count(1)
         held = dict(parse_qsl(urlsplit(page.url).fragment))
         assert held["view"] == view
         assert {name: held[name] for name in chosen} == chosen, view
@@ -70,6 +54,24 @@ def test_the_selection_is_kept_through_all_views(open_view: Open) -> None:
         if page.locator(".text-tokens").count():
             expect(page.locator(".text-tokens .is-query")).to_have_text("there")
     assert with_heads == 9  # Weights has a choice of its own
+
+
+def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open) -> None:
+    page = open_view("attention", layer=2, head=5)
+    page.get_by_role("button", name="token 3, ").first.click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
+    settle(page)
+    expect(page.locator("#layer")).to_have_value("2")
+    expect(page.locator("#head")).to_have_value("5")
+    page.wait_for_url("**query=3**")
+    page.go_back()
+    expect(page.locator("#view-attention")).to_be_visible()
+    page.go_forward()
+    page.reload()
+    settle(page)
+    expect(page.locator("#view-why")).to_be_visible()
+    expect(page.locator("#head")).to_have_value("5")
+    expect(page.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
 
 
 def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
@@ -161,7 +163,7 @@ def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server)
 
 
 def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_keep_them(
-    page: Page, server: Server
+    browser: Browser, server: Server
 ) -> None:
     sizes: dict[str, int] = {}
 
@@ -172,43 +174,43 @@ def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_kee
                 assert "immutable" in response.headers["cache-control"]
                 assert response.headers["content-encoding"] == "gzip"
 
-    page.on("requestfinished", lambda request: count(request.response()))
-    page.goto(server.url)
-    settle(page)
-    assert sum(sizes.values()) < 100_000, sizes
-    assert len([url for url in sizes if url.endswith(".js")]) == 1, "all code of the first view comes at once"
-    for view in VIEWS:
-        page.goto(f"{server.url}/#{urlencode({'view': view})}")
-        page.reload()
-        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+    with new_page(browser) as page:  # a browser that has kept nothing
+        page.on("requestfinished", lambda request: count(request.response()))
+        page.goto(server.url)
         settle(page)
+        assert sum(sizes.values()) < 100_000, sizes
+        assert len([url for url in sizes if url.endswith(".js")]) == 1, "all code of the first view comes at once"
+        for view in VIEWS:
+            show(page, server, view)
     assert len(sizes) > len(VIEWS)
     assert sum(sizes.values()) < 330_000, sizes
 
 
-@pytest.mark.parametrize("view", ["attention", "why", "contributions", "server"])
-def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open, view: str) -> None:
+def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open) -> None:
     """Check that pictures below the screen, which are not painted again at once, do not hold the page wide by their
     canvases.
     """
-    page = open_view(view)
-    page.set_viewport_size({"width": 390, "height": 844})
-    expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
-    page.locator(".picture").last.scroll_into_view_if_needed()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for view in ("attention", "why", "contributions", "server"):
+        page = open_view(view)
+        page.set_viewport_size({"width": 390, "height": 844})
+        expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
+        page.locator(".picture").last.scroll_into_view_if_needed()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+        page.set_viewport_size({"width": 1280, "height": 900})
+        expect(page.locator("nav.rail")).to_have_css("border-right-width", "1px")
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (2560, 1440)])
-def test_no_view_scrolls_sideways_on_a_phone_or_a_wide_screen(open_view: Open, width: int, height: int) -> None:
+# On a phone: tests/page/test_phone.py.
+@pytest.mark.nightly
+def test_no_view_scrolls_sideways_on_a_wide_screen(open_view: Open) -> None:
     page = open_view("write", write_max_tokens=20)
-    page.set_viewport_size({"width": width, "height": height})
+    page.set_viewport_size({"width": 2560, "height": 1440})
     page.locator("#write").click()
-    settle(page)
-    for view in VIEWS:
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+    for number, view in enumerate(VIEWS):
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
         expect(page.locator(f"#view-{view} h1")).to_be_visible()
         settle(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        assert page.evaluate("document.documentElement.scrollWidth") <= 2560, view
 
 
 def test_on_a_phone_the_list_of_views_shows_the_open_one(open_view: Open) -> None:
@@ -227,60 +229,45 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -
     expect(page.locator("html")).to_have_css("background-color", light)
 
 
-def test_a_page_outlives_its_server(browser: Browser) -> None:
-    port = free_port()
-    page = browser.new_page()
-    with serve([], port=port) as first:
-        page.goto(f"{first.url}/#{urlencode({'view': 'attention', 'text': TEXT, 'layer': 0, 'head': 1, 'key': 0})}")
-        settle(page)
-    page.locator("#layer").select_option("3")
+def test_a_page_outlives_its_server(page: Page, server: Server, another: Server) -> None:
+    """Replace the server while the page is open: it does not answer, and then one with another model does."""
+    show(page, server, "attention", layer=0, head=1, key=0)
+    page.route("**/*", lambda route: route.abort("connectionrefused"))
+    page.locator("#layer").select_option("1")
     expect(page.locator(".banner")).to_contain_text("does not answer")
     expect(page.locator(".view .problem").first).to_contain_text("It is asked again as soon as")
-    with serve(["--served-model-name", "another"], port=port) as second:
-        expect(page.locator("header .model")).to_contain_text("another", timeout=30_000)
-        expect(page.locator(".banner")).to_have_count(0, timeout=30_000)
-        expect(page.locator(".problem")).to_have_count(0, timeout=20_000)
-        settle(page)
-        weight = ask(second, "/v1/attention", {"input": TEXT, "layers": 3, "heads": 1})["data"][0]["attention"][0][0]
-        expect(page.locator(".readout", has_text=written(weight[-1][0])).first).to_be_visible()
-    page.close()
+    page.unroute("**/*")
+    page.route("**/*", sent_to(another, server.url))
+    expect(page.locator("header .model")).to_contain_text("another")
+    expect(page.locator(".banner")).to_have_count(0)
+    expect(page.locator(".problem")).to_have_count(0)
+    settle(page)
+    weight = ask(another, "/v1/attention", {"input": TEXT, "layers": 1, "heads": 1})["data"][0]["attention"][0][0]
+    expect(page.locator(".readout", has_text=written(weight[-1][0])).first).to_be_visible()
 
 
-def test_a_key_is_asked_for_and_kept_in_memory_only(browser: Browser) -> None:
-    with serve(["--api-key", "sesame"]) as guarded:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(guarded.url)
-        field = page.get_by_label("API key")
-        field.fill("wrong")
-        page.get_by_role("button", name="Use it").click()
-        expect(page.locator(".key-form")).to_contain_text("wrong")
-        field.fill("sesame")
-        page.get_by_role("button", name="Use it").click()
-        expect(page.locator("#view-attention h1")).to_be_visible()
-        expect(page.locator(".key-form")).to_have_count(0)
-        kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])")
-        assert "sesame" not in kept
-        page.reload()
-        expect(page.get_by_label("API key")).to_be_visible()
-        context.close()
+def test_a_key_is_asked_for_and_kept_in_memory_only(page: Page, guarded: Server) -> None:
+    page.goto(guarded.url)
+    field = page.get_by_label("API key")
+    field.fill("wrong")
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator(".key-form")).to_contain_text("wrong")
+    field.fill(KEY)
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator("#view-attention h1")).to_be_visible()
+    expect(page.locator(".key-form")).to_have_count(0)
+    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])")
+    assert KEY not in kept
+    page.reload()
+    expect(page.get_by_label("API key")).to_be_visible()
 
 
-@pytest.mark.parametrize("root_path", ["", "/deep/down"])
-def test_the_page_works_under_a_proxys_path(browser: Browser, root_path: str) -> None:
+@pytest.mark.parametrize("has_root_path", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_the_page_works_under_a_proxys_path(page: Page, server: Server, another: Server, has_root_path: bool) -> None:
     """Rewrite the address as a proxy does that strips its path: the browser sees /deep/down/, the server /."""
-    with serve(["--root-path", root_path] if root_path else []) as inner:
-        page = browser.new_page()
-        outer = "http://proxy.invalid/deep/down"
-
-        def forward(route) -> None:  # type: ignore[no-untyped-def]
-            assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"
-            route.fulfill(response=route.fetch(url=route.request.url.replace(outer, inner.url)))
-
-        page.route("**/*", forward)
-        page.goto(f"{outer}/#view=attention&layer=1&head=3")
-        expect(page.locator("#view-attention h1")).to_be_visible()
-        settle(page)
-        expect(page.locator(".readout", has_text=re.compile(r"0\.\d")).first).to_be_visible()
-        page.unroute_all(behavior="ignoreErrors")  # what is still on its way when the page closes
-        page.close()
+    outer = f"http://proxy.invalid{PROXY_PATH}"
+    page.route("**/*", sent_to(another if has_root_path else server, outer))
+    page.goto(f"{outer}/#view=attention&layer=1&head=3")
+    expect(page.locator("#view-attention h1")).to_be_visible()
+    settle(page)
+    expect(page.locator(".readout", has_text=re.compile(r"0\.\d")).first).to_be_visible()

@@ -1,23 +1,20 @@
 """The page of an encoder-decoder: two texts, three attentions, and each view on the part that is chosen."""
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests import tiny
-from tests.page.conftest import TEXT, Open, ask, percent, settle, written
-from tests.support.processes import Server, serve
+from tests.page.conftest import TEXT, Open, ask, family_server, percent, settle, written
+from tests.support.processes import Server
 
 WRITTEN = "the girl in the wood"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve([str(tiny.make_variant("bart", tmp_path_factory.mktemp("pair") / "bart"))]) as running:
-        yield running
+def server() -> Server:
+    return family_server("bart")
 
 
 def panel(page: Page, title: str) -> Locator:

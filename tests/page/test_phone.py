@@ -3,8 +3,10 @@
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from tests.page.conftest import Open, settle
+from tests.page.conftest import Open, settle, show
+from tests.page.test_accessibility import serious
 from tests.page.test_page import VIEWS
+from tests.support.processes import Server
 
 WIDTH, HEIGHT = 390, 844
 SMALLEST = 24  # CSS pixels, WCAG 2.2, 2.5.8
@@ -16,6 +18,10 @@ SMALL = """(smallest) => [...document.querySelectorAll(
   .map((one) => ({ one, box: one.getBoundingClientRect() }))
   .filter(({ box }) => Math.min(box.width, box.height) < smallest)
   .map(({ one, box }) => `${one.outerHTML.slice(0, 90)}: ${box.width} x ${box.height}`)"""
+
+
+NARROWED = "html.narrowed * { letter-spacing: -.12em !important; }"
+"""Makes text as narrow as the narrowest fonts do: a control of one short word must be large enough without it."""
 
 
 @pytest.fixture
@@ -30,18 +36,29 @@ def box_of(element: Locator) -> FloatRect:
     return found
 
 
-def test_every_control_is_large_enough_for_a_finger(phone: Page, open_view: Open) -> None:
-    open_view("write", write_max_tokens=3)
+def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_sideways(
+    open_page: Page, server: Server
+) -> None:
+    """Open all views, dark and on a phone. Light and wide: tests/page/test_accessibility.py."""
+    phone = open_page
+    phone.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    phone.emulate_media(color_scheme="dark")
+    show(phone, server, "write", write_max_tokens=20)
     phone.locator("#write").click()
     phone.locator(".prose button").nth(1).click()
-    settle(phone)
-    for view in VIEWS:
-        phone.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+    expect(phone.locator("#go-on")).to_be_visible()
+    phone.add_style_tag(content=NARROWED)
+    for number, view in enumerate(VIEWS):
+        phone.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
         expect(phone.locator(f"#view-{view} h1")).to_be_visible()
         settle(phone)
+        assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, view
+        assert not serious(phone), view
         if view == "attention":
             phone.locator(".fold").click()
-        assert not phone.evaluate(SMALL, SMALLEST), view
+        for is_narrowed in (True, False):
+            phone.evaluate("is => { document.documentElement.classList.toggle('narrowed', is); }", is_narrowed)
+            assert not phone.evaluate(SMALL, SMALLEST), f"{view}, {'narrowed' if is_narrowed else 'as it is'}"
 
 
 def test_the_shared_bar_is_one_line_that_opens(phone: Page, open_view: Open) -> None:

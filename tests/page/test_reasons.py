@@ -2,17 +2,16 @@
 and of the labels and scores of models that say no words.
 """
 
-from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests import tiny
-from tests.page.conftest import TEXT, Open, Watched, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, settle, show, written
 from tests.page.test_accessibility import serious
-from tests.support.processes import Server, serve
+from tests.support.processes import Server
+from tests.support.shared import once, shared_server
 
 PAIR = "Which girl lived there?"
 
@@ -71,26 +70,23 @@ def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open,
         expect(cells).to_have_text([written(row["predicted"]), written(row["measured"])])
 
 
-@pytest.fixture(scope="module", params=[3, 1])
-def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Server]]:
+@pytest.fixture(scope="module", params=[pytest.param(3, marks=pytest.mark.nightly), 1])
+def judge(request: pytest.FixtureRequest) -> tuple[int, Server]:
     """A model that says no words: with a head of three labels, and with one of one label, which scores pairs."""
     num_labels = request.param
-    folder = tiny.make_classifier("bert", tmp_path_factory.mktemp("judge") / "bert", num_labels=num_labels)
-    with serve([str(folder), "--dtype", "float32", "--threads", "1"]) as server:
-        yield num_labels, server
+    folder = once(("judge", num_labels), lambda folder: tiny.make_classifier("bert", folder, num_labels=num_labels))
+    return num_labels, shared_server(str(folder), "--dtype", "float32", "--threads", "1")
 
 
 def test_a_model_that_says_no_words_tells_why_its_label_or_score_is_what_it_is(
-    judge: tuple[int, Server], browser: Browser
+    judge: tuple[int, Server], open_page: Page
 ) -> None:
     """Check the view on such a model, at the width of a small phone, in dark and light; axe finds nothing."""
     num_labels, server = judge
-    context = browser.new_context(viewport={"width": 320, "height": 700}, color_scheme="dark", bypass_csp=True)
-    page = context.new_page()  # axe is a script of the test's
-    watched = Watched(page, urlsplit(server.url).netloc)
-    state = {"view": "contributions", "text": TEXT, "contributions_verify": 3}
-    page.goto(f"{server.url}/#{urlencode(state)}")
-    settle(page)
+    page = open_page
+    page.set_viewport_size({"width": 320, "height": 700})
+    page.emulate_media(color_scheme="dark")
+    show(page, server, "contributions", contributions_verify=3)
     explain = {"by": "word", "verify": 3}
     found = ask(server, "/v1/classify", {"input": TEXT, "explain": explain})["data"][0]
     card = card_of(page)
@@ -113,7 +109,3 @@ def test_a_model_that_says_no_words_tells_why_its_label_or_score_is_what_it_is(
     assert not serious(page)
     page.emulate_media(color_scheme="light")
     assert not serious(page)
-    page.unroute_all(behavior="ignoreErrors")
-    context.close()
-    assert not watched.errors
-    assert not watched.strangers

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.page.conftest import Open, ask
+from tests.page.conftest import PATIENCE_MS, Open, ask
 from tests.support.processes import Server
 
 HISTOGRAM = "lightwell_time_to_first_token_seconds"
@@ -87,7 +87,7 @@ def test_rates_and_quantiles_are_those_of_prometheus(page: Page, open_view: Open
         for name in ("lightwell_generation_tokens_total", "lightwell_capture_bytes_total")
     )
     seconds = tokens / float(gauge(page, "Tokens out").inner_text().removesuffix("/s"))  # by the page's clock
-    assert 0.9 < seconds < 20
+    assert 0.9 < seconds < 1e-3 * PATIENCE_MS
     shown = gauge(page, "Captured").inner_text()
     assert shown.endswith(" KiB/s" if captured / seconds < 2**20 else " MiB/s")
     unit = 2**10 if "KiB" in shown else 2**20

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, FrameLocator, Page, expect
 
 from lightwell_client import Client, PageView
-from tests.page.conftest import TEXT, ask, percent, written
+from tests.page.conftest import TEXT, ask, new_page, percent, written
 from tests.source_tree import ROOT
 from tests.support.processes import Server
 
@@ -21,16 +21,29 @@ def client(server: Server) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def offline_page(browser: Browser) -> Iterator[Page]:
+    with new_page(browser, offline=True) as page:
+        yield page
+
+
 @pytest.fixture
-def notebook(browser: Browser) -> Iterator[Page]:
+def notebook(offline_page: Page) -> Iterator[Page]:
     """A page without a network that holds what a cell shows; the test fails if a script broke."""
-    context = browser.new_context(offline=True)
-    page = context.new_page()
     broken: list[str] = []
-    page.on("pageerror", lambda error: broken.append(str(error)))
-    page.on("console", lambda message: broken.append(message.text) if message.type == "error" else None)
-    yield page
-    context.close()
+
+    def add_error(error: Error) -> None:
+        broken.append(str(error))
+
+    def add_message(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            broken.append(message.text)
+
+    offline_page.on("pageerror", add_error)
+    offline_page.on("console", add_message)
+    yield offline_page
+    offline_page.remove_listener("pageerror", add_error)
+    offline_page.remove_listener("console", add_message)
     assert broken == []
 
 

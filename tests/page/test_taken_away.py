@@ -1,22 +1,18 @@
 """A view that is taken away: a file that shows it without a server, and a frame in another origin's page."""
 
-import functools
-import http.server
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import FRAMING_ORIGIN, TEXT, Open, Tab, ask, settle, written
 from tests.page.test_accessibility import serious
 from tests.page.test_page import VIEWS
-from tests.support.processes import Server, free_port, serve
+from tests.support.processes import Server
 
 NOTHING_MORE = "This file holds what was seen when it was saved"
 
@@ -31,24 +27,27 @@ def save(page: Page, folder: Path) -> Path:
     return file
 
 
-@contextmanager
-def opened(browser: Browser, file: Path) -> Iterator[Page]:
-    """Open a file from disk, without a network; fail if it asked for anything, or if its script broke."""
-    context = browser.new_context(offline=True)
-    context.set_default_timeout(20_000)
-    page = context.new_page()
-    asked: list[str] = []
-    broken: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: broken.append(str(error)))
-    page.on("console", lambda message: broken.append(message.text) if message.type == "error" else None)
-    page.goto(file.as_uri())
-    page.locator("main h1").wait_for()
-    settle(page)
-    yield page
-    context.close()
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert broken == []
+@pytest.fixture(scope="module")
+def offline_tab(browser: Browser) -> Tab:
+    return Tab(browser, offline=True)
+
+
+Opened = Callable[[Path], AbstractContextManager[Page]]
+
+
+@pytest.fixture
+def opened(offline_tab: Tab, request: pytest.FixtureRequest) -> Opened:
+    """opened(file): the file without a network; it fails if it asked for anything, or if its script broke."""
+
+    @contextmanager
+    def opened(file: Path) -> Iterator[Page]:
+        with offline_tab.used(request.session) as page:
+            page.goto(file.as_uri())
+            page.locator("main h1").wait_for()
+            settle(page)
+            yield page
+
+    return opened
 
 
 def weight_of(server: Server, head: int) -> str:
@@ -57,7 +56,7 @@ def weight_of(server: Server, head: int) -> str:
 
 
 def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
-    open_view: Open, browser: Browser, server: Server, tmp_path: Path
+    open_view: Open, opened: Opened, server: Server, tmp_path: Path
 ) -> None:
     page = open_view("attention", layer=1, head=4, query=7, key=6)
     page.wait_for_load_state("networkidle")  # with the other heads of the layer
@@ -66,7 +65,7 @@ def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
     file = save(page, tmp_path)
     assert file.name == "lightwell-attention.html"
     assert file.stat().st_size < 500_000
-    with opened(browser, file) as alone:
+    with opened(file) as alone:
         expect(alone.locator("header.top")).to_contain_text(NOTHING_MORE)
         for head in (3, 4, 5):
             alone.locator("#head").select_option(str(head))
@@ -80,7 +79,7 @@ def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
         expect(link).to_have_attribute("href", re.compile(f"^{re.escape(server.url)}/#view=attention&.*head=5"))
 
 
-def test_views_of_every_kind_can_be_saved(open_view: Open, browser: Browser, tmp_path: Path) -> None:
+def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_path: Path) -> None:
     """Look at what needs most: several answers at once, and what was written, which no answer repeats. That the code
     of every view fits is tested in tests/server/routes/test_one_file.py.
     """
@@ -96,7 +95,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, browser: Browser, tmp
         settle(page)
         files[f"view-{view}"] = save(page, tmp_path)
     for name, file in files.items():
-        with opened(browser, file) as alone:
+        with opened(file) as alone:
             assert alone.locator("main").get_attribute("id") == name
             expect(alone.locator(".problem")).to_have_count(0)
             if name == "view-write":
@@ -104,7 +103,7 @@ def test_views_of_every_kind_can_be_saved(open_view: Open, browser: Browser, tmp
 
 
 def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_markup(
-    open_view: Open, browser: Browser, tmp_path: Path
+    open_view: Open, opened: Opened, tmp_path: Path
 ) -> None:
     key, private = "sk-of-somebody", "The secret of the zebra"
     nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
@@ -123,7 +122,7 @@ def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_mark
     text = file.read_text(encoding="utf-8")
     assert key not in text
     assert "zebra" not in text
-    with opened(browser, file) as alone:
+    with opened(file) as alone:
         expect(alone.locator("#mark")).to_have_count(0)
         expect(alone).to_have_title("Attention · Lightwell")
         expect(alone.locator(".tokens").first).to_contain_text("bold")
@@ -142,13 +141,14 @@ def test_an_embedded_page_is_the_view_alone(open_view: Open, page: Page, server:
     expect(whole.value.locator("#head")).to_have_value("3")
 
 
-@pytest.mark.parametrize("place", ["file", "frame"])
+@pytest.mark.parametrize("place", ["file", pytest.param("frame", marks=pytest.mark.nightly)])
 def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
-    open_view: Open, browser: Browser, server: Server, tmp_path: Path, place: str
+    open_view: Open, open_page: Page, server: Server, tmp_path: Path, place: str
 ) -> None:
     file = save(open_view("why", layer=1, head=3), tmp_path)
-    context = browser.new_context(bypass_csp=True, viewport={"width": 390, "height": 844}, color_scheme="dark")
-    page = context.new_page()
+    page = open_page
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 844})
     page.goto(file.as_uri() if place == "file" else f"{server.url}/?embed=1#view=why&text={TEXT}")
     page.locator(".why-steps").wait_for()
     settle(page)
@@ -158,7 +158,6 @@ def test_axe_finds_nothing_serious_and_nothing_is_wider_than_a_phone(
     page.emulate_media(color_scheme="light")
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
     found += serious(page)
-    context.close()
     assert not found
 
 
@@ -174,47 +173,21 @@ def test_the_keyboard_alone_saves_a_view(open_view: Open, tmp_path: Path) -> Non
     expect(page.locator("header.top").get_by_role("button", name="Share…")).to_be_focused()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(page: Page, guarded: Server) -> None:
+    def embed(route: Route) -> None:
+        address = "/?embed=1" if route.request.url.endswith("view.html") else "/"
+        frame = f'<iframe id="it" src="{guarded.url}{address}"></iframe>'
+        route.fulfill(content_type="text/html", body=frame)
 
-
-@contextmanager
-def hosted(folder: Path, port: int) -> Iterator[str]:
-    """Serve a folder; yield its origin."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as site:
-        thread = threading.Thread(target=site.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            site.shutdown()
-            thread.join()
-
-
-def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(
-    browser: Browser, tmp_path: Path
-) -> None:
-    port = free_port()
-    named = f"http://127.0.0.1:{port}"
-    with (
-        serve(["--api-key", "sk-of-somebody", "--embed-origins", named]) as server,
-        hosted(tmp_path, port),
-        hosted(tmp_path, free_port()) as stranger,
-    ):
-        for address, place in (("/?embed=1", "view.html"), ("/", "whole.html")):
-            (tmp_path / place).write_text(f'<iframe id="it" src="{server.url}{address}"></iframe>')
-        page = browser.new_page()
-        page.goto(f"{named}/view.html")
-        frame = page.frame_locator("#it")
-        expect(frame.get_by_role("alert")).to_contain_text("this server wants an API key")
-        expect(frame.locator("input")).to_have_count(0)
-        for origin, place in ((stranger, "view.html"), (named, "whole.html")):
-            with page.expect_console_message(lambda message: "frame-ancestors" in message.text):
-                page.goto(f"{origin}/{place}")
-            expect(page.frame_locator("#it").locator("#app")).to_have_count(0)
-        page.close()
+    page.route("http://*.invalid/*", embed)
+    page.goto(f"{FRAMING_ORIGIN}/view.html")
+    frame = page.frame_locator("#it")
+    expect(frame.get_by_role("alert")).to_contain_text("this server wants an API key")
+    expect(frame.locator("input")).to_have_count(0)
+    for address in ("http://stranger.invalid/view.html", f"{FRAMING_ORIGIN}/whole.html"):
+        with page.expect_console_message(lambda message: "frame-ancestors" in message.text):
+            page.goto(address)
+        expect(page.frame_locator("#it").locator("#app")).to_have_count(0)
 
 
 def test_no_policy_of_a_file_lets_another_script_run(server: Server) -> None:

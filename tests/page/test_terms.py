@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.conftest import Open, settle
+from tests.page.conftest import Open, new_page, settle
 from tests.page.test_page import VIEWS
 from tests.support.processes import Server
 from tests.test_page_source import PAGE, page_files
@@ -75,10 +75,13 @@ def test_each_view_explains_its_words_once_where_they_are_focused(open_view: Ope
 
 
 def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Browser, server: Server) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
-    page = context.new_page()
-    page.goto(f"{server.url}/#view=lens")
-    settle(page)
+    with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True) as page:
+        page.goto(f"{server.url}/#view=lens")
+        settle(page)
+        check_a_word(page)
+
+
+def check_a_word(page: Page) -> None:
     says = page.locator(".term-says:visible")
     words = page.locator("main .term")
     for word in (words.first, words.last):
@@ -100,4 +103,3 @@ def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Brows
     expect(says).to_have_count(1)
     page.locator("h1").hover()
     expect(says).to_have_count(0)
-    context.close()

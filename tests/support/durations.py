@@ -28,6 +28,8 @@ class Durations:
         self._seconds[_file(report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._seconds:
+            return
         folders: Counter[str] = Counter()
         for file, seconds in self._seconds.items():
             folders["/".join(PurePosixPath(file).parts[:-1][:3])] += seconds  # type: ignore[assignment]

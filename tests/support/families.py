@@ -16,7 +16,7 @@ ARCHETYPES = ("llama-gqa", "gpt2", "gemma3", "gpt_oss", "lfm2", "qwen3_5", "bert
 """One family of each kind of network."""
 NUM_PARTS = 7
 """The other families are divided into as many parts by a hash of their names; each commit covers one part."""
-VARIABLE = "LIGHTWELL_TEST_FAMILIES"
+VARIABLE = "TEST_FAMILIES"
 """Environment variable with the choice, which the processes of pytest-xdist inherit."""
 
 

@@ -22,8 +22,10 @@ from tests.support.processes import (
     wait_until_ready,
 )
 
-VARIABLE = "LIGHTWELL_TEST_RUN"
+VARIABLE = "TEST_RUN_FOLDER"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
+_started: list[subprocess.Popen[bytes]] = []
+"""The shared servers of this process: an object that is deleted while its server runs would warn."""
 
 
 def begin() -> None:
@@ -33,11 +35,15 @@ def begin() -> None:
 
 
 def finish() -> None:
-    """End the shared servers and remove the run's folder, in the first process of the run only."""
+    """End the shared servers and remove the run's folder, in the first process of the run."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         for path in _folder().glob("*.server"):
             kill(descendants(json.loads(path.read_text())["pid"]))
         shutil.rmtree(_folder(), ignore_errors=True)
+        for process in _started:
+            process.wait()
+    for process in _started:
+        process.returncode = process.returncode or 0  # it may run on: an object of a process that runs would warn
 
 
 def once(key: object, make: Callable[[Path], object]) -> Path:
@@ -69,9 +75,11 @@ def shared_server(*arguments: str) -> Server:
                 command = serve_command(arguments, port)
                 environment = {**os.environ, "TMPDIR": str(_folder())}
                 process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
+            _started.append(process)
             if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
+            process.returncode = 0  # it goes on running: without this Python warns of a process that nobody waits for
             file.write_text(json.dumps({"port": port, "pid": process.pid}))
     return Server(LOOPBACK, **json.loads(file.read_text()))
 

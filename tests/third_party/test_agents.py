@@ -18,7 +18,7 @@ from tests.tiny.scripted import make_scripted
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-all`"),
+    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-nightly`"),
 ]
 
 MODEL = "mine"

@@ -20,7 +20,7 @@ from tests.support.processes import Server, serve
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-all`"),
+    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-nightly`"),
 ]
 
 HERE = Path(__file__).resolve().parent

@@ -16,7 +16,7 @@ from tests.third_party.test_clients import HERE, run
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-all`"),
+    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="clients are tried by `make test-nightly`"),
 ]
 
 MODEL = "small"

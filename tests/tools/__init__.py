@@ -1,1 +1,1 @@
-"""What `make test-all` installs, and what it runs outside this environment."""
+"""What `make test-nightly` installs, and what it runs outside this environment."""

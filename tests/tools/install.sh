@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make test-all` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
+# What `make test-nightly` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
 # (Debian), and the programs of others that are run unmodified (PyPI, npm), each in an environment of its own under
 # .tools; there, too, the oldest and the newest torch that pyproject.toml allows, before all else that .venv has.
 #

@@ -109,6 +109,7 @@ def test_the_request_that_is_the_fault_must_be_told_so_and_its_neighbours_must_n
     ]
 
 
+@pytest.mark.nightly
 def test_a_real_fault_that_breaks_its_promise_is_found() -> None:
     killed = next(fault for fault in FAULTS if fault.name == "worker killed while it writes")
     row = run(replace(killed, expected=replace(UNNOTICED, num_restarts=1)), clients=2)

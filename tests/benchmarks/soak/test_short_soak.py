@@ -14,6 +14,8 @@ from benchmarks.soak.acts import pool
 from tests.support.processes import Server, serve
 from tests.support.wire import scrape
 
+pytestmark = pytest.mark.nightly
+
 
 def test_a_short_soak_with_a_kill_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"

@@ -72,6 +72,7 @@ def test_composition_is_that_of_the_whole_products() -> None:
     assert not found[2].any()
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "gemma2", "olmo2", "opt-post", "t5-gated-untied", "bart"])
 def test_what_heads_write_towards_a_logit(name: str) -> None:
     config, weights, _ = network(name)

@@ -123,6 +123,7 @@ FAMILIES: dict[str, Callable[[Tensors, ModelConfig], Tensors]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_weight_is_the_parameter_of_transformers(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
@@ -134,6 +135,7 @@ def test_a_weight_is_the_parameter_of_transformers(name: str, tmp_path: Path) ->
         assert torch.equal(found, expected), full
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "bert", "t5-gated-untied", "qwen2_moe", "gemma4"])
 def test_every_name_of_the_list_is_there_in_its_shape_and_tells_how_it_is_kept(name: str) -> None:
     config, _, lookup = network(name)
@@ -148,6 +150,7 @@ def test_every_name_of_the_list_is_there_in_its_shape_and_tells_how_it_is_kept(n
     assert unembedding.tied_to == ("embed.W_E" if config.tie_word_embeddings else None)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-llama3", "gemma3", "gpt_neox"])
 def test_frequencies_of_a_rotation_turn_a_query_as_the_network_does(name: str) -> None:
     config, _, lookup = network(name)

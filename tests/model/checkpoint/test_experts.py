@@ -81,6 +81,7 @@ def test_stacks_of_another_number_of_experts_are_named(tmp_path: Path) -> None:
         load_weights(folder, read_config(folder), torch.float32)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("family", ["granite_moe", "granite_moe_shared"])
 def test_granites_with_experts_compute_what_transformers_computes(family: str, tmp_path: Path) -> None:
     folder = tiny.make(family, tmp_path, seed=random.randrange(1000))

@@ -6,7 +6,9 @@ import math
 import re
 import shutil
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,8 @@ CLASSES = {
     "BartForConditionalGeneration": "BartConfig",
     "MarianMTModel": "MarianConfig",
 }
+Checkpoint = Callable[[str], Path]
+"""Returns the folder of one of `tiny.VARIANTS`. Tests do not change it."""
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
@@ -101,25 +105,23 @@ def test_what_a_file_leaves_out_is_what_transformers_takes_for_it(tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {name: tiny.make_variant(name, tmp_path_factory.mktemp(name)) for name in tiny.VARIANTS}
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return cache(lambda name: tiny.make_variant(name, tmp_path_factory.mktemp(name)))
 
 
 SIZE = re.compile(r"(?:^|_)(?:size|layers?|heads?|dim|d|embd|inner|positions?|embeddings|buckets)(?:_|$)")
 
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
-def test_no_size_is_believed_that_the_files_do_not_hold(
-    checkpoints: dict[str, Path], name: str, tmp_path: Path
-) -> None:
+def test_no_size_is_believed_that_the_files_do_not_hold(checkpoint: Checkpoint, name: str, tmp_path: Path) -> None:
     """Guard against huge sizes: a billion layers made a worker grow by 110 MiB a second, and a huge context ended in
     an allocator's error.
     """
-    values = json.loads((checkpoints[name] / "config.json").read_text(encoding="utf-8"))
+    values = json.loads((checkpoint(name) / "config.json").read_text(encoding="utf-8"))
     fields = [key for key, value in values.items() if type(value) is int and SIZE.search(key) and value > 0]
     assert len(fields) >= 3
-    (tmp_path / "model.safetensors").symlink_to(checkpoints[name] / "model.safetensors")
-    original = read_config(checkpoints[name])
+    (tmp_path / "model.safetensors").symlink_to(checkpoint(name) / "model.safetensors")
+    original = read_config(checkpoint(name))
     tracemalloc.start()
     for key in fields:
         for huge in (10**9, 10**15):
@@ -132,11 +134,12 @@ def test_no_size_is_believed_that_the_files_do_not_hold(
     assert peak < 64 << 20
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", tiny.VARIANTS)
-def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoints: dict[str, Path], name: str) -> None:
-    config = read_config(checkpoints[name])
+def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoint: Checkpoint, name: str) -> None:
+    config = read_config(checkpoint(name))
     table = table_of(config)
-    stored = unstacked(safetensors_entries(checkpoints[name] / "model.safetensors"), config, table)
+    stored = unstacked(safetensors_entries(checkpoint(name) / "model.safetensors"), config, table)
     tensors = {table.short(key): tensor for key, tensor in stored.items()}
     taken: dict[str, int] = {}
     for weight in weights_of(config):
@@ -148,7 +151,7 @@ def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoin
     # A token table may also be the head, where the file leaves the head out; keys may also be values.
     twice = {key for key, count in taken.items() if count > 1 and not (config.keys_are_values and "k_proj" in key)}
     assert twice <= {"shared.weight"}
-    loaded = load_weights(checkpoints[name], config, torch.float32)
+    loaded = load_weights(checkpoint(name), config, torch.float32)
     numbers = sum(tensor.numel() for tensor in loaded.values())
     assert numbers == sum(math.prod(tensors[key].shape) * count for key, count in taken.items())
 
@@ -189,13 +192,14 @@ def test_an_encoder_is_the_same_under_any_head(tmp_path: Path, prefix: str, conf
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), task
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", tiny.MASKED_LMS)
 @pytest.mark.parametrize("kind", ["safetensors", "torch", "torch before 1.6"])
 def test_a_head_that_is_named_and_not_in_the_files_is_none(
-    checkpoints: dict[str, Path], tmp_path: Path, name: str, kind: str
+    checkpoint: Checkpoint, tmp_path: Path, name: str, kind: str
 ) -> None:
     """Read folders like all-mpnet-base-v2's: a model for embeddings that was trained from one with a head."""
-    folder = checkpoints[name]
+    folder = checkpoint(name)
     of_head = [weight for weight in weights_of(read_config(folder)) if weight.name.startswith("head")]
     tensors = load_file(folder / "model.safetensors")
     head = {name for weight in of_head for source in weight.sources for name in source.names if name in tensors}
@@ -213,8 +217,8 @@ def test_a_head_that_is_named_and_not_in_the_files_is_none(
     assert not any(weight.name.startswith("head") for weight in weights_of(config))
 
 
-def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    folder = checkpoints["bert"]
+def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = checkpoint("bert")
     expected = load_weights(folder, read_config(folder), torch.float32)
     old = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
@@ -236,10 +240,11 @@ HEADS = {
 """The tensor that is a tied head's copy of the token table, by variant."""
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_that_is_tied_in_words_only_is_refused(checkpoints: dict[str, Path], tmp_path: Path, name: str) -> None:
-    config = read_config(checkpoints[name])
-    tensors = load_file(checkpoints[name] / "model.safetensors")
+def test_a_head_that_is_tied_in_words_only_is_refused(checkpoint: Checkpoint, tmp_path: Path, name: str) -> None:
+    config = read_config(checkpoint(name))
+    tensors = load_file(checkpoint(name) / "model.safetensors")
     table = next(tensor for tensor in tensors.values() if len(tensor) == config.vocab_size and tensor.dim() == 2)
     save_file({**tensors, HEADS[name]: table.clone()}, tmp_path / "model.safetensors")
     load_weights(tmp_path, config, torch.float32)
@@ -249,8 +254,8 @@ def test_a_head_that_is_tied_in_words_only_is_refused(checkpoints: dict[str, Pat
         load_weights(tmp_path, config, torch.float32)
 
 
-def test_the_text_part_of_a_gemma_3_with_images_is_the_gemma_3(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    folder = checkpoints["gemma3"]
+def test_the_text_part_of_a_gemma_3_with_images_is_the_gemma_3(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = checkpoint("gemma3")
     text = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     outer = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "vision_config": {}}
     both = read(tmp_path, {**outer, "eos_token_id": [1, 2]})

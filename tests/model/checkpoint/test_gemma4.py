@@ -21,6 +21,8 @@ from tests import tiny
 from tests.model.checkpoint.test_families import read
 from tests.network import CPU
 
+pytestmark = pytest.mark.every_family  # each has layers of other kinds
+
 
 @pytest.fixture(scope="module", params=["gemma4", "gemma4-e2b", "gemma4-experts"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -27,6 +27,8 @@ from model.loading.loader import load_model
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.every_family  # each architecture has a table of its own
+
 CPU = torch.device("cpu")
 
 

@@ -18,7 +18,10 @@ from tests.model.test_lora import RANK, run
 from tests.model.watching import CPU
 from tests.tiny.adapters import adapt
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
+pytestmark = [
+    pytest.mark.every_family,  # each architecture has a table of its own
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),  # peft asks
+]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -16,6 +16,8 @@ from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
 from model.config import ModelConfig
 
+pytestmark = pytest.mark.every_family  # each architecture has fields of its own
+
 _EPSILON = 2.0**-17
 """A number that float32 holds exactly, as the files have it."""
 _FIELDS = {

@@ -21,6 +21,8 @@ from model.checkpoint.resolve import resolve
 from model.tokenization.tokenizer import Tokenizer
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.every_family  # each kind of tokenizer has rules of its own
+
 _TEXT = (
     "Once upon a time there were 3 bears, and they had 12 bowls of porridge in the year 1837; it wasn't cold!",
     "The wolf said:\n\n\tlittle pig, little pig, LET me come in...  You'll see. THEY'RE here, and the the the end",

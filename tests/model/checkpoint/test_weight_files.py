@@ -81,6 +81,7 @@ def test_gpt2_matrices_are_turned_to_out_by_in(checkpoints: dict[str, Path]) -> 
     assert all(tensor.is_contiguous() for tensor in ours.values())
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-mqa-untied", "llama-biases", "gpt2"])
 def test_what_is_loaded_is_what_the_tables_promise(checkpoints: dict[str, Path], name: str) -> None:
     config = read_config(checkpoints[name])

@@ -23,14 +23,17 @@ class World:
     block_size: int = field(default_factory=lambda: random.choice([3, 8, 16, 32, 40]))
     causal: bool = field(default_factory=lambda: random.random() < 0.7)
     num_sequences: int = 4
+    num_key_heads: int = field(default_factory=lambda: random.choice([1, 2, 3]))
+    window: float = field(default_factory=lambda: random.choice([math.inf, 1, random.randint(2, 40)]))
+    lengths: list[int] = field(default_factory=list)
+    """Keys of each sequence; drawn if empty."""
     may_be_blind: bool = True
     """Whether a sequence may see no keys."""
 
     def __post_init__(self) -> None:
-        self.num_key_heads = random.choice([1, 2, 3])
-        self.num_heads = self.num_key_heads * self.group
-        self.window = window = random.choice([math.inf, 1, random.randint(2, 40)])
-        self.lengths = [random.choice([1, random.randint(2, 90)]) for _ in range(self.num_sequences)]
+        self.num_heads, window = self.num_key_heads * self.group, self.window
+        if not self.lengths:
+            self.lengths = [random.choice([1, random.randint(2, 90)]) for _ in range(self.num_sequences)]
         starts = [random.choice([0, n - 1, random.randrange(n)]) for n in self.lengths]
         self.owners = np.repeat(np.arange(self.num_sequences), np.subtract(self.lengths, starts))
         positions = np.concatenate(list(map(np.arange, starts, self.lengths)))

@@ -5,6 +5,8 @@
 """
 
 import functools
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,21 @@ LEVEL = "amx"
 _HEADER = Path(__file__).with_suffix(".h")
 
 
-def build_library(output: Path, *, sanitize: bool = False) -> None:
-    """Compile the library, everything except the tiles for the highest level that this machine does have."""
+def build_library(output: Path, *, sanitize: bool = False, only: tuple[str, ...] = ()) -> None:
+    """Compile the library, everything except the tiles for the highest level that this machine does have.
+
+    only: names of the files of kernels that it needs to have, by default all.
+    """
     there = [level for level in library.levels() if level != LEVEL]
     flags = (*build.LEVELS["x86_64"][there[-1]], "-D__AMX_BF16__", "-include", str(_HEADER), "-O1")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(build, "LEVELS", {"x86_64": {LEVEL: flags}})
+        if only:
+            sources = shutil.copytree(build.SOURCES, Path(folder) / "cpu")
+            for path in [path for path in sources.rglob("*.cpp") if path.name not in only]:
+                if str(path.relative_to(sources)) not in build._ONCE:
+                    path.unlink()
+            patch.setattr(build, "SOURCES", sources)
         build.build(output, sanitize=sanitize)
 
 

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import pytest
+
 from model.kernels import library
+
+each_level = pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param(level, marks=() if level in (library.levels()[0], library.levels()[-1]) else pytest.mark.nightly)
+        for level in library.levels()
+    ],
+)
+"""Runs a test at each level of this CPU: `make test` at the lowest and the highest."""
 
 
 @contextmanager

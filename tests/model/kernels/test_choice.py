@@ -3,9 +3,9 @@
 import logging
 import os
 import random
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ from model.kernels.products import DOT, WIDEN
 from tests.model.kernels.levels import at_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-ROOT = Path(__file__).resolve().parents[3]
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 needs_dot = pytest.mark.skipif(not set(DOT_LEVELS) & set(library.levels()), reason="this CPU has no such products")
 
@@ -112,53 +111,57 @@ def test_a_choice_that_is_none_is_refused() -> None:
         KernelConfig("auto", "bf16")  # type: ignore[arg-type]
 
 
-CHOOSE = """
-import os, sys
-from pathlib import Path
-from model.kernels import library
-library.LIBRARY = Path(os.environ.get("BUILT", library.LIBRARY))
-from model.kernels.choice import KernelConfig
-try:
-    kernels = KernelConfig(sys.argv[1])
-    kernels.check_machine()
-except (ValueError, RuntimeError) as error:
-    print(error)
-else:
-    print("arithmetic", kernels.bfloat16_arithmetic())
-"""
+@pytest.fixture
+def choosing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """A function that chooses kernels as a new process does with these variables and, if given, another built library.
+    It returns the arithmetic or the error.
+    """
+
+    def forget() -> None:
+        for cached in (library._library, library.levels, library.cpu, library._at, library.kernels):
+            cached.cache_clear()
+
+    def choose(kernels: str, built: Path = library.LIBRARY, **environ: str) -> str:
+        monkeypatch.setattr(library, "LIBRARY", built)
+        with patch.dict(os.environ, {library.LEVEL_VARIABLE: ""} | environ):
+            forget()
+            try:
+                config = KernelConfig(kernels)  # type: ignore[arg-type]
+                config.check_machine()
+                return f"arithmetic {config.bfloat16_arithmetic()}"
+            except (ValueError, RuntimeError) as error:
+                return str(error)
+
+    yield choose
+    forget()
 
 
-def choosing(kernels: str, **environ: str) -> str:
-    """Return what is chosen in a separate process with these variables."""
-    command = [sys.executable, "-c", CHOOSE, kernels]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, check=True
-    ).stdout
-
-
-def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is() -> None:
+def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is(choosing: Callable[..., str]) -> None:
+    levels = library.levels()
     message = choosing("auto", LIGHTWELL_KERNEL_LEVEL="mmx")
-    assert all(level in message for level in library.levels())
-    assert "'mmx'" in message or not library.levels()
+    assert all(level in message for level in levels)
+    assert "'mmx'" in message or not levels
     assert "'/nothing.so'" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "'/nothing.so'" in choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL="", LIGHTWELL_KERNEL_LIBRARY="")
 
 
-def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(tmp_path: Path) -> None:
+def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(
+    tmp_path: Path, choosing: Callable[..., str]
+) -> None:
     garbage, other = tmp_path / "garbage.so", tmp_path / "other.so"
     garbage.write_bytes(b"no library")
-    assert choosing("auto", BUILT=str(garbage), LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0\n"
-    assert "'native'" in choosing("native", BUILT=str(garbage), LIGHTWELL_KERNEL_LIBRARY="")
+    assert choosing("auto", built=garbage, LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0"
+    assert "'native'" in choosing("native", built=garbage, LIGHTWELL_KERNEL_LIBRARY="")
     built = build.LIBRARY.read_bytes()
     number = build.sources_hash().to_bytes(8, "little")
     assert built.count(number) == 1
     other.write_bytes(built.replace(number, bytes(8)))
-    assert "another source" in choosing("auto", BUILT=str(other), LIGHTWELL_KERNEL_LIBRARY="")
+    assert "another source" in choosing("auto", built=other, LIGHTWELL_KERNEL_LIBRARY="")
 
 
-def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for() -> None:
-    assert choosing("auto", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0\n"
-    message = choosing("native", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="")
+def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for(choosing: Callable[..., str]) -> None:
+    assert choosing("auto", built=Path("/nothing.so"), LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0"
+    message = choosing("native", built=Path("/nothing.so"), LIGHTWELL_KERNEL_LIBRARY="")
     assert "'native'" in message
     assert "'auto' and 'torch' are accepted" in message

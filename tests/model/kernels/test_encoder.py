@@ -13,7 +13,7 @@ from model.kernels import library, rows
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
-from tests.model.kernels.levels import at_level
+from tests.model.kernels.levels import at_level, each_level
 
 _KINDS: dict[str, tuple[torch.dtype, Arithmetic]] = {
     "float32": (torch.float32, WIDEN),
@@ -26,6 +26,7 @@ _EPS = 1e-12
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 every_kind = pytest.mark.parametrize("kind", _KINDS)
+_LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 130, 300, *[30] * 8]
 
 
 def _layer(heads: int, dim: int, ff: int, dtype: torch.dtype) -> EncoderLayer:
@@ -84,7 +85,7 @@ def _plainly(qkv: Tensor, first_rows: Tensor, scale: float) -> tuple[Tensor, Ten
 
 
 @every_kind
-@pytest.mark.parametrize("level", library.levels())
+@each_level
 def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: str) -> None:
     dtype, arithmetic = _KINDS[kind]
     lengths = [300, 1, 16, 17, 31, 33, 64, 65, 128, 129, 40, 2, 3, random.randrange(1, 131)]
@@ -103,11 +104,17 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
 
 
 @every_kind
-@pytest.mark.parametrize("level", library.levels())
-def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_threads(level: str, kind: str) -> None:
+@each_level
+@pytest.mark.parametrize(
+    "lengths",
+    [_LENGTHS, pytest.param([*range(1, 131, 3), 300, *[30] * 20], marks=pytest.mark.nightly)],
+    ids=["some", "many"],
+)
+def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_threads(
+    lengths: list[int], level: str, kind: str
+) -> None:
     dtype, arithmetic = _KINDS[kind]
-    lengths = [*range(1, 131, 3), 300, *[30] * 20]
-    random.shuffle(lengths)
+    lengths = random.sample(lengths, len(lengths))
     first_rows = _first_rows(lengths)
     encoder = _encoder([_layer(2, 32, 96, dtype) for _ in range(3)], 2, arithmetic)
     x = draw_numbers(int(first_rows[-1]), 64, dtype=dtype)
@@ -142,7 +149,7 @@ def test_numbers_are_the_same_at_every_level(dtype: torch.dtype) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("level", library.levels())
+@each_level
 def test_attention_is_that_of_float64_within_what_its_numbers_may_lose(level: str, kind: str) -> None:
     dtype, arithmetic = _KINDS[kind]
     lengths = [*random.sample(range(1, 131), 8), 1, 64, 600]

@@ -17,7 +17,7 @@ from model.config import Activation
 from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
 from model.kernels.int8 import Int8BlockedWeight
-from tests.model.kernels.levels import at_level
+from tests.model.kernels.levels import at_level, each_level
 from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -124,7 +124,7 @@ def test_a_product_has_the_same_bits_at_every_level_and_in_any_number_of_threads
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("level", LEVELS)
+@each_level
 def test_a_row_alone_has_the_bits_that_it_has_among_others(level: str, dtype: torch.dtype) -> None:
     for _ in range(6):
         rows, inputs, outputs = random.randint(2, 100), random.randint(1, 800), random.randint(1, 300)
@@ -147,7 +147,7 @@ def test_a_product_of_very_many_rows_is_that_of_its_pieces(dtype: torch.dtype) -
     assert torch.equal(torch.cat(pieces), together)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_level
 def test_activations_are_those_of_torch(level: str) -> None:
     _, _, weight = draw(150, 64)
     x, bias = torch.randn(5, 64) / 8, torch.randn(150)
@@ -166,7 +166,7 @@ def test_activations_are_those_of_torch(level: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("level", LEVELS)
+@each_level
 def test_a_number_that_is_not_finite_makes_its_own_row_nan_and_no_other(level: str, dtype: torch.dtype) -> None:
     for rows in (1, 3, 20):
         _, _, weight = draw(70, 45)
@@ -182,7 +182,7 @@ def test_a_number_that_is_not_finite_makes_its_own_row_nan_and_no_other(level: s
                 assert torch.equal(y[others], other[others])
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_level
 def test_rows_of_zeros_and_of_numbers_too_small_to_scale_give_the_bias_alone(level: str) -> None:
     _, _, weight = draw(70, 45)
     bias = torch.randn(70)

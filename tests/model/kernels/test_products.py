@@ -15,7 +15,7 @@ from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
 from model.kernels.library import kernels
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
-from tests.model.kernels.levels import at_level
+from tests.model.kernels.levels import at_level, each_level
 
 _KINDS = {
     "float32": (torch.float32, torch.float32),
@@ -123,7 +123,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kind: str, arithmetic: A
 
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
-@pytest.mark.parametrize("level", library.levels())
+@each_level
 def test_products_are_those_of_float64_within_what_sums_in_float32_may_lose(
     level: str, kind: str, arithmetic: Arithmetic
 ) -> None:
@@ -187,7 +187,7 @@ def test_a_thread_that_ends_gives_back_what_it_computed_in() -> None:
 
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
-@pytest.mark.parametrize("level", library.levels())
+@each_level
 def test_the_largest_column_is_the_first_largest_of_the_product(level: str, kind: str, arithmetic: Arithmetic) -> None:
     rows_dtype, weight_dtype = _KINDS[kind]
     for rows, inputs, outputs in (*_SHAPES, (3, 20, 5000)):

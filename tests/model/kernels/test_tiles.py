@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from model.kernels import build, library
 from model.kernels.encoder import attend_texts
+from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, BlockedWeight
 from tests.model.kernels import emulated_tiles
 from tests.model.kernels.everywhere import assert_same_bits
@@ -30,26 +32,44 @@ SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
 """Outputs and inputs: blocks and steps of tiles, whole and with remainders."""
 
 
+FILES = ("product_bfloat16.cpp", "product_int8.cpp", "encoder.cpp")
+"""The files that multiply on tiles; the others, which take most of a minute to compile, call the same functions."""
+
+
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def some_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiles") / "kernels.so"
+    emulated_tiles.build_library(path, only=FILES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def all_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiles") / "kernels.so"
     emulated_tiles.build_library(path)
     return path
 
 
-@pytest.fixture
-def tiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The library with emulated tiles in place of the one that is loaded; none of its tiles may be in use
+@contextmanager
+def loaded(kernels: Path) -> Iterator[None]:
+    """Use the library with emulated tiles in place of the one that is loaded; none of its tiles may be in use
     afterwards.
     """
-    loaded = ctypes.CDLL(str(kernels))
-    kernels_at_level = library.Kernels(loaded, emulated_tiles.LEVEL)
-    monkeypatch.setattr(library, "_library", lambda: loaded)
-    monkeypatch.setattr(library, "_at", lambda level: kernels_at_level)
-    monkeypatch.setattr(library, "levels", lambda: (emulated_tiles.LEVEL,))
-    with at_level(emulated_tiles.LEVEL):
+    there = ctypes.CDLL(str(kernels))
+    kernels_at_level = library.Kernels(there, emulated_tiles.LEVEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "_library", lambda: there)
+        patch.setattr(library, "_at", lambda level: kernels_at_level)
+        patch.setattr(library, "levels", lambda: (emulated_tiles.LEVEL,))
+        with at_level(emulated_tiles.LEVEL):
+            yield
+    assert there.emulated_tiles_in_use() == 0
+
+
+@pytest.fixture
+def tiles(some_kernels: Path) -> Iterator[None]:
+    with loaded(some_kernels):
         yield
-    assert loaded.emulated_tiles_in_use() == 0
 
 
 def draw(*shape: int) -> Tensor:
@@ -106,17 +126,31 @@ def test_numbers_below_the_normal_ones_are_zeros() -> None:
     assert y.tolist() == [[0, 0]]
 
 
-@pytest.mark.usefixtures("tiles")
-def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows() -> None:
-    x, weight = draw(70, 101), BlockedWeight(draw(1000, 101))
-    largest = weight.multiply(x, arithmetic=DOT).float().max(1)
-    for rows in (1, 2, 15, 16, 17, 33, 70):
-        library.set_num_threads(rows % 3 + 1)
-        found = weight.find_largest(x[:rows], DOT)
-        assert found is not None
-        places, numbers = found
-        assert torch.equal(numbers, largest.values[:rows])
-        assert torch.equal(places, largest.indices[:rows])
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_int8_products_have_the_bits_of_other_levels(dtype: torch.dtype, *, rounds: bool, some_kernels: Path) -> None:
+    values, scales = torch.randint(-128, 128, (77, 333), dtype=torch.int8), torch.rand(77) / 64
+    weight = Int8BlockedWeight(values, scales, int8_activations=rounds)
+    x, bias = torch.randn(40, 333).to(dtype), torch.randn(77).to(dtype)
+    wanted = weight.multiply(x, bias, "silu")
+    with loaded(some_kernels):
+        for rows in (1, 2, 15, 16, 17, 33, 40):
+            library.set_num_threads(rows % 3 + 1)
+            assert_same_bits((weight.multiply(x[-rows:], bias, "silu"),), (wanted[-rows:],))
+
+
+@pytest.mark.nightly
+def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows(all_kernels: Path) -> None:
+    with loaded(all_kernels):
+        x, weight = draw(70, 101), BlockedWeight(draw(1000, 101))
+        largest = weight.multiply(x, arithmetic=DOT).float().max(1)
+        for rows in (1, 2, 15, 16, 17, 33, 70):
+            library.set_num_threads(rows % 3 + 1)
+            found = weight.find_largest(x[:rows], DOT)
+            assert found is not None
+            places, numbers = found
+            assert torch.equal(numbers, largest.values[:rows])
+            assert torch.equal(places, largest.indices[:rows])
 
 
 @pytest.mark.usefixtures("tiles")
@@ -137,14 +171,15 @@ def test_attention_within_a_text_does_not_see_other_texts(heads: int, dim: int) 
         torch.testing.assert_close(mixed.double(), wanted, rtol=2**-6, atol=2**-6)
 
 
-def test_products_decoders_and_encoders_pass_their_tests_on_tiles(kernels: Path) -> None:
+@pytest.mark.nightly
+def test_products_decoders_and_encoders_pass_their_tests_on_tiles(all_kernels: Path) -> None:
     files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
     done = subprocess.run(
         (
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
             *("-p", "tests.model.kernels.emulated_tiles", *files),
         ),
-        env=os.environ | {library.LIBRARY_VARIABLE: str(kernels)},
+        env=os.environ | {library.LIBRARY_VARIABLE: str(all_kernels)},
         cwd=HERE.parent.parent.parent,
         capture_output=True,
         text=True,

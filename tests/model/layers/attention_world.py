@@ -86,20 +86,18 @@ class World:
 
 
 def scores_of(world: World, sequence: int) -> torch.Tensor:
-    """Return the scores [H, n, n], computed one number at a time by the formulas."""
+    """Return the scores [H, n, n], computed one query at a time by the formulas."""
     q, k, _ = world.parts(sequence)
     rule, n = world.rule, len(q)
-    scores = torch.full((world.num_heads, n, n), -math.inf, dtype=torch.float64)
+    scores = torch.empty((world.num_heads, n, n), dtype=torch.float64)
     for query in range(n):
-        for key in range(n):
-            if not world.sees(query, key):
-                continue
-            score = (q[query] * k[key]).sum(-1) * rule.scale  # [H]
-            if rule.softcap is not None:
-                score = rule.softcap * torch.tanh(score / rule.softcap)
-            if rule.bias is not None:
-                score = score + rule.bias[:, key - query + world.reach - 1].double()
-            scores[:, query, key] = score
+        row = (q[query] * k).sum(-1).T * rule.scale  # [H, n]
+        if rule.softcap is not None:
+            row = rule.softcap * torch.tanh(row / rule.softcap)
+        if rule.bias is not None:
+            row = row + rule.bias[:, world.reach - 1 - query :][:, :n].double()
+        unseen = torch.tensor([not world.sees(query, key) for key in range(n)])
+        scores[:, query] = row.masked_fill(unseen, -math.inf)
     return scores
 
 

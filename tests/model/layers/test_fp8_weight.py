@@ -128,6 +128,7 @@ def test_a_gpu_multiplies_by_the_same_weight(rows: int, inputs: int, outputs: in
     torch.testing.assert_close(there(x.cuda()).cpu().double(), expected, atol=0.1, rtol=2**-6)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "opt"])
 def test_a_network_keeps_its_numbers_up_to_the_roundings(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)

@@ -13,6 +13,7 @@ from model.layers.linear import Linear
 from model.layers.triton_weight import TritonWeight
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
+from tests.support.interpreted_product import multiply_in_one_order
 
 TRITON = KernelConfig("triton")
 
@@ -46,7 +47,8 @@ def test_a_layer_computes_its_formula(activation: Activation | None, dtype: torc
     assert layer.find_largest(x) is None
 
 
-def test_no_row_depends_on_the_batch() -> None:
+def test_no_row_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply_in_one_order(monkeypatch)
     fresh_draw()
     layer = Linear(normal(20, 40, dtype=torch.bfloat16), kernels=TRITON, activation="gelu")
     assert_rows_do_not_depend_on_the_batch(layer, normal(70, 40, dtype=torch.bfloat16))

@@ -20,10 +20,13 @@ from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, build, load, request, run
 from tests.server.engine.test_batch_invariance import assert_same
+from tests.support.interpreted_product import multiply_in_one_order
 
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
 BLOCK, BLOCKS = 16, 2
 """Keys of a block, and blocks of a sequence."""
+LAYERS = 1 if IS_INTERPRETED else 2
+"""Layers of a network that is interpreted slowly."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +37,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matmul.piece_length(64, 136) == 128
     if IS_INTERPRETED:
         monkeypatch.setattr(paged_attention, "SHARES", 4)
+        multiply_in_one_order(monkeypatch)
 
 
 class Run:
@@ -74,7 +78,7 @@ class Run:
 def test_a_prompt_has_the_same_logits_whole_in_chunks_among_others_and_token_by_token(tmp_path: Path) -> None:
     rng = fresh_draw()
     model = load(
-        tiny.make_variant("llama-gqa", tmp_path, intermediate_size=136),
+        tiny.make_variant("llama-gqa", tmp_path, intermediate_size=136, num_hidden_layers=LAYERS),
         rng.choice(DTYPES),
         DEVICE,
         kernels=KernelConfig("triton"),
@@ -122,7 +126,7 @@ def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_p
 
 
 def test_a_pair_of_texts_has_its_types_of_tokens_among_others_too(tmp_path: Path) -> None:
-    folder = tiny.make_classifier("bert", tmp_path)
+    folder = tiny.make_classifier("bert", tmp_path, num_hidden_layers=LAYERS)
     model = load(folder, torch.float32, DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     prompt = list(range(5, 25))
     crowd = [request(uid, prompt, ClassifyTask()) for uid in range(3)]

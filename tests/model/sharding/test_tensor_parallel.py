@@ -77,6 +77,7 @@ def test_every_point_equals_one_process(name: str, ranks: Ranks, tmp_path: Path)
     assert worst(found, expected, "hook_out") <= 1e-4
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("name", ["llama-mqa-untied", "olmo2", "gpt_neox", "bert", "t5-gated-untied"])
 def test_changes_act_as_in_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
     one, two = load_both(make(name, tmp_path), torch.float64, ranks)

@@ -45,14 +45,21 @@ def test_two_templates_share_a_process_and_neither_answers_for_the_other(tokeniz
 def test_an_event_loop_goes_on_while_a_template_loops_and_the_next_chat_gets_its_own_answer(
     tokenizer: Tokenizer,
 ) -> None:
-    template = ChatTemplate(ON_DEMAND, tokenizer, TemplateClient(max_seconds=0.5))
+    """The process is stopped until the event loop has had its turns, so that it cannot end before them."""
+    client = TemplateClient(max_seconds=0.1)
+    template = ChatTemplate(ON_DEMAND, tokenizer, client)
+    stopped = client.pid
+    assert stopped is not None
 
     async def main() -> None:
+        os.kill(stopped, signal.SIGSTOP)
         looping = asyncio.create_task(template.render_async(chat("loop")))
-        await asyncio.sleep(0.01)
-        assert not looping.done()
         waiting = [asyncio.create_task(template.render_async(chat(f"{i}"))) for i in range(3)]
-        with pytest.raises(ChatTemplateError, match=r"takes more than 0\.5 s"):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in (looping, *waiting))
+        os.kill(stopped, signal.SIGCONT)
+        with pytest.raises(ChatTemplateError, match=r"takes more than 0\.1 s"):
             await looping
         assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 

@@ -262,6 +262,36 @@ def test_a_limit_that_comes_later_begins_with_a_full_bucket() -> None:
     use.begin(takes_tokens=True)
 
 
+def test_limits_that_are_read_again_fill_no_bucket_and_what_accrued_before_is_at_the_old_rate() -> None:
+    clock = Clock()
+    use = limited(clock, tokens_per_minute=60)
+    use.charge(60)
+    use.limits = KeyLimits(tokens_per_minute=60)
+    with pytest.raises(LimitReached) as raised:
+        use.begin(takes_tokens=True)
+    assert raised.value.retry_after == 1
+    clock.now += 10  # 10 tokens
+    use.limits = KeyLimits(tokens_per_minute=6000)
+    use.charge(10)
+    with pytest.raises(LimitReached):
+        use.begin(takes_tokens=True)
+    assert (use.refusals["tokens_per_minute"], use.refusals["max_requests"]) == (2, 0)
+
+
+def test_a_key_whose_limit_was_lowered_waits_until_as_many_end_as_are_too_many() -> None:
+    clock = Clock()
+    use = limited(clock)
+    for _ in range(40):  # one ends each second, beside three others
+        for _ in range(4 - use.num_requests):
+            use.begin(takes_tokens=False)
+        clock.now += 1
+        use.end()
+    use.limits = KeyLimits(max_requests=1)
+    with pytest.raises(LimitReached, match="has 3 requests in flight; at most 1 are accepted") as raised:
+        use.begin(takes_tokens=False)
+    assert raised.value.retry_after == pytest.approx(3, abs=1)
+
+
 def test_prompt_and_generated_tokens_of_a_request_are_charged_to_its_key() -> None:
     clock = Clock()
     use = limited(clock, tokens_per_minute=10)

@@ -33,6 +33,7 @@ from tests.tiny import make, make_variant
 from tests.tiny.adapters import make_adapter
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "granite_moe_shared", "gpt_oss", "t5"])
 def test_weights_and_cache_take_what_is_foretold(family: str, tmp_path: Path) -> None:
     folder = make(family, tmp_path, dtype=torch.bfloat16)
@@ -48,6 +49,7 @@ def test_weights_and_cache_take_what_is_foretold(family: str, tmp_path: Path) ->
     assert found.kv_cache == num_blocks * KVCache.bytes_per_block(config, 16, torch.bfloat16)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_int8_keeps_a_byte_and_a_scale_a_row_but_for_the_embedding_and_routers(family: str, tmp_path: Path) -> None:
     folder = make(family, tmp_path, dtype=torch.bfloat16, tie_word_embeddings=False)
@@ -129,6 +131,7 @@ def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
         sizes(config, Settings(devices="all"))
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", ["llama-mqa-untied", "llama-biases", "olmo2", "gpt2", "bert", "t5"])
 def test_what_stands_on_several_ranks_is_counted_on_each(name: str, ranks: int, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What the engine client refuses, what it counts for that, and when it has room again; against a played worker."""
 
-import asyncio
-
 import pytest
 
 from server.dispatch.admission import Cost
@@ -111,9 +109,12 @@ async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: Engine
     """Use a worker that has one slot and ends nothing: the second request would wait for as long as the first did in
     vain.
     """
-    client.admission.max_queue_time = 0.02
+    admission, now = client.admission, [100.0]
+    for timed in (admission, admission.requests, admission.tokens, admission.blocks, admission.capture):
+        timed._clock = lambda: now[0]
+    admission.max_queue_time = 0.02
     first = await client.submit(generate(), (1,))
-    await asyncio.sleep(0.05)
+    now[0] += 0.05
     with pytest.raises(QueueFull, match="--max-queue-time"):
         await client.submit(generate(), (1,))
     worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))

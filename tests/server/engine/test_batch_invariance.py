@@ -52,7 +52,7 @@ def crowd(model: Transformer) -> list[EngineRequest]:
     ]
 
 
-@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
+@pytest.fixture(autouse=True, params=[pytest.param(1, marks=pytest.mark.nightly), 2], ids=["one thread", "two threads"])
 def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)

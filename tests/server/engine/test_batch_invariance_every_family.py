@@ -29,6 +29,8 @@ from tests.server.engine.test_batch_invariance import assert_same
 DTYPES = (torch.float32, torch.bfloat16)
 DTYPES_ON_REQUEST = (torch.float64, torch.float16)
 """Dtypes for which a CPU has no packed products and compiled kernels."""
+WITHOUT_COMPILED_KERNELS = ("llama-gqa", "gpt2", "lfm2", "bart", "bert")
+"""Archetypes for which `make test` covers these dtypes, too; each takes several times as long as with kernels."""
 DTYPES_OF_A_GPU = (torch.float32, torch.bfloat16, torch.float16)
 _first = random.randrange(6)
 """Index of the first variant's dtype: the variants cycle through the dtypes from here, so that every kind of model
@@ -76,7 +78,13 @@ def test_every_family_does_so_with_int8_weights(name: str, tmp_path: Path) -> No
         _answer_alike(load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name), quantize="int8"))
 
 
-@pytest.mark.parametrize("name", tiny.UNLIKE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in WITHOUT_COMPILED_KERNELS else pytest.param(name, marks=pytest.mark.nightly)
+        for name in tiny.UNLIKE
+    ],
+)
 def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp_path: Path) -> None:
     dtype = _in_turn(DTYPES_ON_REQUEST, name)
     folder = tiny.make_variant(name, tmp_path)
@@ -177,8 +185,10 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
     ("dtype", "length", "sizes"),
     [
         *((dtype, 2200, {"max_position_embeddings": 4096}) for dtype in DTYPES),
-        *((dtype, 400, {"max_position_embeddings": 512}) for dtype in DTYPES_ON_REQUEST),  # four tiles of keys
-        *((dtype, 70, {"head_dim": 256}) for dtype in (*DTYPES, *DTYPES_ON_REQUEST)),
+        (torch.float64, 400, {"max_position_embeddings": 512}),  # four tiles of keys
+        pytest.param(torch.float16, 400, {"max_position_embeddings": 512}, marks=pytest.mark.nightly),
+        *((dtype, 70, {"head_dim": 256}) for dtype in (*DTYPES, torch.float16)),
+        pytest.param(torch.float64, 70, {"head_dim": 256}, marks=pytest.mark.nightly),
     ],
     ids=str,
 )

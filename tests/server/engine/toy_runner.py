@@ -50,6 +50,7 @@ def sequence(
     is_encoder: bool = False,
     priority: int = 0,
     client: str = "",
+    adapter: int = 0,
 ) -> Sequence:
     """Return a sequence of a decoder; of an encoder-decoder, if `encoded` is what its encoder reads; or of an
     encoder.
@@ -70,6 +71,7 @@ def sequence(
             interventions=interventions,
             priority=priority,
             client=client,
+            adapter=adapter,
         ),
         stacks,
     )

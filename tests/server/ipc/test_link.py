@@ -4,7 +4,6 @@ import asyncio
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,7 +92,7 @@ def test_a_large_tensor_does_not_hold_up_the_sender(pair: tuple[WorkerLink, sock
     first, second = read_frames(theirs, 2)
     assert (first.header, bytes(first.buffers[0])) == (b"large", large)
     assert second.header == b"small"
-    assert link.flush(timeout=10)
+    assert link.flush(timeout=60)
 
 
 @pytest.mark.parametrize("count", [3000, 70_000])  # more than a system call takes; 64 traces of 44 layers
@@ -108,7 +107,7 @@ def test_the_worker_waits_no_longer_than_asked(pair: tuple[WorkerLink, socket.so
     link, theirs = pair
     assert link.poll(0.0) == []
     theirs.sendall(b"".join(frame_parts(b"one")) + b"".join(frame_parts(b"two")))
-    assert [frame.header for frame in link.poll(10.0)] == [b"one", b"two"]
+    assert [frame.header for frame in link.poll(60.0)] == [b"one", b"two"]
 
 
 def test_what_was_peeked_at_is_polled_again_in_its_order(pair: tuple[WorkerLink, socket.socket]) -> None:
@@ -120,7 +119,7 @@ def test_what_was_peeked_at_is_polled_again_in_its_order(pair: tuple[WorkerLink,
     theirs.sendall(b"".join(frame_parts(b"three")))
     assert [frame.header for frame in link.peek()] == [b"three"]
     theirs.sendall(b"".join(frame_parts(b"four")))
-    assert [frame.header for frame in link.poll(10.0)] == [b"one", b"two", b"three", b"four"]
+    assert [frame.header for frame in link.poll(60.0)] == [b"one", b"two", b"three", b"four"]
     assert link.poll(0.0) == []
 
 
@@ -131,7 +130,7 @@ def test_a_link_that_ends_is_the_business_of_poll(pair: tuple[WorkerLink, socket
     theirs.close()
     assert link.peek() == []
     with pytest.raises(ConnectionError):
-        link.poll(10.0)
+        link.poll(60.0)
 
 
 def test_the_worker_sees_that_the_other_end_is_gone(pair: tuple[WorkerLink, socket.socket]) -> None:
@@ -139,9 +138,9 @@ def test_the_worker_sees_that_the_other_end_is_gone(pair: tuple[WorkerLink, sock
     lost = threading.Event()
     link.watch(lost.set)
     theirs.close()
-    assert lost.wait(10)
+    assert lost.wait(60)
     with pytest.raises(ConnectionError):
-        link.poll(10.0)
+        link.poll(60.0)
     with pytest.raises(ConnectionError):
         link.send(b"anyone?")
 
@@ -171,7 +170,7 @@ async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Pat
 
     async def until(text: bytes | None) -> None:
         while (text not in received) if text else not lost:
-            await asyncio.wait_for(changed.wait(), 10)
+            await asyncio.wait_for(changed.wait(), 60)
             changed.clear()
 
     listener = listen(str(tmp_path))
@@ -186,12 +185,12 @@ async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Pat
     good.send(b"still here")
     await until(b"still here")
     protocols[0].send(b"answer")
-    assert [frame.header for frame in await asyncio.to_thread(good.poll, 10.0)] == [b"answer"]
+    assert [frame.header for frame in await asyncio.to_thread(good.poll, 60.0)] == [b"answer"]
     good.close()
     bad.close()
     server.close()
     while len(lost) < 2:
-        await asyncio.wait_for(changed.wait(), 10)
+        await asyncio.wait_for(changed.wait(), 60)
         changed.clear()
 
 
@@ -199,9 +198,11 @@ def test_a_poll_that_waits_is_woken_by_another_thread_and_loses_no_frame() -> No
     near, far = socket.socketpair()
     link = WorkerLink(near)
     threading.Timer(0.05, link.wake).start()
-    started = time.monotonic()
-    assert link.poll(60.0) == []
-    assert time.monotonic() - started < 30
+    polled: list[list[Frame]] = []
+    waiting = threading.Thread(target=lambda: polled.append(link.poll(3600.0)), daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert polled == [[]]
     link.wake()
     for part in frame_parts(b"both at once"):
         far.sendall(part)

@@ -3,12 +3,16 @@
 import random
 import secrets
 
+import pytest
 import torch
 
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+each_dtype = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.nightly)], ids=str
+)
 
 
 def fresh_draw() -> random.Random:

@@ -9,7 +9,7 @@ from model.kernels.choice import KernelConfig
 from model.kernels.cuda.add_norm import MAX_WIDTH, add_norm
 from model.kernels.cuda.norms import NormWeights
 from model.layers.norm import LayerNorm, Norm, RmsNorm
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
+from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 TORCH = KernelConfig("torch")
 KINDS = ("rms", "rms, rounded once", "layer", "layer without bias")
@@ -44,7 +44,7 @@ def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_norm_is_the_layers_and_the_formulas(kind: str, dtype: torch.dtype) -> None:
     rng = fresh_draw()
@@ -59,7 +59,7 @@ def test_a_norm_is_the_layers_and_the_formulas(kind: str, dtype: torch.dtype) ->
         assert_close(result, exact(ours, x), roundings=2.1 if dtype != torch.float32 else 10, scale=4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_one_launch_has_the_bits_of_its_steps(dtype: torch.dtype) -> None:
     rng = fresh_draw()
     for _ in range(8):
@@ -78,7 +78,7 @@ def test_one_launch_has_the_bits_of_its_steps(dtype: torch.dtype) -> None:
             assert torch.equal(result, normed(before, expected))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_parallel_blocks_add_both_sublayers_before_the_stream(dtype: torch.dtype) -> None:
     rng = fresh_draw()
     num_rows, width = 3, rng.choice([768, 1000])
@@ -91,11 +91,14 @@ def test_parallel_blocks_add_both_sublayers_before_the_stream(dtype: torch.dtype
     assert torch.equal(add_norm(x, (mlp, attention))[0], stream)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_a_row_has_the_same_bits_alone_in_a_batch_and_as_a_slice(kind: str, dtype: torch.dtype) -> None:
-    rng = fresh_draw()
-    for width in (100, rng.choice([768, 2048])):
+@pytest.mark.parametrize("widths", [(100,), pytest.param((768, 2048), marks=pytest.mark.nightly)])
+def test_a_row_has_the_same_bits_alone_in_a_batch_and_as_a_slice(
+    widths: tuple[int, ...], kind: str, dtype: torch.dtype
+) -> None:
+    fresh_draw()
+    for width in widths:
         x, y = normal(9, width, dtype=dtype, scale=5), normal(9, width, dtype=dtype)
         after, before = make(kind, width, dtype)[0], make(kind, width, dtype)[0]
         stream, result = add_norm(x, [y], after=after, before=before)

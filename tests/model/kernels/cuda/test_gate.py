@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 from model.config import Activation
 from model.kernels.cuda.gate import gated
 from model.layers import mlp as layer
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
+from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
@@ -30,7 +30,7 @@ def exact(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return x.clamp(min=0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_gate_is_the_layers_and_the_formulas(activation: Activation, dtype: torch.dtype) -> None:
     rng = fresh_draw()
@@ -46,7 +46,7 @@ def test_the_gate_is_the_layers_and_the_formulas(activation: Activation, dtype: 
         assert_close(ours, exact(gate, activation) * up.double(), roundings, scale=10)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_the_activation_is_rounded_before_the_product(dtype: torch.dtype) -> None:
     fresh_draw()
     gate_up = normal(2, 600, dtype=dtype)

@@ -11,7 +11,10 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 from model.kernels.cuda import matmul as kernels
 from model.kernels.cuda.matmul import FEW_ROWS, TILES, WIDE_TILES, choose_tile, matmul, piece_length
 from tests.invariance import rounding_alone
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
+from tests.model.kernels.cuda.card import DEVICE, DTYPES, each_dtype, fresh_draw, normal
+
+LARGE = ((40, 72), (33, 1100), (200, 2100))
+"""Outputs and inputs."""
 
 
 def num_pieces(num_outputs: int, num_inputs: int) -> int:
@@ -34,7 +37,7 @@ def almost_zero(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: 
     return x.clamp(-6e4, 6e4).to(DEVICE, dtype), weight.to(DEVICE, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 45, 100), (18, 33, 1100), (35, 70, 64)])
 def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     rng = fresh_draw()
@@ -43,19 +46,24 @@ def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs
     assert_near(matmul(x, weight, bias), x, weight, bias)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("outputs", "inputs"), [(40, 72), (33, 1100)])
-def test_a_row_has_the_same_bits_alone_and_anywhere_in_any_batch(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+@each_dtype
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"),
+    [(40, 40, 72), (40, 33, 1100), *(pytest.param(100, *shape, marks=pytest.mark.nightly) for shape in LARGE)],
+)
+def test_a_row_has_the_same_bits_alone_and_anywhere_in_any_batch(
+    rows: int, outputs: int, inputs: int, dtype: torch.dtype
+) -> None:
     rng = fresh_draw()
-    x, weight = almost_zero(100, inputs, outputs, dtype, rng.randrange(1 << 30))
+    x, weight = almost_zero(rows, inputs, outputs, dtype, rng.randrange(1 << 30))
     bias = rng.choice((None, normal(outputs, dtype=dtype, scale=1e-3)))
     whole = matmul(x, weight, bias)
-    for count in (1, 33, rng.randint(2, 100)):
+    for count in (1, 33, rng.randint(2, rows)):
         chosen = rng.sample(range(len(x)), count)
         assert torch.equal(matmul(x[chosen], weight, bias), whole[chosen]), f"{count} rows"
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_all_tiles_sum_in_one_order(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare each tile, of all pieces and of one each."""
     rng = fresh_draw()

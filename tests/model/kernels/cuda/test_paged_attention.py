@@ -21,7 +21,18 @@ from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
-DTYPES = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+WORLDS: dict[str, dict[str, Any]] = {
+    "causal": {"dtype": torch.float32, "causal": True, "window": math.inf, "group": 3, "dim": 20, "block_size": 32},
+    "window": {"dtype": torch.bfloat16, "causal": True, "window": 21, "group": PAIRS + 2, "dim": 64, "block_size": 48},
+    "all": {"dtype": torch.bfloat16, "causal": False, "window": math.inf, "group": 2, "dim": 80, "block_size": 16},
+    "around": {"dtype": torch.float32, "causal": False, "window": 9, "group": 1, "dim": 16, "block_size": 16},
+}
+"""Worlds by the keys that a row sees. Heads fill programs or not, steps read one block or several."""
+CAPPED, BIASED = ("causal", "all"), ("window", "all")
+each_world = pytest.mark.parametrize(
+    "name", [*WORLDS, *(pytest.param(f"drawn {i}", marks=pytest.mark.nightly) for i in range(6))]
+)
 ARRIVALS = Arrivals()
 """Those of all launches here, as of a network's: each must leave them as it found them."""
 
@@ -34,13 +45,18 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_pieces, "PER_LEVEL", 2)
 
 
-def some_world(dtype: torch.dtype) -> World:
-    group = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2])
-    dim = random.choice([64, 128, 256, random.choice([8, 20, 80, 96])])
-    world = World(
-        dtype, block_size=random.choice([16, 32, 48]), group=group, dim=dim, may_be_blind=False, num_sequences=2
-    )
-    world.q = world.q.to(dtype).float()
+def some_world(name: str) -> World:
+    """Return a world of `WORLDS`, or one that is drawn."""
+    sizes: dict[str, Any] = {"num_sequences": 2, "may_be_blind": False}
+    if name in WORLDS:
+        world = World(**WORLDS[name], **sizes, num_key_heads=1 if name == "window" else 2, lengths=[83, 18])
+        world.rule["softcap"] = 5.0 if name in CAPPED else None
+        world.rule["bias"] = torch.randn(world.num_heads, 2 * 83 - 1) if name in BIASED else None
+    else:
+        dim = random.choice([64, 128, 256, random.choice([8, 20, 80, 96])])
+        group, block_size = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2]), random.choice([16, 32, 48])
+        world = World(random.choice([*BOUNDS]), **sizes, group=group, dim=dim, block_size=block_size)
+    world.q = world.q.to(world.dtype).float()
     del world.rule["sinks"]  # which no kernel of a card knows
     return world
 
@@ -152,34 +168,30 @@ def attend(world: World, rows: list[int], *, are_single: bool, asked: Asked | No
     return out.cpu()[rows]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_world
 @pytest.mark.parametrize("are_single", [True, False])
-def test_attention_is_the_softmax_written_out(dtype: torch.dtype, are_single: bool) -> None:
-    for _ in range(3):
-        world = some_world(dtype)
-        rows = some_rows(world, few(world) if are_single else TILE_ROWS + 4)
-        asked = Asked(world, rows)
-        found = attend(world, rows, are_single=are_single, asked=asked)
-        for sequence in range(world.num_sequences):
-            first = world.rows_of(sequence)[0]
-            places = [i for i, row in enumerate(rows) if world.owners[row] == sequence]
-            expected = world.mixed(sequence)[[rows[i] - first for i in places]]
-            wrong = (found[places] - expected).abs().max()
-            assert wrong <= DTYPES[dtype] * (1 + world.v[sequence].abs().max()), world
-        asked.check(world, DTYPES[dtype])
+def test_attention_is_the_softmax_written_out(name: str, are_single: bool) -> None:
+    world = some_world(name)
+    bound = BOUNDS[world.dtype]
+    rows = some_rows(world, few(world) if are_single else TILE_ROWS + 4)
+    asked = Asked(world, rows)
+    found = attend(world, rows, are_single=are_single, asked=asked)
+    for sequence in range(world.num_sequences):
+        first = world.rows_of(sequence)[0]
+        places = [i for i, row in enumerate(rows) if world.owners[row] == sequence]
+        expected = world.mixed(sequence)[[rows[i] - first for i in places]]
+        assert (found[places] - expected).abs().max() <= bound * (1 + world.v[sequence].abs().max()), world
+    asked.check(world, bound)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_has_the_same_bits_in_any_tile_and_in_pieces_and_whether_or_not_it_is_looked_at(
-    dtype: torch.dtype,
-) -> None:
-    for _ in range(2):
-        world = some_world(dtype)
-        rows = some_rows(world, few(world))
-        expected = attend(world, rows, are_single=True)
-        assert torch.equal(attend(world, rows, are_single=False), expected), world
-        assert torch.equal(attend(world, rows, are_single=False, asked=Asked(world, rows)), expected), world
-        assert torch.equal(attend(world, rows, are_single=True, asked=Asked(world, rows)), expected), world
+@each_world
+def test_a_row_has_the_same_bits_in_any_tile_and_in_pieces_and_whether_or_not_it_is_looked_at(name: str) -> None:
+    world = some_world(name)
+    rows = some_rows(world, few(world))
+    expected = attend(world, rows, are_single=True)
+    assert torch.equal(attend(world, rows, are_single=False), expected), world
+    assert torch.equal(attend(world, rows, are_single=False, asked=Asked(world, rows)), expected), world
+    assert torch.equal(attend(world, rows, are_single=True, asked=Asked(world, rows)), expected), world
 
 
 def test_pieces_follow_each_other_without_a_gap() -> None:

@@ -9,10 +9,10 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from model.kernels.cuda.quantize_rows import BLOCK, quantize_rows
 from model.layers.fp8_weight import Fp8Rows
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
+from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("width", [1, 40, BLOCK, BLOCK + 17], ids=str)
 def test_rows_have_the_bits_that_torch_gives_them(width: int, dtype: torch.dtype) -> None:
     fresh_draw()

@@ -15,7 +15,7 @@ from model.kernels.cuda.norms import NormWeights
 from model.kernels.cuda.rotate_and_store import rotate_and_store, store
 from model.layers.norm import RmsNorm
 from model.layers.rope import Rope
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, assert_close, fresh_draw, normal
+from tests.model.kernels.cuda.card import DEVICE, assert_close, each_dtype, fresh_draw, normal
 
 TORCH, LENGTH, THETA = KernelConfig("torch"), 60, 100.0
 SHAPES = ((4, 2, 64, 64), (3, 3, 80, 32), (9, 1, 40, 40), (0, 2, 32, 16), (2, 2, 8, 2), (5, 5, 128, 0))
@@ -120,7 +120,7 @@ def written(world: World, x: torch.Tensor) -> torch.Tensor:
     return cache
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_queries_keys_and_values_are_the_layers(shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     world = draw(fresh_draw(), shape, dtype)
@@ -132,7 +132,7 @@ def test_queries_keys_and_values_are_the_layers(shape: tuple[int, int, int, int]
     assert_same(world.values, written(world, values))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 @pytest.mark.parametrize("axis", ["head", "all"])
 def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype) -> None:
     rng = fresh_draw()
@@ -156,7 +156,7 @@ def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype)
         assert_same(world.values, written(world, values))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_a_rotation_is_the_formula(dtype: torch.dtype) -> None:
     rng = fresh_draw()
     num_heads, key_heads, dim, dims = rng.choice([shape for shape in SHAPES if shape[0] and shape[3]])
@@ -185,7 +185,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(axis: str) -> None:
                 assert torch.equal(alone.values[block, :, place], world.values[block, :, place])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each_dtype
 def test_keys_and_values_of_an_encoder_are_written_as_they_are(dtype: torch.dtype) -> None:
     world = draw(fresh_draw(), (0, 3, 48, 0), dtype)
     store(world.qkv, world.slots, world.keys, world.values)

@@ -5,10 +5,10 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 from model.kernels.cuda.row_max import BLOCK, row_max
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
+from tests.model.kernels.cuda.card import DEVICE, each_dtype, fresh_draw
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_dtype
 @pytest.mark.parametrize("size", [1, 300, BLOCK, 2 * BLOCK + 5])
 def test_the_largest_number_of_each_row_is_found(size: int, dtype: torch.dtype) -> None:
     draw = fresh_draw()

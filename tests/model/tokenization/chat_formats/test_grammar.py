@@ -54,8 +54,16 @@ class Reader:
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         self._end = self.tokenizer.ids_of_special["<|eos|>"]
         self._theirs = LLTokenizer(text, eos_token=self._end)
+        self._compiled: dict[str, LLMatcher] = {}
 
     def _matcher(self, **answers: Any) -> LLMatcher:
+        """Return a matcher at the beginning of an answer. Each grammar is compiled once."""
+        key = repr(answers)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(**answers)
+        return self._compiled[key].deep_copy()
+
+    def _compile(self, **answers: Any) -> LLMatcher:
         bare = answers["syntax"].bare if "syntax" in answers else None
         if bare is not None:
             quote_id = self.tokenizer.ids_of_special.get(bare.quote)
@@ -218,12 +226,11 @@ one_call: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
 )
 
 
-@pytest.mark.parametrize("name", SYNTAXES)
+@every_syntax
 @given(calls=st.lists(one_call, min_size=1, max_size=3), content=st.sampled_from(["", "So:\n"]))
 def test_what_the_parser_calls_a_call_the_grammar_takes(
-    reader: Reader, name: str, calls: list[tuple[str, dict[str, Any]]], content: str
+    reader: Reader, syntax: CallSyntax, calls: list[tuple[str, dict[str, Any]]], content: str
 ) -> None:
-    syntax = SYNTAXES[name]
     if syntax is LLAMA:
         calls, content = calls[:1], ""
     written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]

@@ -60,7 +60,7 @@ def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: st
             assert same.all(), f"{each.name} after setting {capture}"
 
 
-@pytest.mark.parametrize("name", ["gpt_neox", "olmo2", "opt-post", "bert", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "olmo2", "opt-post", "bert", "t5"])
 def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: str) -> None:
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]

@@ -19,7 +19,7 @@ from tests.server.engine.captures.test_looking_inside import CLOSE, ask, text
 from tests.server.engine.driving import Load, alone, build, everything, request, run
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "t5", "bart", "bert", "modernbert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "opt", "t5", "bart", "bert", "modernbert"])
 def test_the_lens_at_the_last_layer_is_what_the_model_says(model_of: Load, name: str) -> None:
     model, config = model_of(name), model_of(name).config
     layers = tuple(range(config.num_layers + 1))
@@ -67,7 +67,7 @@ def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
         assert ((first < ranks) & (ranks <= last)).all()
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama-gqa", "bert"])
 def test_head_scores_are_those_of_the_pattern(model_of: Load, name: str) -> None:
     model = model_of(name)
     part = "encoder" if model.config.kind == "encoder" else "decoder"

@@ -258,6 +258,7 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
     return np.concatenate([trace.array(point.name) for point in points])
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize(
     ("name", "task", "says"),
     [

@@ -4,10 +4,12 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from model.network.transformer import Transformer
+from server.engine import engine as engine_module
 from server.engine.engine import Engine
 from server.engine.execution import step_cancellation
 from server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
@@ -231,18 +233,20 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
     assert engine.stats().steps_abandoned_total == engine.state()["num_steps_abandoned"] == 12
 
 
-def test_a_deadline_that_passes_within_a_step_ends_it(model_of: Load, asks_everywhere: None) -> None:
+def test_a_deadline_that_passes_within_a_step_ends_it(
+    model_of: Load, asks_everywhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the engine see a time before the deadline until the step has begun, and then the real one."""
     engine = build(model_of("llama-gqa"))
-    late: list[EngineRequest] = []
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(engine_module, "time", clock)
 
     def let_time_pass() -> Iterable[int]:
-        while time.monotonic() < (late[0].deadline or 0):
-            pass
+        clock.monotonic = time.monotonic
         return ()
 
-    late.append(request(1, [4] * 60, generate(4), deadline=time.monotonic() + 0.05))
     engine.watch_aborts(let_time_pass)
-    engine.add_request(late[0])
+    engine.add_request(request(1, [4] * 60, generate(4), deadline=time.monotonic()))
     (output,) = engine.step().outputs
     assert (output.uid, output.finish_reason) == (1, "deadline")
     assert engine.stats().steps_abandoned_total == 1

@@ -13,7 +13,7 @@ from server.engine.execution.weight_queries import WeightQueries
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, WeightsTask
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Asked:

@@ -202,6 +202,7 @@ def watch(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
     return watched
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

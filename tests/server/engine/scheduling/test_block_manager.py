@@ -134,6 +134,15 @@ def test_of_a_block_that_is_given_to_another_sequence_nothing_is_found_any_more(
     assert blocks.match_part(sequence(5, [0, 1, 50]), 0) is None
 
 
+def test_a_block_that_was_found_in_part_is_evicted_after_those_that_were_not() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE, copies_blocks=True)
+    for uid in (1, 2, 3):
+        blocks.free(computed(blocks, sequence(uid, range(10 * uid, 10 * uid + 4))))
+    assert blocks.match_part(sequence(4, [10, 11, 99]), 0) is not None
+    assert blocks.allocate(sequence(5, range(60, 68)), 8)
+    assert [blocks.match_prefix(sequence(6, range(10 * uid, 10 * uid + 5))) for uid in (1, 2, 3)] == [4, 0, 0]
+
+
 def test_the_same_tokens_after_another_beginning_are_no_hit() -> None:
     blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=True)
     computed(blocks, sequence(1, [1, 1, 1, 1, 2, 2, 2, 2]))
@@ -247,6 +256,54 @@ def test_the_integrity_check_names_a_block_that_was_lost() -> None:
     del seq.block_table[:]
     with pytest.raises(AssertionError, match=r"block tables hold \{\}"):
         blocks.check_integrity([seq])
+
+
+def test_the_blocks_of_what_an_encoder_read_are_taken_once_and_given_back() -> None:
+    blocks = BlockManager(8, BLOCK_SIZE)
+    seq = sequence(1, range(8), encoded=range(5))
+    for num_tokens, num_blocks in [(1, 1), (4, 1), (8, 2)]:
+        assert blocks.allocate(seq, num_tokens)
+        assert (len(seq.block_table), len(seq.cross_block_table)) == (num_blocks, 2)
+    assert not blocks.allocate(sequence(2, range(4), encoded=range(12)), 4)
+    blocks.check_integrity([seq])
+    blocks.free(seq)
+    assert (len(seq.cross_block_table), blocks.num_free_blocks) == (0, 7)
+
+
+def test_each_sequence_has_two_states_of_its_own_while_it_has_blocks() -> None:
+    blocks = BlockManager(8, BLOCK_SIZE, num_sequences=2)
+    first, second, third = (sequence(uid, range(8)) for uid in (1, 2, 3))
+    assert blocks.allocate(first, 4)
+    assert blocks.allocate(second, 4)
+    states = first.states
+    assert sorted([*first.states, *second.states]) == [1, 2, 3, 4]
+    assert not blocks.allocate(third, 4)
+    assert (len(third.block_table), blocks.num_free_blocks) == (0, 5)
+    assert blocks.allocate(first, 8)
+    assert first.states == states
+    blocks.check_integrity([first, second])
+    blocks.free(first)
+    blocks.free(first)
+    assert blocks.allocate(third, 4)
+    assert third.states == states
+    blocks.check_integrity([second, third])
+
+
+def test_a_prefix_is_of_one_adapter_and_of_what_the_encoder_read() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    for uid, options in enumerate(({}, {"adapter": 1}, {"adapter": 2}, {"encoded": (1, 2)}, {"encoded": (2, 1)})):
+        first, again = (sequence(uid + more, range(9), **options) for more in (0, 10))  # type: ignore[arg-type]
+        assert blocks.match_prefix(first) == 0
+        blocks.free(computed(blocks, first))
+        assert blocks.match_prefix(again) == 8
+
+
+def test_a_block_that_is_not_full_is_kept_only_where_blocks_are_copied() -> None:
+    for is_copied, num_cached in ((False, 2), (True, 3)):
+        blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=is_copied)
+        blocks.free(computed(blocks, sequence(1, range(10))))
+        assert blocks.num_cached_blocks == num_cached
+        blocks.check_integrity([])
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 32), (0, 32), (8, 0)])

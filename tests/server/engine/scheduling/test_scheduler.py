@@ -4,6 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.engine.request import EmbedTask
+from server.engine.scheduling.capture_budget import StepWork
+from server.engine.scheduling.schedule import Schedule
 from tests.server.engine.toy_runner import (
     ToyRunner,
     attend,
@@ -106,6 +108,59 @@ def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_be
     assert seqs[1].num_cached_tokens == 16
 
 
+def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it() -> None:
+    for length, sizes in [(20, {2: 8, 1: 8}), (21, {1: 16})]:
+        sched = scheduler(budget=16)
+        for uid, num_tokens in [(1, 40), (2, length)]:
+            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
+        assert chunk_sizes(ToyRunner(sched)) == sizes
+
+
+def test_a_prompt_that_would_take_exactly_what_is_left_of_a_step_is_overtaken_and_gets_what_others_leave() -> None:
+    for length, sizes in [(16, {2: 4, 1: 12}), (15, {1: 15, 2: 1})]:
+        sched = scheduler(budget=16)
+        for uid, num_tokens in [(1, length), (2, 4)]:
+            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
+        assert chunk_sizes(ToyRunner(sched)) == sizes
+
+
+def test_forced_tokens_run_with_the_token_before_them_as_far_as_the_step_has_room_for_every_stream() -> None:
+    sched = scheduler(budget=6, max_num_seqs=4)
+    runner = ToyRunner(sched)
+    seqs = [sequence(uid, [uid, uid], generate(max_tokens=20)) for uid in (1, 2, 3)]
+    for seq in seqs:
+        sched.add(seq)
+    runner.step()
+    for seq in seqs:
+        seq.forced = [1, 2]
+        seq.token_ids += seq.forced
+    assert chunk_sizes_of(sched.schedule()) == {1: 3, 2: 2, 3: 1}
+
+
+def chunk_sizes_of(schedule: Schedule) -> dict[int, int]:
+    return {chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks}
+
+
+def test_a_step_says_how_much_of_it_is_text_and_how_much_captures() -> None:
+    sched = scheduler(budget=64)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=20), encoded=[3] * 5))
+    assert sched.schedule().work == StepWork(9, 0, only_decodes=False)
+    runner.step()
+    assert sched.schedule().work == StepWork(1, 0, only_decodes=True)
+    sched.add(sequence(2, range(20, 26), attend()))
+    sched.add(sequence(3, [1, 2], attend_encoder(), encoded=[4] * 20))
+    assert sched.schedule().work == StepWork(1, 6 + 20, only_decodes=False)
+    runner.step()
+    sched.add(sequence(4, range(40, 46), attend()))
+    schedule = sched.schedule()
+    assert schedule.work == StepWork(1, 6, only_decodes=True)
+    assert (schedule.num_decodes, schedule.has_text) == (1, True)
+    sched.commit(schedule, runner.run(schedule))
+    sched.add(sequence(5, range(50, 53)))
+    assert sched.schedule().work == StepWork(4, 0, only_decodes=False)
+
+
 @given(length=st.integers(1, 120), shorts=st.lists(st.integers(1, 9), max_size=60), budget=st.integers(4, 16))
 @example(length=116, shorts=[4], budget=7)  # each short one leaves its last token to the next step
 def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its_steps(
@@ -190,6 +245,17 @@ def test_text_overtakes_the_inspections_that_wait_for_a_seat_however_many() -> N
         200: 3,
     }  # two tokens are left, but inspections have one of the four seats
     assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 200, 3], [1, 200, 3], [1, 200, 4], [1, 200, 4]]
+
+
+def test_inspections_have_a_quarter_of_the_seats_and_at_least_one_while_text_is_generated() -> None:
+    for num_seats, num_running in [(2, 1), (4, 1), (12, 3)]:
+        sched = scheduler(budget=64, capture_tokens=64, max_num_seqs=num_seats)
+        runner = ToyRunner(sched)
+        sched.add(sequence(0, range(4), generate(max_tokens=30)))
+        runner.step()
+        for uid in range(1, 12):
+            sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
+        assert list(chunk_sizes(runner)) == list(range(num_running + 1))
 
 
 # --- clients and priorities ---

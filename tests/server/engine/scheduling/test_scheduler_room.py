@@ -51,6 +51,16 @@ def test_an_admission_leaves_room_for_running_sequences_to_grow() -> None:
     assert sched.num_preemptions == 0
 
 
+def test_an_admission_leaves_no_room_for_those_that_have_all_the_blocks_that_they_will_need() -> None:
+    for max_tokens, sizes in [(2, {1: 1, 2: 8}), (3, {1: 1})]:  # the first computes 8 tokens, or 9
+        sched = scheduler(num_blocks=5)
+        runner = ToyRunner(sched)
+        sched.add(sequence(1, range(7), generate(max_tokens=max_tokens)))
+        runner.step()
+        sched.add(sequence(2, range(100, 108), EmbedTask()))
+        assert chunk_sizes(runner) == sizes
+
+
 def test_what_can_never_fit_is_refused_with_the_figures() -> None:
     sched = scheduler(num_blocks=4, block_size=4)
     sched.add(sequence(1, range(10), generate(max_tokens=3)))
@@ -170,6 +180,16 @@ def test_a_capture_recomputes_what_the_cache_already_holds() -> None:
     runner.drain()
     assert runner.captured[4] == list(range(16))
     assert runner.captured[5] == list(range(8, 16))
+
+
+def test_what_a_capture_computes_itself_is_not_counted_as_looked_up() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    for uid, task, queries in [(1, EmbedTask(), 16), (2, attend(), 16), (3, attend(9), 32)]:
+        sched.add(sequence(uid, range(16), task))
+        runner.drain()
+        assert sched.block_manager.prefix_cache_queries == queries
+    assert sched.block_manager.prefix_cache_hits == 8
 
 
 @given(

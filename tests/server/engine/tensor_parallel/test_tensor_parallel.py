@@ -51,6 +51,7 @@ from tests.invariance import num_threads
 from tests.server.engine.driving import CPU, Answer, alone, build, everything, generate, load, request, run
 from tests.server.engine.test_batch_invariance import assert_same
 from tests.server.running import RunningServer, group_members, running_server, stream_lines, wait_for
+from tests.support.interpreted_triton import patch_the_language_once
 
 PAIRS = ((0, 3), (1, 0))
 
@@ -74,7 +75,7 @@ def load_shared(
     return model
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "modernbert", "t5"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "modernbert", "bert", "t5", "bart"])
 def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, shared = load(folder), load_shared(folder, ranks)
@@ -94,6 +95,7 @@ def test_ranks_with_a_cards_kernels_run_the_same_steps(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Graphs and steps kernel by kernel, drawn tokens and penalties, and beside them what the blocks alone serve."""
+    patch_the_language_once(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 16)
     monkeypatch.setattr(cuda_graphs, "MIXED_ROWS", (8,))  # the first two prompts together have more
     told: list[object] = []
@@ -184,7 +186,7 @@ def test_rows_that_come_with_tokens_are_those_of_a_trace(ranks: Ranks, tmp_path:
         np.testing.assert_array_equal(row[:, : position + 1], whole[:, position, : position + 1])
 
 
-@pytest.mark.parametrize("name", ["llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied", "olmo2"])
+@pytest.mark.parametrize("name", ["llama-gqa", "llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied", "olmo2"])
 def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, whole = LiveWeights(load(folder)), load_shared(folder, ranks).whole_weights
@@ -236,10 +238,12 @@ def test_settings_that_do_not_go_with_it_are_refused(tmp_path: Path) -> None:
         Engine.from_folder(EngineConfig(model=folder, tensor_parallel=2))
 
 
+FLAGS = ("--tensor-parallel", "2", "--dtype", "float32", "--kv-cache-memory", "64MiB")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    flags = ["--tensor-parallel", "2", "--dtype", "float32", "--kv-cache-memory", "64MiB"]
-    with running_server(*flags, module="tests.server.lightwell_command") as running:
+    with running_server(*FLAGS, module="tests.server.lightwell_command") as running:
         running.wait_ready()
         yield running
 
@@ -281,7 +285,7 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
     limits = [resource.prlimit(pid, resource.RLIMIT_DATA)[0] for pid in (worker_of(lost), lost)]
     assert 0 < max(limits) < 1.5 * min(limits), "what is free is shared out"
     long = {**BODY, "max_tokens": 480, "stream": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=long, timeout=30) as answer:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=long, timeout=60) as answer:
         lines = stream_lines(answer)
         next(lines)
         os.kill(lost, signal.SIGKILL)
@@ -295,12 +299,29 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
 
 
 def test_no_rank_outlives_its_worker(server: RunningServer) -> None:
+    """The server is told to end while it replaces the worker."""
     server.wait_ready()
     (rank,) = ranks_of(server)
     os.kill(worker_of(rank), signal.SIGKILL)
-    wait_for(lambda: rank not in ranks_of(server), "the rank ends with the worker")
-    server.wait_ready()
+    wait_for(lambda: rank not in ranks_of(server), "the rank ends with the worker", patience=60)
     server.signal(signal.SIGTERM)
+    check_end(server)
+
+
+@pytest.mark.nightly
+def test_ranks_end_with_a_server_that_has_replaced_its_worker() -> None:
+    with running_server(*FLAGS, module="tests.server.lightwell_command") as server:
+        server.wait_ready()
+        (rank,) = ranks_of(server)
+        os.kill(worker_of(rank), signal.SIGKILL)
+        wait_for(lambda: rank not in ranks_of(server), "the rank ends with the worker", patience=60)
+        server.wait_ready()
+        assert len(ranks_of(server)) == 1
+        server.signal(signal.SIGTERM)
+        check_end(server)
+
+
+def check_end(server: RunningServer) -> None:
     assert server.wait_exit() == 0
     server.wait_all_gone()
     assert not list(server.tmp.glob("lightwell-*"))

@@ -1,4 +1,4 @@
-"""A page that is clicked through does not grow."""
+"""Memory of the page: it does not grow while it is clicked through."""
 
 from itertools import product
 from urllib.parse import urlencode
@@ -6,10 +6,12 @@ from urllib.parse import urlencode
 import pytest
 
 from benchmarks.page_memory import READ_VIEW, SETTLED, growth_share, open_page, open_view
-from tests.page.conftest import TEXT, ask
+from tests.page.conftest import TEXT, ask, chromium, server
 from tests.page.test_page import VIEWS
 from tests.support.chromium import Memory, Tab, open_tab
 from tests.support.processes import Server
+
+__all__ = ["chromium", "server"]  # fixtures
 
 LONG_TEXT = " ".join([TEXT] * 50)
 MOST_KEPT = 64 * 1024 * 1024
@@ -34,6 +36,7 @@ def open_all(tab: Tab, rounds: int) -> Memory:
     return tab.memory()
 
 
+@pytest.mark.nightly
 def test_memory_is_flat_however_often_views_are_opened(chromium: str, server: Server) -> None:
     # compiled code lies in the same heap, and grows for long: without a compiler only the page's own objects are seen
     with open_tab(chromium, ["--js-flags=--jitless --no-flush-bytecode"]) as tab:
@@ -53,6 +56,7 @@ def test_growth_is_that_of_the_line_through_the_sizes() -> None:
     assert growth_share([30, 40, 50, 60], [100, 108, 92, 100]) < 0  # what goes up and down is not what grows
 
 
+@pytest.mark.nightly
 def test_answers_are_kept_up_to_a_bound(chromium: str, server: Server) -> None:
     model = ask(server, "/v1/capabilities")["stacks"]["decoder"]
     place = {"view": "attention", "attention_picture": "matrix", "text": LONG_TEXT}
