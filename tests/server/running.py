@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, server_environment
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -59,7 +59,7 @@ def group_members(group: int) -> list[int]:
 
 
 class Client:
-    """Requests to a server at an address."""
+    """Requests to a server at an address; `http` is to be closed."""
 
     def __init__(self, url: str = "") -> None:
         self._url = url
@@ -149,7 +149,7 @@ def running_server(
             process = subprocess.Popen(
                 [sys.executable, *command, *arguments, "--port", "0"],
                 cwd=cwd,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
+                env=server_environment({"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env}),
                 stdout=sink,
                 stderr=stderr,
                 start_new_session=True,
