@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, server_environment
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -58,28 +58,16 @@ def group_members(group: int) -> list[int]:
     return members
 
 
-class RunningServer:
-    """A server process in a process group of its own."""
+class Client:
+    """Requests to a server at an address; `http` is to be closed."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
-        self.process = process
-        self.tmp = tmp
-        """The folder that the server uses as the machine's folder of temporary files."""
-        self._output = output
+    def __init__(self, url: str = "") -> None:
+        self._url = url
         self.http = httpx.Client(timeout=PATIENCE)
 
     @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
     def url(self) -> str:
-        def find() -> str:
-            assert self.process.poll() is None, f"the server ended: {self.output}"
-            found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
-            return found[1] if found else ""
-
-        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
+        return self._url
 
     def get(self, path: str) -> httpx.Response:
         return self.http.get(self.url + path)
@@ -93,6 +81,30 @@ class RunningServer:
             return self.get(path).status_code
         except httpx.TransportError:
             return 0
+
+
+class RunningServer(Client):
+    """A server process in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
+        super().__init__()
+        self.process = process
+        self.tmp = tmp
+        """The folder that the server uses as the machine's folder of temporary files."""
+        self._output = output
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        def find() -> str:
+            assert self.process.poll() is None, f"the server ended: {self.output}"
+            found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
+            return found[1] if found else ""
+
+        return wait_for(find, "the server prints its address", LOAD_PATIENCE)
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.get("/state").json()
@@ -137,7 +149,7 @@ def running_server(
             process = subprocess.Popen(
                 [sys.executable, *command, *arguments, "--port", "0"],
                 cwd=cwd,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
+                env=server_environment({"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env}),
                 stdout=sink,
                 stderr=stderr,
                 start_new_session=True,

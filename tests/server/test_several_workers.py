@@ -34,7 +34,8 @@ from server.lifecycle.processes import at_places
 from tests import tiny
 from tests.server.fake_engine import expected_tokens
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
-from tests.server.running import RunningServer, running_server, stream_lines, wait_for
+from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
+from tests.support.shared import shared_server
 
 LIGHTWELL = "tests.server.lightwell_command"
 BINARY = {"accept": "application/vnd.safetensors"}
@@ -172,14 +173,14 @@ def test_a_worker_chooses_its_cache_from_its_share() -> None:
 # ---- the same numbers
 
 TEXT = "Once upon a time there was a king who had three sons, and when he grew old he said to them"
-Answer = Callable[[RunningServer], Any]
+Answer = Callable[[Client], Any]
 
 
 def completions(prompts: list[Any], **fields: Any) -> Answer:
     """Return what is generated, without what names the answer."""
     body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
 
-    def answer(server: RunningServer) -> Any:
+    def answer(server: Client) -> Any:
         got = server.post("/v1/completions", body)
         assert got.status_code == 200, got.text
         return got.json()["choices"]
@@ -188,7 +189,7 @@ def completions(prompts: list[Any], **fields: Any) -> Answer:
 
 
 def tensors(path: str, **body: Any) -> Answer:
-    def answer(server: RunningServer) -> Any:
+    def answer(server: Client) -> Any:
         got = server.http.post(server.url + path, json=body, headers=BINARY)
         assert got.status_code == 200, got.text
         return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
@@ -210,7 +211,7 @@ def questions(prompt: Any, other: Any, layer: int) -> dict[str, Answer]:
     }
 
 
-def assert_equal_numbers(one: RunningServer, several: RunningServer, asked: dict[str, Answer]) -> None:
+def assert_equal_numbers(one: Client, several: RunningServer, asked: dict[str, Answer]) -> None:
     for name, answer in asked.items():
         expected = answer(one)
         before = given(several)
@@ -219,7 +220,9 @@ def assert_equal_numbers(one: RunningServer, several: RunningServer, asked: dict
 
 
 def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
-    with ready((*FLAGS,), (*FLAGS, "--devices", "2")) as (one, two):
+    flags = ("--served-model-name", "fables", "--dtype", "float32")
+    one = Client(shared_server(*flags).url)
+    with one.http, ready((*flags, "--device", "cpu", "--devices", "2", "--threads", "1")) as (two,):
         assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
         assert two.get("/v1/capabilities").json() == one.get("/v1/capabilities").json()
         for group in range(4):  # one after the other, so that no load decides
@@ -233,6 +236,7 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             assert expected <= found < expected + 3 * 32  # a block that begins as the prompt goes on is found besides
 
 
+@pytest.mark.nightly
 def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
     folder = str(tiny.make("llama", tmp_path / "llama"))
     prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
@@ -245,13 +249,14 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
 # ---- load and loss, around the fake engine
 
 
+@pytest.mark.nightly  # `test_one_worker_lost_costs_its_own_requests_alone` spreads eight over two workers
 def test_streams_are_spread_evenly() -> None:
     # Each lasts for some 24 s if it is let: all are there before the first could end.
     body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
     command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
     with running_server(*command, module="tests.server.fake_lightwell", **env) as server:  # type: ignore[arg-type]
         server.wait_ready()
-        with httpx.Client(timeout=30) as http, ExitStack() as stack:
+        with httpx.Client(timeout=PATIENCE) as http, ExitStack() as stack:
             for _ in range(24):
                 stack.enter_context(http.stream("POST", server.url + "/v1/completions", json=body))
             wait_for(
@@ -281,9 +286,9 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     ends: list[list[Any]] = [[] for _ in range(8)]
 
     def stream(server: RunningServer, lines: list[Any]) -> None:
-        # Each lasts for some 100 s if it is let: none ends by itself, however slow everything else is.
-        body = {"prompt": [1, 2], "max_tokens": 10_000, "stream": True}
-        with httpx.stream("POST", server.url + "/generate", json=body, timeout=30) as answer:
+        # Each lasts for some 1000 s if it is let: none ends by itself, however slow everything else is.
+        body = {"prompt": [1, 2], "max_tokens": 100_000, "stream": True}
+        with httpx.stream("POST", server.url + "/generate", json=body, timeout=PATIENCE) as answer:
             for line in stream_lines(answer):
                 lines.append(line)
                 if is_over.is_set():

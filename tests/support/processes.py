@@ -84,7 +84,7 @@ def running(
     """
     with TemporaryFile() if log_file is None else log_file.open("w+b") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(environment or {})}
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=server_environment(environment or {})
         )
         try:
             server = Server(LOOPBACK, port, process.pid)
@@ -94,6 +94,14 @@ def running(
             yield server
         finally:
             end(process)
+
+
+def server_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment and `more`, without the variables of the tests themselves: `lightwell serve`
+    warns of variables that look like its own.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTWELL_TEST_")}
+    return {**ours, **more}
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], path: str, seconds: float) -> str | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -191,8 +192,13 @@ def test_the_worker_leaves_when_the_api_process_is_killed_and_the_port_is_free()
 
 def assert_dumps_show_where_it_is_stuck(server: RunningServer, worker: int) -> None:
     """Check what SIGUSR1 makes the server write about a worker within a step, and about one that is stopped."""
-    (shown,) = dump(server)["workers"]
-    assert shown["engine"] is None
+
+    def within_step() -> dict[str, Any] | None:
+        (shown,) = dump(server)["workers"]
+        return shown if shown["engine"] is None else None
+
+    shown = wait_for(within_step, "the worker has begun the step")
+    assert shown is not None
     assert "in step" in shown["stacks"]
     assert "fake_engine.py" in shown["stacks"]
     os.kill(worker, signal.SIGSTOP)

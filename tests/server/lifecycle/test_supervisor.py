@@ -52,7 +52,10 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
     assert not given_up
 
 
-def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up() -> None:
+def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.lifecycle.supervisor._backoff", lambda lives: 0.0)
     given_up: list[str] = []
     processes: list[Process] = []
 

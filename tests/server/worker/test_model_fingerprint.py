@@ -1,17 +1,13 @@
-"""A model folder that changes under a running server: it is noticed, named, and never served next to what was read
-before.
-"""
+"""Fingerprints of a model folder: a change is noticed and named (`test_real_worker.py` changes a served folder)."""
 
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from model.checkpoint.folder import PACKAGED
 from server.worker.model_fingerprint import difference, fingerprint
-from tests.server.running import running_server, wait_for
 
 
 @pytest.fixture
@@ -61,32 +57,3 @@ def test_a_large_file_is_told_apart_though_size_and_header_are_the_same(tmp_path
         os.utime(other, (1, 1))
         other.rename(weights)
     assert difference(before, tmp_path) is not None
-
-
-def test_a_worker_that_would_load_other_weights_is_not_started_again(folder: Path) -> None:
-    with running_server("serve", str(folder), "--kv-cache-memory", "8MiB", module="server") as server:
-        server.wait_ready()
-        body = {"prompt": "Once", "max_tokens": 8, "temperature": 0}
-        before = server.post("/v1/completions", body).json()["choices"]
-        weights = folder / "model.safetensors"
-        content = bytearray(weights.read_bytes())
-        content[-4096:] = bytes(4096)
-        with weights.open("r+b") as file:  # in place: the weights that run were copied when they were read
-            file.write(content)
-        assert server.post("/v1/completions", body).json()["choices"] == before
-        workers = [int(pid) for pid in children(server.process.pid) if "spawn_main" in command(pid)]
-        for pid in workers:
-            os.kill(pid, signal.SIGKILL)
-        assert server.wait_exit() == 1
-        last = server.output.splitlines()[-1]
-        assert last.startswith("lightwell: error: model_changed: ")
-        assert "model.safetensors was changed" in last
-        wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "nothing is left behind")
-
-
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def command(pid: str) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()

@@ -1,19 +1,26 @@
-"""A worker that may take no more memory: a request for which there is none ends, the worker and the others go on."""
+"""Limits of a worker's memory, and of captures by it (`test_real_worker.py` uses up a real worker's memory)."""
 
-import os
 import re
 import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.fault_subject import leave_room
+from server.config.settings import Settings
+from server.dispatch.admission import STEP_MEMORY, capture_limit
+from server.dispatch.engine_client import EngineClient
 from server.engine.memory.memory_limit import _status_bytes, free_in_share, limit_memory
+from server.ipc.messages import Ready
+from tests.server import fake_client
+from tests.server.fake_client import FakeEngine
+from tests.server.played_worker import INFO, PlayedWorker, until
 from tests.server.running import RunningServer, running_server
-from tests.support.processes import worker_pid
+from tests.server.serving import site
 
 SMALL = ("serve", "--kv-cache-memory", "8MiB", "--threads", "1")
 TEXT = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True, "logprobs": 3}
@@ -32,24 +39,7 @@ def look(server: RunningServer, body: dict[str, Any] = LOOK) -> Any:
     return server.http.post(server.url + "/v1/trace", json=body, headers=accept)
 
 
-def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits() -> None:
-    with running_server(*SMALL, module="server") as server:
-        server.wait_ready()
-        quiet = text(server)
-        leave_room(server.process.pid, 64 << 20)
-        with ThreadPoolExecutor(4) as pool:
-            neighbours = [pool.submit(text, server) for _ in range(3)]
-            answers = [look(server) for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [503] * 3
-        assert answers[0].json()["error"]["code"] == "no_memory"
-        assert answers[0].headers["retry-after"]
-        assert [each.result() for each in neighbours] == [quiet] * 3
-        metrics = server.get("/metrics").text
-        assert 'lightwell_request_failed_total{reason="no_memory"} 3.0' in metrics
-        assert "lightwell_worker_restarts_total 0.0" in metrics
-        assert text(server) == quiet
-
-
+@pytest.mark.nightly
 def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
     with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
         assert server.wait_exit() == 1
@@ -74,14 +64,40 @@ def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_me
         assert "lightwell_worker_restarts_total 0.0" in server.get("/metrics").text
 
 
-def test_a_worker_is_bounded_unless_told_otherwise() -> None:
-    with running_server(*SMALL, module="server") as server:
-        server.wait_ready()
-        worker = worker_pid(server.process.pid)
-        assert worker is not None
-        limit, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < limit < 2 * machine  # what it has taken counts untouched memory too
+async def test_captures_are_limited_to_half_of_the_workers_memory_that_steps_leave() -> None:
+    settings = Settings(max_capture_bytes=1 << 40)
+    client = EngineClient(settings, num_workers=2)
+    await client.start()
+    played = [PlayedWorker(client, i) for i in range(2)]
+    for each, room in zip(played, (STEP_MEMORY + (64 << 20), STEP_MEMORY + (40 << 20)), strict=True):
+        each.say(Ready(replace(INFO, memory_room=room)))
+    await until(lambda: all(worker.is_ready for worker in client.workers))
+    assert client.admission.capture.limit == 20 << 20, "of the worker that has least"
+    for each in played:
+        each.link.close()
+    await client.stop()
+    client.socket.remove()
+    assert capture_limit(1000, STEP_MEMORY + (64 << 20)) == 1000
+    assert capture_limit(1 << 40, STEP_MEMORY) == STEP_MEMORY // 16, "or not even an embedding would be accepted"
+    assert capture_limit(1 << 40, None) == 1 << 40
+
+
+async def test_a_look_that_is_larger_than_the_workers_memory_allows_is_refused_with_the_limit(tmp_path: Path) -> None:
+    room = 1 << 10
+    engine = FakeEngine(engine_info=replace(fake_client.INFO, memory_room=room))
+    async with site(tmp_path, engine) as at:
+        limit = (await at.http.get("/v1/capabilities")).json()["limits"]["max_capture_bytes"]
+        assert limit == room // 16
+        error = await at.error("/v1/trace", {"input": [list(range(40))], "points": ["attn.hook_pattern"]}, 413)
+    assert f"at most {limit} are accepted (--max-capture-bytes, --worker-memory)" in error["message"]
+    assert not engine.submitted
+
+
+def test_a_limit_that_is_used_up_by_the_model_is_refused() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ are taken"):
+        limit_memory(1)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 BEYOND_THE_LIMIT = """
