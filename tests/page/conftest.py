@@ -47,12 +47,17 @@ FRAMING_ORIGIN = "http://notebook.invalid"
 @pytest.fixture(scope="package")
 def another() -> Server:
     """A server with another model, behind a proxy that removes a path."""
-    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
+    return family_server("gpt2")
+
+
+PROXY_PATH = "/deep/down"
+MORE_FLAGS = {"gpt2": ("--served-model-name", "another", "--root-path", PROXY_PATH)}
 
 
 def family_server(variant: str) -> Server:
     """Return the server of a small checkpoint of a family that all processes share."""
-    return shared_server(str(family_folder(variant)), "--dtype", "float32", "--threads", "1")
+    flags = ("--dtype", "float32", "--threads", "1", *MORE_FLAGS.get(variant, ()))
+    return shared_server(str(family_folder(variant)), *flags)
 
 
 def family_folder(variant: str) -> Path:
