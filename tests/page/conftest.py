@@ -47,12 +47,17 @@ FRAMING_ORIGIN = "http://notebook.invalid"
 @pytest.fixture(scope="package")
 def another() -> Server:
     """A server with another model, behind a proxy that removes a path."""
-    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
+    return family_server("gpt2")
+
+
+PROXY_PATH = "/deep/down"
+MORE_FLAGS = {"gpt2": ("--served-model-name", "another", "--root-path", PROXY_PATH)}
 
 
 def family_server(variant: str) -> Server:
     """Return the server of a small checkpoint of a family that all processes share."""
-    return shared_server(str(family_folder(variant)), "--dtype", "float32", "--threads", "1")
+    flags = ("--dtype", "float32", "--threads", "1", *MORE_FLAGS.get(variant, ()))
+    return shared_server(str(family_folder(variant)), *flags)
 
 
 def family_folder(variant: str) -> Path:
@@ -128,10 +133,14 @@ class Watched:
 
 
 class Tab:
-    """A tab that tests use one after another: a new tab costs three times as much as loading the page."""
+    """A tab that tests use one after another: a new tab costs three times as much as loading the page.
 
-    def __init__(self, browser: Browser, **options: Any) -> None:
+    With `is_kept` the page stays loaded: opening a view by its address costs a quarter of loading the page.
+    """
+
+    def __init__(self, browser: Browser, *, is_kept: bool = False, **options: Any) -> None:
         self._browser = browser
+        self._is_kept = is_kept
         self._options = options
         self._page: Page | None = None
 
@@ -159,7 +168,8 @@ class Tab:
         for other in page.context.pages:
             if other is not page:
                 other.close()
-        page.goto("about:blank")
+        if not self._is_kept:
+            page.goto("about:blank")
         page.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
         page.mouse.move(0, 0)
         page.emulate_media(color_scheme="light", reduced_motion="no-preference")
@@ -173,6 +183,18 @@ class Tab:
 @pytest.fixture(scope="package")
 def tab(browser: Browser) -> Tab:
     return Tab(browser)
+
+
+@pytest.fixture(scope="package")
+def kept_tab(browser: Browser) -> Tab:
+    return Tab(browser, is_kept=True)
+
+
+@pytest.fixture
+def kept_page(kept_tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page that may be loaded, with answers to earlier tests, for tests of views that the address describes."""
+    with kept_tab.used(request.session) as page:
+        yield page
 
 
 @pytest.fixture(scope="package")
@@ -206,6 +228,13 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
     context.close()
 
 
+@pytest.fixture(scope="package")
+def decoder(browser: Browser) -> Iterator[Page]:
+    """A tab that opens pictures: the page's own policy lets none in."""
+    with new_page(browser) as page:
+        yield page
+
+
 @contextmanager
 def requests_of(page: Page) -> Iterator[list[Request]]:
     """Yield a list to which all requests of the page are added."""
@@ -223,8 +252,15 @@ Open = Callable[..., Page]
 
 
 @pytest.fixture
-def open_view(page: Page, server: Server) -> Open:
-    """open_view("attention", layer=1): the page at that view, its first answers drawn."""
+def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
+    """open_view("attention", layer=1): the page at that view, its first answers drawn.
+
+    It is `page`, or in files that use `kept_page` that one, unless the test uses `page`, too.
+    """
+    names = request.fixturenames
+    page: Page = request.getfixturevalue("kept_page" if "kept_page" in names and "page" not in names else "page")
+    if page.url.startswith(f"{server.url}/#"):
+        show(page, server, "stacks")  # what a view keeps outside of the address is gone then
 
     def open_it(view: str, **state: Any) -> Page:
         return show(page, server, view, **state)

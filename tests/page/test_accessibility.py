@@ -1,7 +1,7 @@
 """axe-core finds no serious barrier, all that can be used has a name, and pictures are described in words."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -20,23 +20,32 @@ NAMED = {
 """Roles of the accessibility tree that say nothing without a name."""
 
 
-def test_no_view_has_a_barrier_and_all_that_can_be_used_has_a_name(open_page: Page, server: Server) -> None:
-    """Open all views, light and wide: axe finds nothing serious, everything has a name, headings are in order. On a
-    phone and dark: tests/page/test_phone.py.
-    """
-    page = show(open_page, server, "write", write_max_tokens=3)
+def test_everything_has_a_name_and_headings_are_in_order(open_view: Open) -> None:
+    page = open_view("write", write_max_tokens=3)
     page.locator("#write").click()
     page.locator(".prose button").nth(1).click()
-    for number, view in enumerate(VIEWS):
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
-        expect(page.locator(f"#view-{view} h1")).to_be_visible()
-        settle(page)
-        assert not serious(page), view
+    for view in opened_views(page):
         assert not nameless(page), view
         headings = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
         assert headings[0] == 1, view
         assert headings.count(1) == 1, view
         assert all(after <= before + 1 for before, after in pairwise(headings)), (view, headings)
+
+
+@pytest.mark.nightly  # on a phone and dark in `make test`: tests/page/test_phone.py
+def test_axe_finds_nothing_serious(open_page: Page, server: Server) -> None:
+    page = show(open_page, server, "write", write_max_tokens=3)
+    for view in opened_views(page):
+        assert not serious(page), view
+
+
+def opened_views(page: Page) -> Iterator[str]:
+    """Open one view after another from the list; yield the name of each."""
+    for number, view in enumerate(VIEWS):
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+        yield view
 
 
 def nameless(page: Page) -> list[dict[str, str]]:

@@ -12,6 +12,8 @@ from playwright.sync_api import FloatRect, Locator, Page, Response, expect
 from tests.page.conftest import TEXT, Open, ask, settle, slow_answers, written
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LONG = "The old fox saw the young fox, and the young fox saw the old fox. " * 4
 CELL = re.compile(r"query (\d+) “.*” → key (\d+) “.*”: (\S+)")
 

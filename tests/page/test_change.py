@@ -15,6 +15,8 @@ from tests.page.test_accessibility import serious
 from tests.page.test_copied import copied, output_of, run_python
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LAYER, HEAD, QUERY, KEY = 2, 3, 7, 6
 PLACE = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}
 CHANGED = {"change": "zero_head_l1_h5 scale_mlp_l0_p4_x0.5"}

@@ -20,6 +20,8 @@ from tests.page.conftest import KEY as SECRET
 from tests.page.conftest import Open, percent, sent_to, settle
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
 STATE = {
     "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY, "write_max_tokens": 3, "write_temperature": 0,

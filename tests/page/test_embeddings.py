@@ -3,10 +3,13 @@
 import re
 
 import numpy as np
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, ask, percent, settle, written
 from tests.support.processes import Server
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
 

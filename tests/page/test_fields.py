@@ -5,6 +5,8 @@ from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Open, settle
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 FIELDS = [
     ("contributions", "Next word", "girl", "contributions_target"),
     ("contributions", "rather than", "king", "contributions_versus"),

@@ -10,6 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.page.conftest import TEXT, Open, ask, family_server, settle, written
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 
 def traced(server: Server, point: str, **more: object) -> np.ndarray:
     """Return a point of the text as the API answers it; masked scores are NaN."""

@@ -15,6 +15,8 @@ from tests.page.test_attention import LONG, box_of, matrix, numbers, save
 from tests.page.test_page import VIEWS
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 SHORT = "The car is red"
 HERE = {"layer": 1, "head": 3}
 

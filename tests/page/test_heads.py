@@ -12,6 +12,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 
 def scores(server: Server, text: str | None = None) -> tuple[list[str], list[list[list[float]]]]:
     """Return names of the measures, and their values [layer][head][measure] in float32, as the API answers them."""

@@ -17,6 +17,8 @@ from tests.page.test_accessibility import serious
 from tests.page.test_flow import traced
 from tests.support.processes import ROOT, Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LAYER, HEAD, QUERY, KEY = 1, 3, 8, 7
 PAIR = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}
 BLOCK = f"blocks.{LAYER}"

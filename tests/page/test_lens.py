@@ -1,10 +1,13 @@
 """The view Lens: cells have the API's words, a click opens one, a word is followed; long texts come in pages."""
 
 import numpy as np
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.support.processes import Server
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 
 def percent(share: float) -> str:

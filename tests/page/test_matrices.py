@@ -13,6 +13,8 @@ from tests.page.test_copied import copied
 from tests.page.test_saved_matrices import of_fables
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 SHOWN = ("numbers", "product", "rank", "angles", "positions", "units", "sizes")
 
 

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from tests.page.conftest import TEXT, Open, ask, new_page, percent, settle, show, written
 from tests.support.processes import ROOT, Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LAYERS, HEADS, D_HEAD, WIDTH = 6, 8, 32, 256
 QUERY = 7
 HERE = {"layer": 1, "head": 3, "query": QUERY, "key": 6}

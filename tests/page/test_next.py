@@ -5,10 +5,13 @@ import math
 import re
 
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 from tests.support.processes import Server
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 OPTIONS = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
 

@@ -9,6 +9,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.page.conftest import TEXT, Open, ask, family_server, percent, settle, written
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 WRITTEN = "the girl in the wood"
 
 

@@ -3,9 +3,8 @@
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from tests.page.conftest import Open, settle, show
-from tests.page.test_accessibility import serious
-from tests.page.test_page import VIEWS
+from tests.page.conftest import Open, show
+from tests.page.test_accessibility import opened_views, serious
 from tests.support.processes import Server
 
 WIDTH, HEIGHT = 390, 844
@@ -39,7 +38,7 @@ def box_of(element: Locator) -> FloatRect:
 def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_sideways(
     open_page: Page, server: Server
 ) -> None:
-    """Open all views, dark and on a phone. Light and wide: tests/page/test_accessibility.py."""
+    """Open all views, dark and on a phone."""
     phone = open_page
     phone.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     phone.emulate_media(color_scheme="dark")
@@ -48,10 +47,7 @@ def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_side
     phone.locator(".prose button").nth(1).click()
     expect(phone.locator("#go-on")).to_be_visible()
     phone.add_style_tag(content=NARROWED)
-    for number, view in enumerate(VIEWS):
-        phone.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
-        expect(phone.locator(f"#view-{view} h1")).to_be_visible()
-        settle(phone)
+    for view in opened_views(phone):
         assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, view
         assert not serious(phone), view
         if view == "attention":

@@ -19,6 +19,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.page.conftest import TEXT, Open, ask
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
 PLACE = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}
 TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
@@ -216,20 +218,20 @@ SAVED = {
 
 
 @pytest.mark.parametrize("what", SAVED)
-def test_all_that_a_view_saves_is_what_it_shows(open_view: Open, server: Server, tmp_path: Path, what: str) -> None:
+def test_all_that_a_view_saves_is_what_it_shows(
+    open_view: Open, decoder: Page, server: Server, tmp_path: Path, what: str
+) -> None:
     saved = SAVED[what]
     page = open_view(what.partition(",")[0], **PLACE, **saved.state)
     if "attention" in what:
         expect(page.locator(".wall-name")).to_have_text(f"layer {LAYER}, head {HEAD} is open")  # all layers are here
-    check_saved(page, server, tmp_path, saved)
+    check_saved(page, decoder, server, tmp_path, saved)
 
 
-def check_saved(page: Page, server: Server, tmp_path: Path, saved: Saved) -> None:
+def check_saved(page: Page, decoder: Page, server: Server, tmp_path: Path, saved: Saved) -> None:
     """Save all that the page's menus offer, and compare it with what they should hold."""
     menus = page.get_by_role("button", name="Save…")
     expect(menus).to_have_count(saved.num_menus)
-    decoder = page.context.new_page()  # of pictures: the page's own policy lets none in
-    page.bring_to_front()
     pictures: set[str] = set()
     arrays: Arrays = {}
     for number in range(saved.num_menus):

@@ -5,11 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Page
 from safetensors import safe_open
 
 from tests.page.conftest import Open
 from tests.page.test_saved import HEAD, KEY, LAYER, PLACE, Api, Arrays, Saved, check_saved
 from tests.support.processes import ROOT, Server
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 
 def of_fables(name: str) -> Any:
@@ -75,6 +78,8 @@ SAVED = {
 
 
 @pytest.mark.parametrize("what", SAVED)
-def test_all_that_a_picture_saves_is_what_it_shows(open_view: Open, server: Server, tmp_path: Path, what: str) -> None:
+def test_all_that_a_picture_saves_is_what_it_shows(
+    open_view: Open, decoder: Page, server: Server, tmp_path: Path, what: str
+) -> None:
     saved = SAVED[what]
-    check_saved(open_view("weights", **PLACE, **saved.state), server, tmp_path, saved)
+    check_saved(open_view("weights", **PLACE, **saved.state), decoder, server, tmp_path, saved)

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 
 def test_a_decoder_says_that_it_has_no_second_stack(open_view: Open) -> None:

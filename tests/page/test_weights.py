@@ -1,9 +1,12 @@
 """The weights view: the census and the geometry of the API, a matrix chosen, a head's circuits."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open, ask, settle, written
 from tests.support.processes import Server
+
+pytestmark = pytest.mark.usefixtures("kept_page")
 
 
 def test_the_census_is_the_apis(open_view: Open, server: Server) -> None:

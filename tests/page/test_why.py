@@ -10,6 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.page.conftest import TEXT, Open, ask, settle, written
 from tests.support.processes import Server
 
+pytestmark = pytest.mark.usefixtures("kept_page")
+
 HERE = {"layer": 1, "head": 3, "query": 8, "key": 6}
 
 
