@@ -2,7 +2,8 @@
 500.
 
 All its checks but positive_data_acceptance run: a schema can't know the context's length, nor which tokens there are.
-The variable SCHEMATHESIS_SECONDS bounds each kind of random requests.
+The variable SCHEMATHESIS_SECONDS bounds each kind of random requests. These tests are nightly; `make test` sends a few
+examples to each operation in process (tests/server/routes/test_openapi.py).
 """
 
 import os
@@ -19,6 +20,8 @@ from server.auth.keys import key_entry
 from tests.support.processes import Server, serve
 
 pytestmark = pytest.mark.nightly  # tests/server/routes/test_openapi.py has a short run in process
+
+pytestmark = pytest.mark.nightly
 
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"

@@ -1,15 +1,20 @@
 """Engines over small random checkpoints, one of each kind, and the routes in front of them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet  # pytest has no public name for it
 
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site, site
 from tests.tiny import make_variant
 
 FAMILIES = ("llama-gqa", "bert", "bart")
+ALWAYS = ("t5", "mpnet", "gemma2", "gpt_neox", "granite", "gemma3n")
+"""Families with terms that no archetype has: biases by distance (in a decoder, an encoder), soft caps, parallel blocks,
+multipliers, several residual streams. `make test` always looks into them.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,4 +49,9 @@ def family(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
 
 
 def every_family(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("family", names, indirect=True)
+    return pytest.mark.parametrize("family", always_some(names), indirect=True)
+
+
+def always_some(names: Iterable[str]) -> list[ParameterSet]:
+    """Return the names as parameters, those in `ALWAYS` with the mark that keeps them in `make test`."""
+    return [pytest.param(name, marks=pytest.mark.every_family if name in ALWAYS else ()) for name in names]

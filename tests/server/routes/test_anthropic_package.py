@@ -153,7 +153,7 @@ async def test_a_client_that_leaves_ends_its_request(tmp_path: Path) -> None:
     engine = FakeEngine(gate=asyncio.Event())
     async with client(tmp_path, engine) as (api, _):
         asking = asyncio.create_task(api.messages.create(model=MODEL, max_tokens=9, messages=[USER]))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not engine.submitted:
                 await asyncio.sleep(0.01)
             asking.cancel()

@@ -55,12 +55,12 @@ class Visitor:
             self.has_left.set()
 
     async def visit(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.at.app(self._scope, self.receive, self.send)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
