@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.support.processes import ROOT, server_environment
+from tests.support.processes import ROOT
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -149,7 +149,7 @@ def running_server(
             process = subprocess.Popen(
                 [sys.executable, *command, *arguments, "--port", "0"],
                 cwd=cwd,
-                env=server_environment({"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env}),
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
                 stdout=sink,
                 stderr=stderr,
                 start_new_session=True,

@@ -1,6 +1,7 @@
 """Starts a server for a benchmark, waits until it is ready, and ends it by its process id, whatever happened."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1"
@@ -43,7 +45,7 @@ class Server:
 def serve(
     arguments: Sequence[str],
     ready_within: float = 180.0,
-    port: int | None = None,
+    port: int = 0,
     log_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -54,14 +56,13 @@ def serve(
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
-    port = port or free_port()
     command = serve_command(arguments, port)
     with running(command, port, "/health/ready", ready_within, environment=environment, log_file=log_file) as server:
         yield server
 
 
-def serve_command(arguments: Sequence[str], port: int) -> list[str]:
-    """Return the command of `lightwell serve ARGUMENTS` on a port of the loopback interface."""
+def serve_command(arguments: Sequence[str], port: int = 0) -> list[str]:
+    """Return the command of `lightwell serve ARGUMENTS` on a port of the loopback interface, by default a free one."""
     return [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
 
 
@@ -77,17 +78,18 @@ def running(
     folder: Path = ROOT,
 ) -> Iterator[Server]:
     """Run any server that `command`, in `folder`, starts on `port` of the loopback interface and that answers 200 at
-    `ready_path` once it is ready; it is ended with all its children afterwards. `environment` is added to ours.
+    `ready_path` once it is ready; it is ended with all its children afterwards. `environment` is added to ours. With
+    port 0 the port is the one that Lightwell prints.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
     with TemporaryFile() if log_file is None else log_file.open("w+b") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env=server_environment(environment or {})
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(environment or {})}
         )
         try:
-            server = Server(LOOPBACK, port, process.pid)
+            server = Server(LOOPBACK, port or printed_port(process, log, ready_within), process.pid)
             if reason := wait_until_ready(server, process, ready_path, ready_within):
                 log.seek(0)
                 raise ServerFailed(f"{reason}; its log ends:\n{log.read()[-3000:].decode(errors='replace')}")
@@ -96,12 +98,19 @@ def running(
             end(process)
 
 
-def server_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment and `more`, without the variables of the tests themselves: `lightwell serve`
-    warns of variables that look like its own.
+def printed_port(process: subprocess.Popen[bytes], log: IO[bytes], seconds: float) -> int:
+    """Return the port of the address that a starting Lightwell server prints to `log`, or 0 if there is none in time.
+
+    A port that is chosen before the server starts may be taken by another server in between.
     """
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTWELL_TEST_")}
-    return {**ours, **more}
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        if found := re.search(rb"Lightwell is loading .*? http://[^/\s\"]+:(\d+)", os.pread(log.fileno(), 1 << 20, 0)):
+            return int(found[1])
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    return 0
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], path: str, seconds: float) -> str | None:

@@ -16,14 +16,16 @@ from tests.support.processes import (
     ROOT,
     Server,
     descendants,
-    free_port,
     kill,
+    printed_port,
     serve_command,
     wait_until_ready,
 )
 
 VARIABLE = "TEST_RUN_FOLDER"
 """Environment variable with the run's folder, which the processes of pytest-xdist inherit."""
+READY_WITHIN = 300.0
+"""Seconds until a shared server must be ready."""
 _started: list[subprocess.Popen[bytes]] = []
 """The shared servers of this process: an object that is deleted while its server runs would warn."""
 
@@ -70,13 +72,16 @@ def shared_server(*arguments: str) -> Server:
     file = _folder() / f"{_name(arguments)}.server"
     with _lock(file):
         if not file.exists():
-            port, log = free_port(), file.with_suffix(".log")
-            with log.open("wb") as output:
-                command = serve_command(arguments, port)
-                environment = {**os.environ, "TMPDIR": str(_folder())}
-                process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=environment)
+            log = file.with_suffix(".log")
+            environment = {**os.environ, "TMPDIR": str(_folder())}
+            with log.open("w+b") as output:
+                process = subprocess.Popen(
+                    serve_command(arguments), stdout=output, stderr=output, cwd=ROOT, env=environment
+                )
+                port = printed_port(process, output, READY_WITHIN)
             _started.append(process)
-            if reason := wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", 300):
+            server = Server(LOOPBACK, port, process.pid)
+            if reason := wait_until_ready(server, process, "/health/ready", READY_WITHIN):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
             process.returncode = 0  # it goes on running: without this Python warns of a process that nobody waits for

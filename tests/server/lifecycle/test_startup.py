@@ -25,7 +25,6 @@ from server.cli import build_parser
 from server.config.command_line import from_arguments
 from server.config.settings import Settings
 from tests.server.running import PATIENCE, ROOT, RunningServer, running_server
-from tests.support.processes import server_environment
 from tests.support.shared import shared_server
 
 MODULE = "tests.server.lightwell_command"
@@ -42,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_is_one(tmp_path: Path) -> None:
     missing = str(tmp_path / "nothing")
     command = [sys.executable, "-m", "server", "serve", "--port", "0", missing, "--host", "0.0.0.0"]
-    done = subprocess.run(command, cwd=ROOT, env=server_environment({}), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     warning, error = done.stderr.splitlines()
     assert "whoever reaches 0.0.0.0 may use this server: it has no API key" in warning
