@@ -146,6 +146,20 @@ def test_a_repeated_prompt_is_taken_from_the_cache_and_counted() -> None:
     assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (28, 12)
 
 
+def test_a_block_that_is_shared_in_part_is_copied_to_the_block_of_its_positions() -> None:
+    sched = scheduler(copying=True)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(10), EmbedTask()))
+    runner.drain()
+    second = sequence(2, [*range(9), 98, 99], EmbedTask())
+    sched.add(second)
+    schedule = sched.schedule()
+    assert schedule.copies == [(3, 4)]
+    assert list(second.block_table) == [1, 2, 4]
+    assert [(chunk.start, chunk.num_tokens) for chunk in schedule.chunks] == [(9, 2)]
+    assert sched.block_manager.prefix_cache_hits == 8, "only whole blocks are counted"
+
+
 def test_an_answer_is_reused_by_the_next_turn_of_a_conversation() -> None:
     sched = scheduler()
     runner = ToyRunner(sched)
