@@ -47,16 +47,12 @@ def guarded() -> Server:
 @pytest.fixture(scope="package")
 def another() -> Server:
     """A server with another model, behind a proxy that removes a path."""
-    return family_server("gpt2")
-
-
-MORE_FLAGS = {"gpt2": ("--served-model-name", "another", "--root-path", PROXY_PATH)}
+    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
 
 
 def family_server(variant: str) -> Server:
     """Return the server of a small checkpoint of a family that all processes share."""
-    flags = ("--dtype", "float32", "--threads", "1", *MORE_FLAGS.get(variant, ()))
-    return shared_server(str(family_folder(variant)), *flags)
+    return shared_server(str(family_folder(variant)), "--dtype", "float32", "--threads", "1")
 
 
 def family_folder(variant: str) -> Path:
@@ -271,7 +267,12 @@ def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
     page.locator(f"#view-{view} h1").wait_for()
     settle(page)
+    page.evaluate(DRAWN)
     return page
+
+
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""A script that ends when all pictures are drawn."""
 
 
 def settle(page: Page) -> None:
