@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ PATIENCE_MS = 60_000
 """Milliseconds within which a condition must become true; a busy machine needs seconds."""
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
+KEY = "sk-of-somebody"
+FRAMING_ORIGIN = "http://notebook.invalid"
+PROXY_PATH = "/deep/down"
 
 
 @pytest.fixture(scope="package")
@@ -40,24 +44,15 @@ def guarded() -> Server:
     return shared_server("--api-key", KEY, "--weights-access", "off", "--embed-origins", FRAMING_ORIGIN)
 
 
-KEY = "sk-of-somebody"
-FRAMING_ORIGIN = "http://notebook.invalid"
-
-
 @pytest.fixture(scope="package")
 def another() -> Server:
     """A server with another model, behind a proxy that removes a path."""
-    return family_server("gpt2")
-
-
-PROXY_PATH = "/deep/down"
-MORE_FLAGS = {"gpt2": ("--served-model-name", "another", "--root-path", PROXY_PATH)}
+    return shared_server(str(model_folder("llama")), "--served-model-name", "another", "--root-path", PROXY_PATH)
 
 
 def family_server(variant: str) -> Server:
     """Return the server of a small checkpoint of a family that all processes share."""
-    flags = ("--dtype", "float32", "--threads", "1", *MORE_FLAGS.get(variant, ()))
-    return shared_server(str(family_folder(variant)), *flags)
+    return shared_server(str(family_folder(variant)), "--dtype", "float32", "--threads", "1")
 
 
 def family_folder(variant: str) -> Path:
@@ -75,7 +70,6 @@ def model_folder(variant: str, **options: Any) -> Path:
     return once(("page", variant, options), lambda folder: tiny.make_variant(variant, folder, **options))
 
 
-PROXY_PATH = "/deep/down"
 _NO_PRECEDENCE = ("setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice")
 
 
@@ -273,7 +267,12 @@ def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
     page.locator(f"#view-{view} h1").wait_for()
     settle(page)
+    page.evaluate(DRAWN)
     return page
+
+
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""A script that ends when all pictures are drawn."""
 
 
 def settle(page: Page) -> None:
@@ -281,12 +280,20 @@ def settle(page: Page) -> None:
     expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
 
 
+def wait_until(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds that `expect` has no word for; fail if it never does."""
+    give_up = time.monotonic() + PATIENCE_MS / 1000
+    while not holds():
+        assert time.monotonic() < give_up
+        page.wait_for_timeout(50)
+
+
 @contextmanager
 def slow_answers(page: Page) -> Iterator[None]:
-    """Let the page receive 20 kB a second: otherwise a small model writes 400 tokens before they can be stopped."""
+    """Let the page receive 4 kB a second: otherwise a small model writes 400 tokens before they can be stopped."""
     session = page.context.new_cdp_session(page)
     conditions = {"offline": False, "latency": 0, "uploadThroughput": -1}
-    session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": 20_000})
+    session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": 4_000})
     yield
     session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": -1})
     session.detach()

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Page, expect
 
 from tests.page import lessons
-from tests.page.conftest import TEXT, Open, ask, percent, settle
+from tests.page.conftest import TEXT, Open, ask, percent, settle, wait_until
 from tests.support.processes import Server
 
 CARD = ".lesson"
@@ -150,12 +150,14 @@ def assert_the_arrows_can_be_played(page: Page) -> None:
     """Assert that the whole picture is in sight, and that the card does not lie on what plays it."""
     expect(page.locator(".motion-figure")).to_be_in_viewport(ratio=0.99)
     settle(page)
-    # the card follows the picture frame by frame
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
-    assert card is not None
-    assert controls is not None
-    assert controls["y"] + controls["height"] <= card["y"] or card["y"] + card["height"] <= controls["y"]
+
+    def are_apart() -> bool:
+        card, controls = (page.locator(each).bounding_box() for each in (CARD, ".motion-controls"))
+        assert card is not None
+        assert controls is not None
+        return controls["y"] + controls["height"] <= card["y"] or card["y"] + card["height"] <= controls["y"]
+
+    wait_until(page, are_apart)  # the card follows the picture frame by frame
 
 
 def test_a_step_chooses_the_words_and_the_head_that_it_speaks_of(open_view: Open, server: Server) -> None:
@@ -268,9 +270,14 @@ def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) 
         expect(page.locator(CARD)).to_contain_text(f"{place + 1} of 9")
         settle(page)
         expect(page.locator(".lesson-outline")).to_be_visible()  # what it frames may still be on its way
-        card = page.locator(CARD).bounding_box()
-        frame = page.locator(".lesson-outline").bounding_box()
-        assert card is not None
-        assert frame is not None
-        assert frame["y"] + min(frame["height"], 60) <= card["y"]
+        wait_until(page, lambda: is_above_the_card(page))
         page.keyboard.press("ArrowRight")
+
+
+def is_above_the_card(page: Page) -> bool:
+    """Return whether the frame, or 60 pixels of it, is above the card; it follows the picture frame by frame."""
+    card = page.locator(CARD).bounding_box()
+    frame = page.locator(".lesson-outline").bounding_box()
+    assert card is not None
+    assert frame is not None
+    return frame["y"] + min(frame["height"], 60) <= card["y"]

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, new_page, percent, settle, show, written
+from tests.page.conftest import TEXT, Open, ask, new_page, percent, settle, show, wait_until, written
 from tests.support.processes import ROOT, Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -153,10 +153,11 @@ def test_the_arrows_are_scrubbed_stepped_and_played_by_keyboard(open_view: Open)
     expect(sentence(page)).to_contain_text("Step 1 of")
     expect(page.locator(".motion-table .current th")).to_contain_text("the embedding of")
     page.wait_for_url("**motion_at=0.0**")
-    page.get_by_label("Speed").select_option("4")
+    page.get_by_label("Speed").select_option("0.5")
     page.get_by_role("application", name="Arrows that are added").focus()
     page.keyboard.press("Space")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.get_by_label("Speed").select_option("4")
     expect(sentence(page)).to_have_text(re.compile("arrows at once"))
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
@@ -204,16 +205,18 @@ def test_the_picture_follows_from_the_progress_alone_without_webgl2(browser: Bro
 def check_the_picture(page: Page, server: Server) -> None:
     show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
     page.locator(".motion-table").wait_for()
+    between_steps = picture(page)
     page.get_by_role("button", name="One step back").click()
+    wait_until(page, lambda: picture(page) != between_steps)
     at_half = picture(page)
     page.get_by_role("button", name="One step on").click()
-    assert picture(page) != at_half
+    wait_until(page, lambda: picture(page) != at_half)
     page.get_by_role("button", name="One step back").click()
-    assert picture(page) == at_half
+    wait_until(page, lambda: picture(page) == at_half)
     page.get_by_role("application", name="Arrows that are added").focus()
     page.keyboard.press("Shift+ArrowRight")
     page.wait_for_url("**motion_yaw=40**")
-    assert picture(page) != at_half
+    wait_until(page, lambda: picture(page) != at_half)
 
 
 def test_one_word_in_several_contexts_starts_from_one_embedding(open_view: Open, server: Server) -> None:
