@@ -178,19 +178,14 @@ def _run(command: Sequence[str]) -> None:
         raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
-def main() -> None:
-    """Build as the command line asks."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--if-stale", action="store_true", help="only if the library is older than its sources")
     parser.add_argument("--compiler", type=shlex.split, help="a compiler's command, with flags")
     parser.add_argument("--target", choices=TARGETS, help="to compile for, in place of this machine")
     parser.add_argument("--output", type=Path, default=LIBRARY)
     parser.add_argument("--sanitize", action="store_true", help="with address and undefined-behaviour sanitizers")
     parser.add_argument("--strict", action="store_true", help="take warnings for errors")
-    parser.add_argument("--if-stale", action="store_true", help="only if the library is older than its sources")
     options = vars(parser.parse_args())
     if not (options.pop("if_stale") and is_current(options["output"])):
         build(**options)
-
-
-if __name__ == "__main__":
-    main()
