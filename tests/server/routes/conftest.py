@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet  # pytest has no public name for it
 
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site, site
@@ -52,6 +52,6 @@ def every_family(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("family", always_some(names), indirect=True)
 
 
-def always_some(names: Iterable[str]) -> list[ParameterSet]:
+def always_some(names: Iterable[str]) -> list[Any]:
     """Return the names as parameters, those in `ALWAYS` with the mark that keeps them in `make test`."""
     return [pytest.param(name, marks=pytest.mark.every_family if name in ALWAYS else ()) for name in names]

@@ -59,9 +59,8 @@ def test_no_input_that_the_schema_allows_or_forbids_is_a_server_error(
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Any) -> None:
             answer = case.call()
-            is_late = (
-                answer.status_code == 504 and case.body["timeout"] < 60
-            )  # a timeout that nothing can keep is valid
+            # Valid is also a timeout that this machine cannot keep.
+            is_late = answer.status_code == 504 and case.body["timeout"] < 60
             assert answer.status_code < 500 or is_late, (case.method, case.path, case.body, answer.text)
             if answer.status_code >= 400:
                 assert looks_like(answer.json()) == looks_like(shape_of(case.path, case.body)(AN_ERROR, "req-1"))
