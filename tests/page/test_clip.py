@@ -39,6 +39,8 @@ async (seconds) => {
 }
 """
 """Puts the button on the page, with a canvas of the test's and a film of so many seconds."""
+LONG = 250
+"""Seconds of a film that does not end within a test, and that the page does not refuse as too large."""
 
 FRAMES = """
 async (base64) => {
@@ -120,7 +122,7 @@ def test_the_arrows_of_motion_are_filmed_from_the_embedding_to_the_end(page: Pag
 def test_recording_can_be_stopped_and_a_browser_that_records_nothing_has_no_button(page: Page, server: Server) -> None:
     page.reload()
     settle(page)
-    page.evaluate(PART, 600)
+    page.evaluate(PART, LONG)
     page.get_by_role("button", name="Save clip").click()
     page.get_by_role("button", name="Stop recording").click()
     expect(page.get_by_role("button", name="Save clip")).to_be_visible()
@@ -128,7 +130,7 @@ def test_recording_can_be_stopped_and_a_browser_that_records_nothing_has_no_butt
     page.reload()
     settle(page)
     page.evaluate("delete window.MediaRecorder")
-    page.evaluate(PART, 600)
+    page.evaluate(PART, LONG)
     expect(page.locator(".clip")).to_have_count(0)
 
 

@@ -262,8 +262,8 @@ def test_each_stop_opens_its_view_with_the_pair(open_view: Open) -> None:
         expect(page.locator(".journey-stops li")).to_have_count(len(STOPS))
 
 
-def test_a_click_on_the_picture_chooses_the_words(open_view: Open) -> None:
-    page = open_view("journey", **PAIR, journey_stop="tokens")
+def test_a_click_on_the_picture_chooses_the_words(open_view: Open, page: Page) -> None:
+    open_view("journey", **PAIR, journey_stop="tokens")
     film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
     box = film.bounding_box()
     assert box is not None
