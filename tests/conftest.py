@@ -1,6 +1,6 @@
-"""Rules for all tests: the environment of a process, the level of each test, the order, and what a run shares.
+"""Rules for all tests: the environment of a process, the level of each test, the order, and the shared folder.
 
-`make test` runs several processes (pytest-xdist), each of which takes the next file; `.venv/bin/pytest` runs in one.
+`make test` runs several processes (pytest-xdist), and each takes the next file; `.venv/bin/pytest` runs in one.
 """
 
 import gc
@@ -26,7 +26,7 @@ if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # Until the tests run (`pytest_runtestloop`): imports make no garbage, and the collector took a fifth of their time.
 gc.disable()
-# The tests start many processes, each of which would compile our source again.
+# The tests start many processes, and each would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
@@ -65,8 +65,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Freeze what was imported and collected: searching it for garbage took a fifth of the time of the routes'
-    tests.
-    """
+    """Freeze imported and collected objects: to search them for garbage took a fifth of the routes' tests' time."""
     gc.freeze()
     gc.enable()

@@ -1,7 +1,7 @@
 """Plant the faults of faults.json one by one and run the tests: `python -m tests.mutants [--only ID ...] [--jobs N]`.
 
 Each fault replaces one text in one file. A copy of the tracked files gets the fault and runs the tests that mirror the
-file's folder, then those of the folders above, up to the whole level of `make test`. A fault is caught by the first
+file's folder, then the tests of the folders above, up to the whole level of `make test`. A fault is caught by the first
 test that fails. The exit status is 1 if a fault is not caught, or if its text no longer occurs exactly once.
 
 Faults in C++ compile the kernels again; with Debian's package ccache this takes seconds.
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults.json")
 KERNELS = Path("model/kernels")
 MIRRORS = {"server/web/page": "tests/page", "clients/python": "tests/client"}
-"""Folders whose tests are not at the same path under tests/."""
+"""Folders with tests that are not at the same path under tests/."""
 LIMIT = 1800
 """Seconds after which a run of tests counts as a failure: the fault makes a test hang."""
 

@@ -120,7 +120,7 @@ class Tab:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def memory(self) -> Memory:
-        """Return what is in use after several garbage collections: what one frees lets more be freed in the next."""
+        """Return the memory in use after several garbage collections: each may release objects for the next one."""
         for _ in range(COLLECTIONS):
             self.send("HeapProfiler.collectGarbage")
             time.sleep(COLLECTION_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""A product for Triton's interpreter whose bits do not depend on its shape.
+"""A product for Triton's interpreter with bits that do not depend on its shape.
 
 The interpreter computes `tl.dot` with numpy, which adds up in an order that depends on the shape and on the CPU. Tests
 that compare bits of interpreted kernels replace it: `multiply_in_one_order(monkeypatch)`.

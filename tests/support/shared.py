@@ -84,7 +84,7 @@ def shared_server(*arguments: str) -> Server:
             if reason := wait_until_ready(server, process, "/health/ready", READY_WITHIN):
                 kill(descendants(process.pid))
                 raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
-            process.returncode = 0  # it goes on running: without this Python warns of a process that nobody waits for
+            process.returncode = 0  # it goes on running; otherwise Python warns of a running process
             file.write_text(json.dumps({"port": port, "pid": process.pid}))
     return Server(LOOPBACK, **json.loads(file.read_text()))
 
