@@ -229,6 +229,7 @@ def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -
     expect(page.locator("html")).to_have_css("background-color", light)
 
 
+@pytest.mark.nightly  # on a quick machine the page has the answer already, which it requests in advance
 def test_a_page_outlives_its_server(page: Page, server: Server, another: Server) -> None:
     """Replace the server while the page is open: it does not answer, and then one with another model does."""
     show(page, server, "attention", layer=0, head=1, key=0)
