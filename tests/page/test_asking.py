@@ -48,9 +48,9 @@ def test_a_view_asks_nothing_twice_and_only_what_everyone_may(page: Page, server
     assert num_asked > 2 * len(VIEWS)
 
 
-@pytest.mark.nightly  # on a quick machine the page has the answer already, which it requests in advance
-def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(open_view: Open, server: Server) -> None:
-    page = open_view("attention", layer=1, head=3, query=7, key=6)
+def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(
+    page: Page, open_view: Open, server: Server
+) -> None:
     refusals = 0
     is_busy = True
 
@@ -65,7 +65,8 @@ def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(op
             status=429, headers={"Retry-After": "1"}, content_type="application/json", body=json.dumps({"error": error})
         )
 
-    page.route("**/v1/attention", refuse)
+    page.route("**/v1/attention", refuse)  # before the view is opened: it requests the next layer in advance
+    open_view("attention", layer=1, head=3, query=7, key=6)
     page.locator("#layer").select_option("2")
     problem = page.locator(".view .problem")
     expect(problem).to_contain_text("The queue is full.")
