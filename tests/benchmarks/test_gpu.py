@@ -165,6 +165,7 @@ def test_every_row_of_speed_is_measured(tmp_path: Path) -> None:
     assert all(f"| {bar.check} | {bar.asked} |" in written for bar in BARS)
 
 
+@pytest.mark.nightly
 def test_checks_pass(results: Results) -> None:
     Measurement(PLAN, CPU, Clock(1000), results, lambda: None).numbers()
     assert met(results) == {"logits": True, "graphs": True, "kernels": True, "bits": True}, results.rows
@@ -172,6 +173,7 @@ def test_checks_pass(results: Results) -> None:
     assert not results.has_errors
 
 
+@pytest.mark.nightly
 def test_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, results: Results) -> None:
     attend = paged_attention.paged_attention
 
@@ -248,10 +250,8 @@ def a_test(folder: Path, body: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("body", "value", "said"),
-    [pytest.param("pass", 1.0, "1 passed", marks=pytest.mark.nightly), ("assert False", 0.0, "1 failed")],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("body", "value", "said"), [("pass", 1.0, "1 passed"), ("assert False", 0.0, "1 failed")])
 def test_suites_are_run_and_their_outcome_is_told(
     tmp_path: Path, results: Results, body: str, value: float, said: str
 ) -> None:

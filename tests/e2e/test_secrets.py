@@ -106,7 +106,7 @@ def break_everything(server: RunningServer) -> None:
         assert client.post("/v1/completions", json={"prompt": WORD, "max_tokens": 3}).status_code == 200
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("style", ["text", pytest.param("json", marks=pytest.mark.nightly)])
 def test_no_key_and_no_prompt_is_logged_even_at_debug_whatever_fails(style: str) -> None:
     with running_server(
         "--log-level", "debug", "--log-format", style, module="tests.support.breakable_server", LIGHTWELL_API_KEY=KEY

@@ -104,6 +104,7 @@ def test_a_clip_holds_what_was_drawn_from_the_first_frame_to_the_last(page: Page
         assert is_near(seen[frame]["rest"], (251, 250, 246)), seen  # the page's paper, where nothing is drawn
 
 
+@pytest.mark.nightly  # a film of five seconds
 def test_the_arrows_of_motion_are_filmed_from_the_embedding_to_the_end(page: Page, server: Server) -> None:
     page.goto("about:blank")
     page.set_viewport_size({"width": 700, "height": 700})

@@ -217,7 +217,13 @@ SAVED = {
 }
 
 
-@pytest.mark.parametrize("what", SAVED)
+SWEEP = ("attention, scores", "attention, norms")
+"""Other numbers of the attention's pictures, which only `make test-nightly` saves."""
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=pytest.mark.nightly if what in SWEEP else []) for what in SAVED]
+)
 def test_all_that_a_view_saves_is_what_it_shows(
     open_view: Open, decoder: Page, server: Server, tmp_path: Path, what: str
 ) -> None:

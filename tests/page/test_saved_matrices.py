@@ -77,7 +77,9 @@ SAVED = {
 }
 
 
-@pytest.mark.parametrize("what", SAVED)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[] if what in ("numbers", "product") else pytest.mark.nightly) for what in SAVED]
+)
 def test_all_that_a_picture_saves_is_what_it_shows(
     open_view: Open, decoder: Page, server: Server, tmp_path: Path, what: str
 ) -> None:

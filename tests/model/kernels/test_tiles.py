@@ -32,8 +32,8 @@ SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
 """Outputs and inputs: blocks and steps of tiles, whole and with remainders."""
 
 
-FILES = ("product_bfloat16.cpp", "product_int8.cpp", "encoder.cpp")
-"""The files that multiply on tiles; the others, which take most of a minute to compile, call the same functions."""
+FILES = ("product_bfloat16.cpp", "product_int8.cpp")
+"""The files with products on tiles; the others, which take most of a minute to compile, call the same functions."""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,12 @@ def loaded(kernels: Path) -> Iterator[None]:
 @pytest.fixture
 def tiles(some_kernels: Path) -> Iterator[None]:
     with loaded(some_kernels):
+        yield
+
+
+@pytest.fixture
+def all_tiles(all_kernels: Path) -> Iterator[None]:
+    with loaded(all_kernels):
         yield
 
 
@@ -153,7 +159,8 @@ def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows(all_ke
             assert torch.equal(places, largest.indices[:rows])
 
 
-@pytest.mark.usefixtures("tiles")
+@pytest.mark.nightly
+@pytest.mark.usefixtures("all_tiles")
 @pytest.mark.parametrize(("heads", "dim"), [(2, 64), (3, 32), (1, 7), (2, 80)])
 def test_attention_within_a_text_does_not_see_other_texts(heads: int, dim: int) -> None:
     lengths = [1, 2, 15, 16, 17, 33, 66, 130]
