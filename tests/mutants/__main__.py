@@ -1,8 +1,9 @@
 """Plant the faults of faults.json one by one and run the tests: `python -m tests.mutants [--only ID ...] [--jobs N]`.
 
-Each fault replaces one text in one file. A copy of the tracked files gets the fault and runs the tests that mirror the
-file's folder, then the tests of the folders above, up to the whole level of `make test`. A fault is caught by the first
-test that fails. The exit status is 1 if a fault is not caught, or if its text no longer occurs exactly once.
+Each fault replaces one text in one file. A copy of the tracked files gets the fault and runs the affected tests of
+`make test`: the test files that have the file's name, the folder that mirrors the file's folder, and the folders above
+it. A fault is caught by the first test that fails. The exit status is 1 if a fault is not caught, or if its text no
+longer occurs exactly once.
 
 Faults in C++ compile the kernels again; with Debian's package ccache this takes seconds.
 """
@@ -44,13 +45,17 @@ class Fault:
     why: str
 
 
-def folders(file: str) -> list[str]:
-    """Return the folders of tests for a file of the product, the nearest first, and `tests` last."""
-    for product, tests in MIRRORS.items():
-        if file.startswith(product):
-            return [tests, "tests"]
-    mirrored = [Path("tests", parent).as_posix() for parent in Path(file).parents if parent.name]
-    return [*(folder for folder in mirrored if (ROOT / folder).is_dir()), "tests"]
+def affected_tests(file: str) -> list[list[str]]:
+    """Return the arguments of pytest for each step: the files of the same name, then the folders, the nearest first.
+
+    No step repeats the folders of those before it.
+    """
+    mirrored = [tests for product, tests in MIRRORS.items() if file.startswith(product)]
+    mirrored = mirrored or [Path("tests", parent).as_posix() for parent in Path(file).parents if parent.name]
+    folders = [folder for folder in mirrored if (ROOT / folder).is_dir()]
+    same_name = [str(path.relative_to(ROOT)) for path in (ROOT / folders[-1]).rglob(f"test_{Path(file).stem}*.py")]
+    steps = [[folder, *(f"--ignore={inner}" for inner in folders[:i])] for i, folder in enumerate(folders)]
+    return [same_name, *steps] if same_name else steps
 
 
 def copy_tracked_files(to: Path) -> None:
@@ -64,13 +69,13 @@ def copy_tracked_files(to: Path) -> None:
         shutil.copy2(ROOT / name, to / name)
 
 
-def failing_test(tree: Path, tests: str) -> str | None:
-    """Return the first of these tests that fails, or None if all pass; `tests` is a folder or a test's id."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", tests]
+def failing_test(tree: Path, tests: Sequence[str]) -> str | None:
+    """Return the first of these tests that fails, or None if all pass; `tests` are arguments of pytest."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        return f"{tests} did not end within {LIMIT} s"
+        return f"{' '.join(tests)} did not end within {LIMIT} s"
     if done.returncode in (0, 5):  # all passed, or no tests of this level
         return None
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
@@ -96,11 +101,13 @@ def judge(fault: Fault, tree: Path) -> str | None:
             built = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
             if built.returncode:
                 raise ValueError(f"{fault.id} does not compile:\n{built.stderr[-1000:]}")
-        caught_by = next((failed for folder in folders(fault.file) if (failed := failing_test(tree, folder))), None)
+        caught_by = next(
+            (failed for tests in affected_tests(fault.file) if (failed := failing_test(tree, tests))), None
+        )
     finally:
         path.write_text(source, encoding="utf-8")
         library.write_bytes(compiled)
-    if caught_by and "::" in caught_by and failing_test(tree, caught_by):
+    if caught_by and "::" in caught_by and failing_test(tree, [caught_by]):
         raise ValueError(f"{caught_by} also fails without {fault.id}")
     return caught_by
 
