@@ -66,7 +66,7 @@ def copy_tracked_files(to: Path) -> None:
         *(str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).glob("kernels.*")),
     ]:
         (to / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, to / name)
+        shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
 
 
 def failing_test(tree: Path, tests: Sequence[str]) -> str | None:
