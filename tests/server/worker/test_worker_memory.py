@@ -131,15 +131,18 @@ def test_a_worker_on_a_card_is_not_limited(caplog: pytest.LogCaptureFixture) -> 
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free() -> None:
-    free = free_in_share(None)
-    assert free is not None
-    assert free_in_share(1 << 60) == pytest.approx(free, rel=0.1)
+def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = 1 << 40  # what is really free changes meanwhile
+    monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: free)
+    assert free_in_share(None) == free
+    assert free_in_share(1 << 60) == free
     assert free_in_share(1 << 10) == 0, "more is taken already"
     share = _status_bytes("RssAnon") + (256 << 20)
     left = free_in_share(share)
     assert left is not None
-    assert left < min(share, free)
+    assert left < share
     held = bytearray(64 << 20)  # zeros, and so untouched
     held[:: 1 << 12] = bytes(len(held) >> 12)
     less = free_in_share(share)
