@@ -60,7 +60,7 @@ types: install ## mypy --strict
 test: lint ## lint, types, and tests of every feature and family; ends with the skipped tests (JOBS=, ARGS="-k name")
 	$(PYTEST) -m "not nightly" $(ARGS)
 
-tools:
+tools: install ## what the nightly tests need beyond pip: Debian's packages, peers' programs
 	tests/tools/install.sh
 
 test-nightly: lint tools ## the sweeps: all families, CPU levels, deployment, soak, fuzzing, peers' clients (BUILD_IMAGE=script)

@@ -5,17 +5,17 @@
 
 import gc
 import os
+import signal
 
 import hypothesis
 import pytest
 
 from tests.support import families, shared
 from tests.support.durations import Durations, sort_longest_first
-from tests.support.examples import examples
 
 # How long an example takes depends on the machine: a busy one exceeds Hypothesis's 200 ms.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("nightly", deadline=None, max_examples=examples(100))
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("ci")
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, because tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     families.choose(config.getoption("--families"))
     shared.begin()
     if not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run ends its servers
         config.pluginmanager.register(Durations(config.getoption("--record-durations")))
 
 

@@ -33,7 +33,6 @@ from tests.network import CPU, look_at_everything
 from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import build_site
-from tests.support import shared
 
 OVER_HTTP = """The answers of the HTTP routes, against transformers (eager) in float32. The routes and the engine run in
 the process that compares; the test repeats four of the checkpoints with a server process of its own.
@@ -276,19 +275,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in given.names if name not in tiny.VARIANTS]:
         parser.error(f"no checkpoint {', '.join(unknown)}; there are {', '.join(tiny.VARIANTS)}")
     over_http, in_process, failures = {}, {}, []
-    shared.begin()
-    try:
-        with tempfile.TemporaryDirectory() as top:
-            for name in given.names:
-                folder = tiny.make_variant(name, Path(top) / name)
-                with in_this_process(folder) as asked:
-                    over_http[name] = errors_over_http(asked, folder, given.seed)
-                in_process[name] = errors_in_process(folder, given.seed)
-                print(f"{name}: {over_http[name]} {in_process[name]}", file=sys.stderr, flush=True)
-                for precision, errors in (("float32", over_http[name]), ("float64", in_process[name])):
-                    failures += [f"{name}, {precision}, {problem}" for problem in over_bound(precision, errors)]
-    finally:
-        shared.finish()
+    with tempfile.TemporaryDirectory() as top:
+        for name in given.names:
+            folder = tiny.make_variant(name, Path(top) / name)
+            with in_this_process(folder) as asked:
+                over_http[name] = errors_over_http(asked, folder, given.seed)
+            in_process[name] = errors_in_process(folder, given.seed)
+            print(f"{name}: {over_http[name]} {in_process[name]}", file=sys.stderr, flush=True)
+            for precision, errors in (("float32", over_http[name]), ("float64", in_process[name])):
+                failures += [f"{name}, {precision}, {problem}" for problem in over_bound(precision, errors)]
     text = page(over_http, in_process)
     print(text)
     if given.write is not None:

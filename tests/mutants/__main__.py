@@ -72,20 +72,25 @@ def copy_tracked_files(to: Path) -> None:
 def failing_test(tree: Path, tests: Sequence[str]) -> str | None:
     """Return the first of these tests that fails, or None if all pass; `tests` are arguments of pytest."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not nightly", "-p", "no:cacheprovider", *tests]
+    running = subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT)
+        output, _ = running.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
+        running.terminate()  # the run ends its servers
+        running.communicate()
         return f"{' '.join(tests)} did not end within {LIMIT} s"
-    if done.returncode in (0, 5):  # all passed, or no tests of this level
+    if running.returncode in (0, 5):  # all passed, or no tests of this level
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
-    return failed[1] if failed else done.stdout[-500:]
+    if failed := re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.M):
+        return failed[1]
+    raise ValueError(f"pytest ended with {running.returncode}:\n{output[-500:]}")
 
 
 def judge(fault: Fault, tree: Path) -> str | None:
     """Plant a fault in a tree, return the test that catches it or None, and restore the tree.
 
-    Raises ValueError if the fault's text does not occur exactly once, or if the test also fails without the fault.
+    Raises ValueError if the fault's text does not occur exactly once, if it does not compile, if the tests can't run,
+    or if the test also fails without the fault.
     """
     path = tree / fault.file
     source = path.read_text(encoding="utf-8")

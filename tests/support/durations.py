@@ -6,7 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-FILE = Path(__file__).parents[1] / "durations.json"
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "tests" / "durations.json"
 UNKNOWN = 10.0
 """Seconds that are assumed for a file without a committed duration."""
 
@@ -37,8 +38,11 @@ class Durations:
         for folder, seconds in folders.most_common():
             terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
         if self._record:
-            known = {file: round(seconds, 1) for file, seconds in self._seconds.most_common() if seconds >= 0.1}
-            FILE.write_text(json.dumps(known, indent=1) + "\n")
+            known = {**json.loads(FILE.read_text()), **{file: round(s, 1) for file, s in self._seconds.items()}}
+            there = {
+                file: known[file] for file in sorted(known, key=lambda file: -known[file]) if (ROOT / file).exists()
+            }
+            FILE.write_text(json.dumps(there, indent=1) + "\n")
 
 
 def _file(nodeid: str) -> str:

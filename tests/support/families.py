@@ -23,9 +23,16 @@ VARIABLE = "TEST_FAMILIES"
 def choose(names: str | None) -> None:
     """Choose `names`, family names or parts (`part0` to `part6`) separated by commas.
 
-    By default these are the archetypes and the part that the commit's hash selects, or part 0 without git.
+    By default these are the archetypes and the part that the commit's hash selects, or part 0 without git. Raises
+    pytest.UsageError for a name that is neither.
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        if names:
+            from tests import tiny  # imports transformers
+
+            accepted = {*tiny.VARIANTS, *tiny.FAMILIES, *(f"part{number}" for number in range(NUM_PARTS))}
+            if unknown := set(names.split(",")) - accepted:
+                raise pytest.UsageError(f"--families {','.join(sorted(unknown))}: accepted are {sorted(accepted)}")
         os.environ[VARIABLE] = names or ",".join((*ARCHETYPES, f"part{_commit() % NUM_PARTS}"))
 
 

@@ -7,8 +7,6 @@ import inspect
 from typing import Any
 
 import pytest
-import triton.language as tl
-from triton.runtime import interpreter
 
 
 class _NoPatch:
@@ -21,6 +19,9 @@ def patch_the_language_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Interpreted kernels take a third less time.
     """
+    import triton.language as tl  # only the extra test-gpu installs it
+    from triton.runtime import interpreter
+
     patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
     patched: set[str] | None = None
     """Names of the modules that the launch in progress has patched."""

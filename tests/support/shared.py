@@ -1,5 +1,6 @@
 """Folders and servers that all tests of a run share, whichever process of pytest-xdist runs them."""
 
+import atexit
 import fcntl
 import hashlib
 import json
@@ -7,9 +8,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import (
     LOOPBACK,
@@ -40,7 +42,8 @@ def finish() -> None:
     """End the shared servers and remove the run's folder, in the first process of the run."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         for path in _folder().glob("*.server"):
-            kill(descendants(json.loads(path.read_text())["pid"]))
+            if pid := json.loads(path.read_text()).get("pid"):
+                kill(descendants(pid))
         shutil.rmtree(_folder(), ignore_errors=True)
         for process in _started:
             process.wait()
@@ -54,7 +57,7 @@ def once(key: object, make: Callable[[Path], object]) -> Path:
     `key` identifies the contents by its `repr`. Tests must not change the folder.
     """
     folder = _folder() / _name(key)
-    with _lock(folder):
+    with lock(folder):
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -67,29 +70,44 @@ def once(key: object, make: Callable[[Path], object]) -> Path:
 def shared_server(*arguments: str) -> Server:
     """Return the server that all tests with these arguments of `lightwell serve` share; it ends with the run.
 
-    Other tests use it at the same time: its counters and its load are not this test's.
+    Other tests use it at the same time: its counters and its load are not this test's. Raises AssertionError with the
+    end of its log if the server did not start, in this test or an earlier one, or no longer runs.
     """
-    file = _folder() / f"{_name(arguments)}.server"
-    with _lock(file):
+    file, log = (_folder() / f"{_name(arguments)}.{kind}" for kind in ("server", "log"))
+    with lock(file):
         if not file.exists():
-            log = file.with_suffix(".log")
-            environment = {**os.environ, "TMPDIR": str(_folder())}
-            with log.open("w+b") as output:
-                process = subprocess.Popen(
-                    serve_command(arguments), stdout=output, stderr=output, cwd=ROOT, env=environment
-                )
-                port = printed_port(process, output, READY_WITHIN)
-            _started.append(process)
-            server = Server(LOOPBACK, port, process.pid)
-            if reason := wait_until_ready(server, process, "/health/ready", READY_WITHIN):
-                kill(descendants(process.pid))
-                raise AssertionError(f"{reason}; its log ends:\n{log.read_text()[-3000:]}")
-            process.returncode = 0  # it goes on running; otherwise Python warns of a running process
-            file.write_text(json.dumps({"port": port, "pid": process.pid}))
-    return Server(LOOPBACK, **json.loads(file.read_text()))
+            file.write_text(json.dumps(_start(arguments, log)))
+    told = json.loads(file.read_text())
+    reason = told.get("failure") or (None if Path(f"/proc/{told['pid']}").exists() else "the shared server ended")
+    assert reason is None, f"{reason}; its log ends:\n{log.read_text(errors='replace')[-3000:]}"
+    return Server(LOOPBACK, told["port"], told["pid"])
+
+
+def _start(arguments: Sequence[str], log: Path) -> dict[str, Any]:
+    """Return port and pid of a server that is ready, or why it is not."""
+    environment = {**os.environ, "TMPDIR": str(_folder())}
+    with log.open("w+b") as output:
+        process = subprocess.Popen(serve_command(arguments), stdout=output, stderr=output, cwd=ROOT, env=environment)
+        _started.append(process)
+        try:
+            port = printed_port(process, output, READY_WITHIN)
+            failure = wait_until_ready(Server(LOOPBACK, port, process.pid), process, "/health/ready", READY_WITHIN)
+        except Exception as error:
+            failure = str(error)
+        except BaseException:
+            kill(descendants(process.pid))
+            raise
+    if failure:
+        kill(descendants(process.pid))
+        return {"failure": failure}
+    process.returncode = 0  # it goes on running; otherwise Python warns of a running process
+    return {"port": port, "pid": process.pid}
 
 
 def _folder() -> Path:
+    if VARIABLE not in os.environ:  # a program that is no test uses this module
+        begin()
+        atexit.register(finish)
     return Path(os.environ[VARIABLE])
 
 
@@ -98,7 +116,8 @@ def _name(key: object) -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file of the run; its other processes wait."""
     with path.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
