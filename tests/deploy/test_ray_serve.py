@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def cluster(only_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

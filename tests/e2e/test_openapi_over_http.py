@@ -21,8 +21,6 @@ from tests.support.processes import Server, serve
 
 pytestmark = pytest.mark.nightly  # tests/server/routes/test_openapi.py has a short run in process
 
-pytestmark = pytest.mark.nightly
-
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"
 HEADERS = {"authorization": f"Bearer {KEY}"}

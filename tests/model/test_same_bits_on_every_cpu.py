@@ -38,7 +38,7 @@ def test_whole_answers_have_the_same_bits_at_every_level(which: str, tmp_path: P
         environment = {library.LEVEL_VARIABLE: level, "ATEN_CPU_CAPABILITY": TORCH_LEVELS.get(level, "default")}
         command = [sys.executable, "-m", "tests.model.answer_hashes", str(seed), *folders]
         done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+            command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=1800
         )
         assert done.returncode == 0, done.stderr
         found = done.stdout.splitlines()

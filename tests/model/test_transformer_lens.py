@@ -1,7 +1,7 @@
 """Every point that TransformerLens has too, against its numbers, under both of its names.
 
 The numbers are kept in tests/reference/transformer_lens.safetensors, since TransformerLens needs an environment of its
-own. `make test-all` computes them again; `python -m tests.model.test_transformer_lens` saves them.
+own. `make test-nightly` computes them again; `python -m tests.model.test_transformer_lens` saves them.
 """
 
 import json
@@ -97,7 +97,7 @@ def test_every_shared_point_is_transformer_lens_s_under_both_of_its_names(varian
 @pytest.mark.tool
 def test_the_numbers_kept_are_those_of_transformer_lens(tmp_path: Path) -> None:
     if not os.environ.get("TEST_TOOLS"):
-        pytest.skip("TransformerLens is asked by `make test-all` (tests/tools/install.sh)")
+        pytest.skip("TransformerLens is asked by `make test-nightly` (tests/tools/install.sh)")
     ask_transformer_lens(make_checkpoints(tmp_path), tmp_path / "found.safetensors")
     kept, found = Numbers(KEPT), Numbers(tmp_path / "found.safetensors")
     assert kept.by_name.keys() == found.by_name.keys()

@@ -120,7 +120,7 @@ class Watched:
 
     def _asked(self, request: Request) -> None:
         host = urlsplit(request.url).netloc
-        if request.is_navigation_request():
+        if request.is_navigation_request() and (host.startswith("127.0.0.1:") or host.endswith(".invalid")):
             self._host = host
         if host not in ("", self._host):
             self.strangers.append(request.url)
@@ -216,10 +216,12 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
     """Yield a tab with a profile of its own, for tests that change what a tab keeps."""
     context = browser.new_context(**{"viewport": SIZE, **options})
     context.set_default_timeout(PATIENCE_MS)
-    page = context.new_page()
-    yield page
-    page.unroute_all(behavior="ignoreErrors")
-    context.close()
+    try:
+        page = context.new_page()
+        yield page
+        page.unroute_all(behavior="ignoreErrors")
+    finally:
+        context.close()
 
 
 @pytest.fixture(scope="package")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.page.conftest import TEXT, Open, ask, percent, requests_of, settle, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -44,20 +44,19 @@ def test_the_distribution_is_the_samplers_before_and_after_truncation(open_view:
     assert 1 < right["num_kept"] < 20
 
 
-def test_a_slider_recomputes_in_the_browser_from_the_logits(open_view: Open, server: Server) -> None:
-    page = open_view("next")
+def test_a_slider_recomputes_in_the_browser_from_the_logits(page: Page, open_view: Open, server: Server) -> None:
+    open_view("next")
     expect(page.locator(".text-score .token").first).to_be_visible()  # the last thing that the view asks for by itself
     page.wait_for_load_state("networkidle")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    slider = page.get_by_role("slider", name="temperature")
-    slider.fill("2")
     right = ask(server, "/v1/next", {"input": TEXT, "temperatures": [2.0]})["data"][0]["temperatures"][0]
-    expect(page.locator(".facts b").first).to_have_text(f"{written(right['entropy'])} nats")
-    slider.fill("0")  # greedy
-    expect(page.locator(".likeliest tbody tr").first.locator(".number").first).to_have_text("100 %")
-    page.wait_for_url("**next_temperature=0**")
-    assert not [url for url in asked if "/v1/" in url]
+    with requests_of(page) as asked:
+        slider = page.get_by_role("slider", name="temperature")
+        slider.fill("2")
+        expect(page.locator(".facts b").first).to_have_text(f"{written(right['entropy'])} nats")
+        slider.fill("0")  # greedy
+        expect(page.locator(".likeliest tbody tr").first.locator(".number").first).to_have_text("100 %")
+        page.wait_for_url("**next_temperature=0**")
+    assert not [request.url for request in asked if "/v1/" in request.url]
 
 
 def test_with_a_filter_the_server_says_what_is_kept_at_each_temperature(open_view: Open, server: Server) -> None:

@@ -56,7 +56,7 @@ def test_every_view_opens_from_the_list_and_the_selection_is_kept(open_view: Ope
     assert with_heads == 9  # Weights has a choice of its own
 
 
-def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open) -> None:
+def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browser: Browser) -> None:
     page = open_view("attention", layer=2, head=5)
     page.get_by_role("button", name="token 3, ").first.click()
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
@@ -67,11 +67,12 @@ def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open) -> Non
     page.go_back()
     expect(page.locator("#view-attention")).to_be_visible()
     page.go_forward()
-    page.reload()
-    settle(page)
-    expect(page.locator("#view-why")).to_be_visible()
-    expect(page.locator("#head")).to_have_value("5")
-    expect(page.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
+    with new_page(browser) as other:
+        other.goto(page.url)
+        settle(other)
+        expect(other.locator("#view-why")).to_be_visible()
+        expect(other.locator("#head")).to_have_value("5")
+        expect(other.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
 
 
 def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:

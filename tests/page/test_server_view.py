@@ -10,9 +10,16 @@ from playwright.sync_api import Locator, Page, Route, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.page.conftest import PATIENCE_MS, Open, ask
-from tests.support.processes import Server
+from tests.support.processes import Server, serve
 
 HISTOGRAM = "lightwell_time_to_first_token_seconds"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that no other test sends requests to."""
+    with serve(["--served-model-name", "fables"]) as server:
+        yield server
 
 
 def text_of(buckets: dict[str, int], tokens: int, running: int, waiting: int, captured: int) -> str:

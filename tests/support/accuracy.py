@@ -68,9 +68,7 @@ class Accuracy:
 
 
 def accuracies(folder: Path, text: str, num_tokens: int) -> dict[tuple[str, Quantization], Accuracy]:
-    """Return the accuracy of each of KINDS over the first tokens of a text; the first kind is what the others'
-    logits are compared with.
-    """
+    """Return the accuracy of each of KINDS over the first tokens of a text, compared with the first kind's logits."""
     networks = {kind: Network(folder, *kind) for kind in KINDS}
     ids = Tokenizer.from_folder(folder).encode(text[: 8 * num_tokens], add_special_tokens=False).ids[:num_tokens]
     window = read_config(folder).max_model_len

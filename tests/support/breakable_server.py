@@ -19,7 +19,7 @@ RAISES = 4001
 ALLOCATES = 4002
 """A token on which the forward pass asks for more memory than any machine has."""
 POISONS = 4003
-"""A token that leaves a network that can do nothing any more, as an error of a GPU does."""
+"""A token after which every forward pass fails, as after an error of a GPU."""
 STUCK = 4004
 """A token on which the forward pass never returns."""
 

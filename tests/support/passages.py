@@ -9,7 +9,7 @@ CANDIDATES = 6
 
 
 def passages_of(corpus: str) -> list[list[str]]:
-    """Return the passages of each book: paragraphs, joined until they have enough words and cut where they have."""
+    """Return the passages of each book: `PASSAGE_WORDS` words each."""
     books = []
     for book in corpus.split("<|endoftext|>"):
         words = book.split()

@@ -1,4 +1,4 @@
-"""Starts a server for a benchmark, waits until it is ready, and ends it by its process id, whatever happened."""
+"""Starts a server in a process of its own, waits until it is ready, and ends it by its process id."""
 
 import os
 import re

@@ -57,7 +57,7 @@ def once(key: object, make: Callable[[Path], object]) -> Path:
     `key` identifies the contents by its `repr`. Tests must not change the folder.
     """
     folder = _folder() / _name(key)
-    with lock(folder):
+    with _lock(folder):
         if not folder.exists():
             partial = folder.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -67,6 +67,13 @@ def once(key: object, make: Callable[[Path], object]) -> Path:
     return folder
 
 
+@contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Hold the run's lock of that name; other processes of the run wait for it."""
+    with _lock(_folder() / name):
+        yield
+
+
 def shared_server(*arguments: str) -> Server:
     """Return the server that all tests with these arguments of `lightwell serve` share; it ends with the run.
 
@@ -74,7 +81,7 @@ def shared_server(*arguments: str) -> Server:
     end of its log if the server did not start, in this test or an earlier one, or no longer runs.
     """
     file, log = (_folder() / f"{_name(arguments)}.{kind}" for kind in ("server", "log"))
-    with lock(file):
+    with _lock(file):
         if not file.exists():
             file.write_text(json.dumps(_start(arguments, log)))
     told = json.loads(file.read_text())
@@ -116,8 +123,7 @@ def _name(key: object) -> str:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file of the run; its other processes wait."""
+def _lock(path: Path) -> Iterator[None]:
     with path.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""A limit on the memory of a running server's worker, of which the server is not told."""
+"""A limit on the memory of a running server's worker, unknown to the server."""
 
 import resource
 

@@ -63,8 +63,9 @@ def _chunks(folder: Path) -> tuple[int, ...]:
 @pytest.mark.parametrize("chunk", [WHOLE, 7, pytest.param(1, marks=pytest.mark.nightly)])
 def test_every_point_equals_the_reference_in_float64(folder: Path, chunk: int) -> None:
     """`make test` leaves steps of one token to float32, where they have the same bits as the whole."""
-    if chunk in _chunks(folder):
-        assert worst(_looked(folder, torch.float64, chunk), _expected(folder)) <= 1e-10
+    if chunk not in _chunks(folder):
+        pytest.skip("an encoder reads its input whole")
+    assert worst(_looked(folder, torch.float64, chunk), _expected(folder)) <= 1e-10
 
 
 def test_patterns_and_logits_equal_the_reference_in_float32(folder: Path) -> None:

@@ -19,7 +19,7 @@ from tests.model.kernels.tape import Call
 
 pytestmark = [
     pytest.mark.tool,
-    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="kernels are tried everywhere by `make test-all`"),
+    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="kernels are tried everywhere by `make test-nightly`"),
 ]
 
 HERE = Path(__file__).resolve().parent

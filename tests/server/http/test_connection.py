@@ -90,7 +90,7 @@ async def test_pieces_written_past_the_application_stand_between_its_own() -> No
         await send({"type": "http.response.body", "body": b"three", "more_body": False})
         assert not writer.is_ready
 
-    async with serving(answer, HttpProtocol) as port, httpx.AsyncClient() as client:
+    async with serving(answer, HttpProtocol) as port, httpx.AsyncClient(timeout=PATIENCE) as client:
         assert (await client.get(f"http://127.0.0.1:{port}/")).text == "one two three"
 
 

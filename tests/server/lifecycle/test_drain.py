@@ -9,14 +9,14 @@ import pytest
 
 from tests.server.fake_engine import expected_tokens
 from tests.server.lifecycle.calls import LONG, assert_nothing_left, in_background, wait_inflight
-from tests.server.running import RunningServer, running_server, stream_lines, wait_for
+from tests.server.running import PATIENCE, RunningServer, running_server, stream_lines, wait_for
 
 STREAM = {**LONG, "stream": True}
 
 
 def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in() -> None:
     body = {"prompt": [1, 2], "max_tokens": 200}
-    with running_server("--worker-timeout", "600") as server, httpx.Client() as kept:
+    with running_server("--worker-timeout", "600") as server, httpx.Client(timeout=PATIENCE) as kept:
         server.wait_ready()
         url, worker = server.url, server.worker_pid()
         assert kept.get(url + "/health/ready").status_code == 200

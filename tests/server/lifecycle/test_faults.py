@@ -147,7 +147,7 @@ def lose_worker_and_wait_for_the_next_to_hang(server: RunningServer, hangs: Path
 
 
 def test_a_silent_worker_makes_the_server_unready_and_one_that_is_stuck_is_replaced() -> None:
-    with running_server("--worker-timeout", "1.5") as server:
+    with running_server("--worker-timeout", "5") as server:
         server.wait_ready()
         pid = server.worker_pid()
         waiting = in_background(lambda: server.post("/generate", LONG))

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from server.engine.request import GenerateTask
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
-from tests.server.bare_server import serving
+from tests.server.bare_server import PATIENCE, serving
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.test_disconnect import Visitor
 from tests.server.serving import build_site, site
@@ -142,7 +142,11 @@ async def test_a_streams_last_event_holds_the_whole_answer(
 async def test_a_stream_is_the_same_whoever_writes_its_tokens(tmp_path: Path) -> None:
     body = {"input": "x", "max_output_tokens": 24, "stream": True}
     engine = FakeEngine(script=tuple("Grüße, 世界! ".encode()))
-    async with site(tmp_path, engine) as at, serving(at.app, HttpProtocol) as port, httpx.AsyncClient() as client:
+    async with (
+        site(tmp_path, engine) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
         written = (await client.post(f"http://127.0.0.1:{port}{PATH}", json=body)).text
         sent = (await at.post(PATH, body)).text
     assert [each.handle.on_token is None for each in engine.submitted] == [False, True]

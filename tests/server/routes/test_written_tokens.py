@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from server.http.connection import HttpProtocol
-from tests.server.bare_server import serving
+from tests.server.bare_server import PATIENCE, serving
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import events_of, site
 
@@ -19,7 +19,11 @@ CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]
 async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str, Any]) -> list[list[Any]]:
     """Return the events of a stream over a socket, and of the same stream with nothing written past the application."""
     body = {"max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}, **body}
-    async with site(folder, engine) as at, serving(at.app, HttpProtocol) as port, httpx.AsyncClient() as client:
+    async with (
+        site(folder, engine) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
         answers = [await client.post(f"http://127.0.0.1:{port}{path}", json=body), await at.post(path, body)]
     assert engine.submitted[1].handle.on_token is None
     ways = [events_of(answer) for answer in answers]
@@ -49,7 +53,11 @@ async def test_streams_that_bring_more_than_text_are_left_to_the_application(
 
 
 async def test_tokens_that_are_written_count_in_the_metrics(tmp_path: Path) -> None:
-    async with site(tmp_path) as at, serving(at.app, HttpProtocol) as port, httpx.AsyncClient() as client:
+    async with (
+        site(tmp_path) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
         body = {"prompt": "ab", "max_tokens": 9, "stream": True}
         await client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
         assert await at.metric("lightwell_time_to_first_token_seconds_count") == 1

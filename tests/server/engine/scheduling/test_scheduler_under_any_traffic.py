@@ -25,7 +25,6 @@ from tests.server.engine.toy_runner import (
     scheduler,
     sequence,
 )
-from tests.support.examples import examples
 
 SHARED_TEXT = [1, 2, 3, 4, 1, 1, 2, 2, 3, 3, 4, 4, 4, 3, 2, 1, 4, 3, 1, 2]
 CHANGE = Intervention(stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5)
@@ -235,5 +234,6 @@ class AnyTraffic(RuleBasedStateMachine):
         self.scheduler.check_integrity()
 
 
-def test_any_traffic_ends_with_the_right_answers_and_an_empty_cache() -> None:
-    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=examples(100), stateful_step_count=25))
+@pytest.mark.parametrize("num_examples", [50, pytest.param(100, marks=pytest.mark.nightly)])
+def test_any_traffic_ends_with_the_right_answers_and_an_empty_cache(num_examples: int) -> None:
+    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=num_examples, stateful_step_count=25))

@@ -120,7 +120,6 @@ class Played:
     """Ranks that do nothing but live, and the ends of the pipes that they would have."""
 
     clock: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(now=1000.0))
-
     """The time, in seconds, that `Ranks` sees."""
     ranks: Ranks | None = None
     pipes: list[Connection] = field(default_factory=list)
