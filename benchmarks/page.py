@@ -128,14 +128,14 @@ def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]
         total = 0
 
         def responded(event: dict[str, object]) -> None:
-            path = urlsplit(str(event["response"]["url"])).path  # type: ignore[index]
+            path = urlsplit(str(event["response"]["url"])).path
             if path == "/" or path.startswith("/web/"):
                 ours.add(str(event["requestId"]))
 
         def finished(event: dict[str, object]) -> None:
             nonlocal total
             if event["requestId"] in ours:
-                total += int(event["encodedDataLength"])  # type: ignore[call-overload]
+                total += int(event["encodedDataLength"])
 
         session.on("Network.responseReceived", responded)
         session.on("Network.loadingFinished", finished)

@@ -60,10 +60,10 @@ def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
             nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(max(REPLICAS))]
             ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
             yield cluster, nodes
-            serve.shutdown()  # type: ignore[no-untyped-call]
+            serve.shutdown()
         finally:
             ray.shutdown()
-            cluster.shutdown()  # type: ignore[no-untyped-call]
+            cluster.shutdown()
 
 
 def deploy(model: Path, scale: dict[str, Any]) -> None:

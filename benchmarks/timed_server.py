@@ -87,7 +87,7 @@ def bytes_per_block(model: Path) -> int:
 def main() -> int:
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
     forget_keys()
-    Router.route = POLICIES[os.environ.get(ROUTING, "prefix")]  # type: ignore[method-assign, assignment]
+    Router.route = POLICIES[os.environ.get(ROUTING, "prefix")]
     try:
         return serve(settings, engine_factory="benchmarks.timed_engine:TimedEngine.from_folder")
     except ServeError as error:

@@ -212,4 +212,4 @@ def mutations(seed: int, count: int) -> Iterator[Attack]:
         cut = draw.randrange(len(content) + 1)
         pieces = (bytes(content),) if draw.random() < 0.6 else (bytes(content[:cut]), bytes(content[cut:]))
         ending = draw.choices(("wait", "half-close", "reset"), (1, 8, 2))[0]
-        yield Attack("mutations", pieces, ending, most_answers=1_000)  # type: ignore[arg-type]  # one of the three
+        yield Attack("mutations", pieces, ending, most_answers=1_000)  # one of the three

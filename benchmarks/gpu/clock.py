@@ -43,7 +43,7 @@ def device_seconds(function: Callable[[], object], device: torch.device, *, repe
     graph.replay()
     times: list[float] = []
     for _ in range(repeats):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         graph.replay()
         last.record()

@@ -141,7 +141,7 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
 
     def span(count: int, start: int, i: int) -> Span:
         num_blocks = -(-(start + count) // BLOCK)
-        return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)  # type: ignore[arg-type]
+        return Span([5] * count, start, range(1 + i * num_blocks, 1 + (i + 1) * num_blocks), layers, **cross)
 
     executor = DeviceExecutor(model, cache, StepSizes(64, 256, model.config.max_model_len), has_graphs=False)
     runner = DeviceRunner(model, executor)

@@ -89,7 +89,7 @@ class Indexing(TorchFunctionMode):
             return torch.ops.aten.copy_(*args)
         if function is Tensor.contiguous and not args[0].is_contiguous():
             return torch.ops.aten.clone(args[0], memory_format=torch.contiguous_format)
-        if function == Tensor.T.__get__:  # type: ignore[attr-defined]
+        if function == Tensor.T.__get__:
             return args[0].permute(*reversed(range(args[0].dim())))
         return function(*args, **(kwargs or {}))
 
@@ -120,11 +120,11 @@ def _indexed(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor | None] | None]
     return x, tensors if any(each is not None for each in tensors) else None
 
 
-class Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counts(TorchDispatchMode):
     """Counts what a card would be asked for: launches by name; uploads, readbacks and waits of the host by place."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.launches: Counter[str] = Counter()
         self.places: dict[str, Counter[str]] = {name: Counter() for name in ("upload", "readback", "wait")}
 

@@ -96,7 +96,7 @@ def microseconds(function: Callable[[], object], *, least_seconds: float = 0.2) 
     return statistics.median(times) * 1e6
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(TorchDispatchMode):
     """Counts operations that are not views: about as many kernels as a graph has."""
 
     count = 0
@@ -110,7 +110,7 @@ def num_operations(kind: Kind, logprobs: int | None, num_rows: int = 1) -> int:
     """Return the number of operations of a step's sampling."""
     logits = torch.empty(num_rows, _VOCAB_SIZE, dtype=torch.bfloat16, device="meta")
     packed = torch.empty(packed_size(num_rows), dtype=torch.int64, device="meta")
-    with _Counter() as counter:  # type: ignore[no-untyped-call]
+    with _Counter() as counter:
         DeviceSampler(_VOCAB_SIZE).sample(kind, logits, packed, logprobs=logprobs)
     found: int = counter.count
     return found

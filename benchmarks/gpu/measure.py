@@ -55,7 +55,7 @@ class Measurement:
             self._try(
                 (key,),
                 60,
-                lambda key=key, paths=paths, own=own: suites.run_tests(  # type: ignore[misc]
+                lambda key=key, paths=paths, own=own: suites.run_tests(
                     self._results, key, paths, (*own, *options), min(_SUITE_SECONDS, self._clock.left)
                 ),
             )
@@ -146,7 +146,7 @@ class Measurement:
             self._try(
                 (key,),
                 20,
-                lambda key=key, rows=rows: self._decode_rows(key, network, engine, model, rows),  # type: ignore[misc]
+                lambda key=key, rows=rows: self._decode_rows(key, network, engine, model, rows),
                 what=f"{network.name}, {rows} at once",
             )
 

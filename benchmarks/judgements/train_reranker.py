@@ -81,7 +81,7 @@ def train(network: Any, tokenizer: Any, books: list[list[str]], minutes: float, 
         scores = network(**given).logits.view(QUERIES_AT_ONCE, CANDIDATES)
         loss = torch.nn.functional.cross_entropy(scores, torch.zeros(QUERIES_AT_ONCE, dtype=torch.int64))
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())

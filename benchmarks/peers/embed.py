@@ -39,7 +39,7 @@ def onnxruntime(folder: Path, exported: Path) -> Callable[[Sequence[str]], Vecto
         from transformers import AutoModel
 
         export(AutoModel, folder, "last_hidden_state", exported)
-    import onnxruntime as ort  # type: ignore[import-not-found]  # in a folder of its own
+    import onnxruntime as ort  # in a folder of its own
     from tokenizers import Tokenizer
 
     session = ort.InferenceSession(str(exported), providers=["CPUExecutionProvider"])  # all optimisations, all cores

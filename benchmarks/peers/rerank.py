@@ -41,7 +41,7 @@ def onnxruntime(folder: Path, exported: Path) -> Score:
         from transformers import AutoModelForSequenceClassification
 
         export(AutoModelForSequenceClassification, folder, "logits", exported)
-    import onnxruntime as ort  # type: ignore[import-not-found]  # in a folder of its own
+    import onnxruntime as ort  # in a folder of its own
     from tokenizers import Tokenizer
 
     session = ort.InferenceSession(str(exported), providers=["CPUExecutionProvider"])  # all optimisations, all cores

@@ -35,10 +35,10 @@ def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) 
     seen = []
 
     def noted(*arguments: object) -> object:
-        seen.append(schedule(*arguments))  # type: ignore[arg-type]
+        seen.append(schedule(*arguments))
         return seen[-1]
 
-    scheduler.schedule = noted  # type: ignore[method-assign, assignment]
+    scheduler.schedule = noted
     uid, ends = 0, time.perf_counter() + seconds
     wanted = 1
     while time.perf_counter() < ends:

@@ -260,4 +260,4 @@ def test_a_view_is_shown_alike_by_both_clients_and_saved(url: str, client: Clien
     with pytest.raises(NotFound, match="accepted: attention, why"):
         client.show("nowhere", PROMPT)
     with pytest.raises(TypeError, match=r"known are .*layer"):
-        client.show("attention", PROMPT, heads=3)  # type: ignore[call-arg]
+        client.show("attention", PROMPT, heads=3)

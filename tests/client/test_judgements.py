@@ -121,11 +121,11 @@ def test_answers_have_the_fields_of_their_routes(client: Client, server: WireSer
 
 def test_wrong_arguments_are_named_before_anything_is_sent(client: Client, server: WireServer) -> None:
     with pytest.raises(TypeError, match="explain has no argument 'per'; known are by, take_out, verify, versus"):
-        client.classify("A fox.", explain={"per": "word"})  # type: ignore[arg-type]
+        client.classify("A fox.", explain={"per": "word"})
     with pytest.raises(TypeError, match=r"no argument 'top_k'; known are .*top_n"):
-        client.rerank("a", ["b"], top_k=3)  # type: ignore[call-arg]
+        client.rerank("a", ["b"], top_k=3)
     with pytest.raises(TypeError, match="input is 3"):
-        client.classify(3)  # type: ignore[arg-type]
+        client.classify(3)
     assert server.seen == []
     server.will(Reply(body={"data": [{"index": 0}]}))
     with pytest.raises(InvalidResponse, match="not a Scores"):
@@ -184,7 +184,7 @@ def test_what_was_predicted_stands_beside_what_was_measured() -> None:
     with pytest.raises(ValueError, match="nothing was taken out"):
         Reasons.model_validate(BY_HEAD).plot("verify")
     with pytest.raises(ValueError, match='"parts" or "verify" is accepted'):
-        reasons.plot("words")  # type: ignore[arg-type]
+        reasons.plot("words")
 
 
 class Spans(HTMLParser):

@@ -49,7 +49,7 @@ def test_clients_turned_away_together_come_back_apart() -> None:
     ],
 )
 def test_what_asking_again_would_not_mend_is_given_up(failure: Exception) -> None:
-    assert RetryPolicy().wait(0, failure, 0.0) is None  # type: ignore[arg-type]
+    assert RetryPolicy().wait(0, failure, 0.0) is None
 
 
 def test_the_number_of_retries_is_a_limit() -> None:

@@ -48,9 +48,9 @@ def main(folder: str) -> None:
             target = serve.RunTarget(application(max_num_seqs=32), name="lightwell")
             serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             print("deployed", flush=True)
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    serve.shutdown()
     ray.shutdown()
-    cluster.shutdown()  # type: ignore[no-untyped-call]
+    cluster.shutdown()
 
 
 def kill_workers(node: Any) -> None:

@@ -33,7 +33,7 @@ def server() -> Iterator[RunningServer]:
     ours = {name: value for name, value in variables("pool").items() if name.startswith("LIGHTWELL_")}
     del ours["LIGHTWELL_PORT"]
     ours["LIGHTWELL_HOST"] = "127.0.0.1"
-    with running_server(module="tests.server.lightwell_command", **ours) as running:  # type: ignore[arg-type]
+    with running_server(module="tests.server.lightwell_command", **ours) as running:
         running.wait_ready()
         yield running
 

@@ -168,7 +168,7 @@ def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_kee
 ) -> None:
     sizes: dict[str, int] = {}
 
-    def count(response) -> None:  # type: ignore[no-untyped-def]
+    def count(response) -> None:
         if "/web/" in response.url or response.url.rstrip("/") == server.url:
             sizes[response.url] = response.request.sizes()["responseBodySize"]
             if "/web/" in response.url:

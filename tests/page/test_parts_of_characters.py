@@ -41,7 +41,7 @@ def test_tokens_of_several_bytes_are_cut_as_the_tokenizer_cut_them(open_view: Op
     found = ask(server, "/tokenize", {"prompt": "a\u201cb é", "return_token_strs": True})
     asked = []
 
-    def merge(route) -> None:  # type: ignore[no-untyped-def]
+    def merge(route) -> None:
         asked.append(json.loads(route.request.post_data))
         answer = {
             **found,

@@ -72,7 +72,7 @@ def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
     what is below (Gemma 3n's code, which rounds the quantile's place to float32).
     """
     normal = torch.distributions.Normal(0.0, 1.0)
-    place = normal.icdf(torch.tensor(share, dtype=torch.float32)).double()  # type: ignore[no-untyped-call]
+    place = normal.icdf(torch.tensor(share, dtype=torch.float32)).double()
     mean = x.mean(-1, keepdim=True)
     deviation = ((x - mean) ** 2).mean(-1, keepdim=True).sqrt()
     return torch.clamp(x - (mean + place * deviation), min=0)

@@ -27,7 +27,7 @@ class Clock:
         loop = asyncio.get_running_loop()
         real = loop.time
         self._ahead = 0.0
-        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
+        loop.time = lambda: real() + self._ahead
 
     @property
     def moved(self) -> float:
@@ -67,7 +67,7 @@ async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., H
     config = uvicorn.Config(
         app,
         port=0,
-        http=protocol,  # type: ignore[arg-type]
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,

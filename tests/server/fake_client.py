@@ -250,7 +250,7 @@ class FakeEngine:
             else logprobs(token_id, sampling.logprobs, sampling.logprob_token_ids),
             prompt_logprobs=prompt_logprobs,
             tensors=tensors,
-            finish_reason=reason,  # type: ignore[arg-type]
+            finish_reason=reason,
             stop_token_id=token_id if reason == "stop" else None,
             num_cached_tokens=2 if i == 0 else 0,
             timing=timing if is_last else None,

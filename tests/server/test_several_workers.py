@@ -257,7 +257,7 @@ def test_streams_are_spread_evenly() -> None:
     # Each lasts for some 24 s if it is let: all are there before the first could end.
     body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
     command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
-    with running_server(*command, module="tests.server.fake_lightwell", **env) as server:  # type: ignore[arg-type]
+    with running_server(*command, module="tests.server.fake_lightwell", **env) as server:
         server.wait_ready()
         with httpx.Client(timeout=PATIENCE) as http, ExitStack() as stack:
             for _ in range(24):
@@ -300,7 +300,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     command = ("--device", "cpu", "--devices", "2", "--log-format", "json")
     env = {"FAKE_LOAD_HANGS": str(hang), "FAKE_STEP_SECONDS": "0.01"}
     with ExitStack() as stack:
-        server = stack.enter_context(running_server(*command, **env))  # type: ignore[arg-type]
+        server = stack.enter_context(running_server(*command, **env))
         pool = stack.enter_context(ThreadPoolExecutor(8))
         stack.callback(is_over.set)  # first of all at the end: the pool waits for its threads
         server.wait_ready()

@@ -50,7 +50,7 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
             raise ArithmeticError("a token that the network cannot bear")
         return hidden
 
-    Transformer.forward = breakable  # type: ignore[assignment, method-assign]
+    Transformer.forward = breakable
     return Engine.from_folder(config, progress)
 
 

@@ -26,14 +26,14 @@ class Durations:
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[_file(report.nodeid)] += report.duration  # type: ignore[assignment]
+        self._seconds[_file(report.nodeid)] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._seconds:
             return
         folders: Counter[str] = Counter()
         for file, seconds in self._seconds.items():
-            folders["/".join(PurePosixPath(file).parts[:-1][:3])] += seconds  # type: ignore[assignment]
+            folders["/".join(PurePosixPath(file).parts[:-1][:3])] += seconds
         terminalreporter.section("seconds per folder")
         for folder, seconds in folders.most_common():
             terminalreporter.write_line(f"{seconds:8.1f}  {folder}")

@@ -34,7 +34,7 @@ class GatedFeedforward(nn.Module):
         return y
 
 
-class JinaBertModel(hf.BertModel):  # type: ignore[misc]
+class JinaBertModel(hf.BertModel):
     """A Jina BERT without a head."""
 
     def __init__(self, config: Any) -> None:
@@ -53,7 +53,7 @@ class JinaBertModel(hf.BertModel):  # type: ignore[misc]
         return super().forward(input_ids, **asked)
 
 
-class JinaBertForMaskedLM(hf.BertForMaskedLM):  # type: ignore[misc]
+class JinaBertForMaskedLM(hf.BertForMaskedLM):
     """A Jina BERT with the head that fills in masked words."""
 
     def __init__(self, config: Any) -> None:

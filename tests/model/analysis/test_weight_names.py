@@ -156,7 +156,7 @@ def test_frequencies_of_a_rotation_turn_a_query_as_the_network_does(name: str) -
     config, _, lookup = network(name)
     assert not [each for each in list_weights(config).weights if "rotary" in each.name]
     found = WeightReader(lookup).named(find_weight(config, "rotary_frequencies", 1)).double()
-    rope = lookup._model.decoder.ropes[1]  # type: ignore[union-attr]
+    rope = lookup._model.decoder.ropes[1]
     assert rope is not None
     cos, _ = rope.at(torch.tensor([3]))
     torch.testing.assert_close((3 * found).cos(), cos[0, 0, : len(found)].double(), rtol=0, atol=1e-6)

@@ -193,7 +193,7 @@ def pytest_configure() -> None:
     def call_recorded(self: Kernels, name: str, types: str, *arguments: Any) -> None:
         _recorder.record(call, self, name, types, arguments)
 
-    Kernels.call = call_recorded  # type: ignore[method-assign]
+    Kernels.call = call_recorded
 
 
 def pytest_unconfigure() -> None:

@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ("items", AttentionItems(beyond), "items must be within"),
     ]:
         with pytest.raises(ValueError, match=says):
-            attention.attend(**{**good, name: bad}, **rule)  # type: ignore[arg-type]
+            attention.attend(**{**good, name: bad}, **rule)
     for array, says in [
         (beyond.astype(np.int64), "items must be"),
         (beyond[:, :4].copy(), "items must have 5 columns"),
@@ -213,9 +213,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     if seen.longest > 1:
         short = torch.zeros(world.num_heads, 2 * seen.longest - 3)
         with pytest.raises(ValueError, match=f"reaches {seen.longest - 1} positions; a sequence has {seen.longest}"):
-            attention.attend(**good, **{**rule, "bias": short})  # type: ignore[arg-type]
+            attention.attend(**good, **{**rule, "bias": short})
     with pytest.raises(ValueError, match="pattern_output is for"):
-        attention.attend(**good, **rule, pattern_output=PatternOutput(1, 1))  # type: ignore[arg-type]
+        attention.attend(**good, **rule, pattern_output=PatternOutput(1, 1))
     pattern_output, room = PatternOutput(1, 2), torch.zeros(1, 4, 4)
     with pytest.raises(ValueError, match="span is 1; 0 to 0"):
         pattern_output.add(1, 0, [0], room)

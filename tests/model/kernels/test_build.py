@@ -142,7 +142,7 @@ class TestWheel:
         return calls
 
     def hook(self, root: Path) -> hatch_build.KernelBuildHook:
-        return hatch_build.KernelBuildHook(str(root), {}, None, None, str(root / "dist"), "wheel")  # type: ignore[arg-type]
+        return hatch_build.KernelBuildHook(str(root), {}, None, None, str(root / "dist"), "wheel")
 
     def test_of_this_machine_is_named_after_it(self, built: list[Any], tmp_path: Path) -> None:
         data: dict[str, Any] = {"artifacts": [], "force_include": {}}

@@ -106,9 +106,9 @@ def test_kernels_that_are_turned_off_serve_nothing() -> None:
 
 def test_a_choice_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="kernels is 'numba'; auto, native, triton, torch are accepted"):
-        KernelConfig("numba")  # type: ignore[arg-type]
+        KernelConfig("numba")
     with pytest.raises(ValueError, match="kernel_arithmetic is 'bf16'; auto, float32, bf16-dot are accepted"):
-        KernelConfig("auto", "bf16")  # type: ignore[arg-type]
+        KernelConfig("auto", "bf16")
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
         with patch.dict(os.environ, {library.LEVEL_VARIABLE: ""} | environ):
             forget()
             try:
-                config = KernelConfig(kernels)  # type: ignore[arg-type]
+                config = KernelConfig(kernels)
                 config.check_machine()
                 return f"arithmetic {config.bfloat16_arithmetic()}"
             except (ValueError, RuntimeError) as error:

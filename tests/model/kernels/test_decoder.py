@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     def make(*layers: DecoderLayer, **changed: object) -> Decoder:
         sizes = {"num_heads": world.num_heads, "num_key_heads": world.num_key_heads, "head_dim": world.dim}
         given = {"dtype": world.dtype, "eps": EPS, "scale": 1.0, **sizes, **changed}
-        return Decoder(layers, None, **given)  # type: ignore[arg-type]
+        return Decoder(layers, None, **given)
 
     with pytest.raises(ValueError, match="layers is empty"):
         make()

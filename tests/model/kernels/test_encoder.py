@@ -141,7 +141,7 @@ def test_numbers_are_the_same_at_every_level(dtype: torch.dtype) -> None:
         x = draw_numbers(int(first_rows[-1]), 96, dtype=dtype)
         qkv = draw_numbers(int(first_rows[-1]), 3, 3, 20, dtype=dtype)
         everywhere(
-            lambda x=x, qkv=qkv, encoder=encoder, first_rows=first_rows: (  # type: ignore[misc]
+            lambda x=x, qkv=qkv, encoder=encoder, first_rows=first_rows: (
                 _encoded(encoder, x, first_rows),
                 attend_texts(qkv, first_rows),
             )
@@ -210,4 +210,4 @@ def test_wrong_arguments_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"^layers "):
         Encoder([], num_heads=2, scale=1.0, eps=_EPS)
     with pytest.raises(ValueError, match=r"^arithmetic is 2"):
-        Encoder([layer], num_heads=2, scale=1.0, eps=_EPS, arithmetic=2)  # type: ignore[arg-type]
+        Encoder([layer], num_heads=2, scale=1.0, eps=_EPS, arithmetic=2)

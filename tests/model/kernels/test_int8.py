@@ -221,4 +221,4 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"bias is torch\.bfloat16 \[70\]"):
         weight.multiply(x, torch.zeros(70).bfloat16())
     with pytest.raises(ValueError, match="activation is 'tanh'; None, 'silu'"):
-        weight.multiply(x, None, "tanh")  # type: ignore[arg-type]
+        weight.multiply(x, None, "tanh")

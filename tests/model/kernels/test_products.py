@@ -226,13 +226,13 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         with pytest.raises(ValueError, match=r"^bias "):
             blocked.multiply(x, wrong)
     with pytest.raises(ValueError, match=r"^activation is 'tanh'"):
-        blocked.multiply(x, None, "tanh")  # type: ignore[arg-type]
+        blocked.multiply(x, None, "tanh")
     with pytest.raises(ValueError, match=r"^arithmetic is 2"):
-        BlockedWeight(torch.randn(4, 3), arithmetic=2)  # type: ignore[arg-type]
+        BlockedWeight(torch.randn(4, 3), arithmetic=2)
     with pytest.raises(ValueError, match=r"^row_dtype is torch.float64"):
         BlockedWeight(torch.randn(4, 3), row_dtype=torch.float64)
     with pytest.raises(ValueError, match=r"^arithmetic is 2"):
-        blocked.multiply(x, arithmetic=2)  # type: ignore[arg-type]
+        blocked.multiply(x, arithmetic=2)
     with pytest.raises(ValueError, match=r"^weight "):
         BlockedWeight(torch.randn(4, 3).double())
     with pytest.raises(ValueError, match="outputs"):

@@ -218,11 +218,11 @@ numbers of the host.
 """
 
 
-class NothingWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NothingWaits(TorchDispatchMode):
     """Refuses operations for which a host waits, and copies between devices."""
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -75,7 +75,7 @@ def test_top_gives_the_k_largest_values_and_where_they_are(size: int, num_levels
 @given(sizes, levels, seeds, st.integers(1, 40))
 def test_ordered_top_ids_put_the_lowest_id_first_among_equals(size: int, num_levels: int, seed: int, k: int) -> None:
     x, k = row_with_ties(size, num_levels, seed), min(k, size)
-    expected = [sorted(range(size), key=lambda i, row=row: (-row[i], i))[:k] for row in x.tolist()]  # type: ignore[misc]
+    expected = [sorted(range(size), key=lambda i, row=row: (-row[i], i))[:k] for row in x.tolist()]
     assert ordered_top_ids(x, k).tolist() == expected
 
 

@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**63 - 1)
 
 
 def sample_one(logits: list[float], **options: object) -> SampledToken:
-    prompt, output = (list(options.pop(f"{part}_token_ids", ())) for part in ("prompt", "output"))  # type: ignore[call-overload]
+    prompt, output = (list(options.pop(f"{part}_token_ids", ())) for part in ("prompt", "output"))
     row = SamplerRow(params(**options), 0, prompt + output, len(prompt))
     return Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]
 

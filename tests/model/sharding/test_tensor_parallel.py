@@ -153,7 +153,7 @@ def test_a_wish_that_fails_leaves_all_ranks_in_step(ranks: Ranks, tmp_path: Path
         return two.logits(two.forward(batch, cache, hooks))
 
     for hooks in (
-        Hooks([Read("attn.hook_q", 0, range(3), None, fail)]),  # type: ignore[arg-type]
+        Hooks([Read("attn.hook_q", 0, range(3), None, fail)]),
         Hooks(changes=[Change("attn.hook_z", 1, range(3), (2,), fail)]),
     ):
         with pytest.raises(MemoryError, match="no room"):
@@ -166,7 +166,7 @@ def test_each_rank_holds_its_share_of_what_is_large(ranks: Ranks, tmp_path: Path
     assert one.decoder is not None
     assert two.decoder is not None
     assert two.head is not None
-    ours, whole = (model.decoder.blocks[0] for model in (two, one))  # type: ignore[union-attr]
+    ours, whole = (model.decoder.blocks[0] for model in (two, one))
     for name in ("qkv", "attn_out", "up", "down"):
         assert 2 * ours.linears[name].to_dense().numel() == whole.linears[name].to_dense().numel()
     assert two.tokens.to_dense().shape[0] == -(-one.config.vocab_size // 2)

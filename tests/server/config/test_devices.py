@@ -75,7 +75,7 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
 )
 def test_cards_that_are_not_there_are_named(asked: object, device: str, count: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        places(asked, device, count)  # type: ignore[arg-type]
+        places(asked, device, count)
 
 
 def test_without_cards_each_worker_has_its_share_of_our_cores() -> None:

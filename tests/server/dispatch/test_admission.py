@@ -26,7 +26,7 @@ class Queue:
     def __init__(self, **limits: float) -> None:
         self.clock = Clock()
         defaults: dict[str, float] = {"max_requests": 1 << 20, "max_tokens": 1 << 40, "max_capture_bytes": 1 << 40}
-        self.admission = Admission(**(defaults | limits), clock=self.clock)  # type: ignore[arg-type]
+        self.admission = Admission(**(defaults | limits), clock=self.clock)
         self.held: list[tuple[Cost, str]] = []
         self.reads_at_once = True
 

@@ -135,7 +135,7 @@ def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_i
 
 @pytest.mark.parametrize("made", [router(1), router(2, num_blocks=0)], ids=["one worker", "no prefix cache"])
 def test_nothing_is_hashed_in_vain(made: Router) -> None:
-    unhashable: Sequence[int] = [[]] * 20  # type: ignore[list-item]
+    unhashable: Sequence[int] = [[]] * 20
     assert [made.route(idle(0), RoutedPrompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
 
 

@@ -141,7 +141,7 @@ def _watch_step_sizes(engine: Engine) -> list[int]:
         sizes.append(output.stats.iteration_tokens)
         return output
 
-    engine.step = watched  # type: ignore[method-assign]
+    engine.step = watched
     return sizes
 
 

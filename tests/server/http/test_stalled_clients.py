@@ -103,7 +103,8 @@ async def test_a_connection_that_waits_for_its_next_request_is_not_stalled() -> 
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(3):
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\nok"), PATIENCE)
+            assert answer.startswith(b"HTTP/1.1 200")
             for _ in range(8):
                 await clock.move(TIMEOUT / 2)
         writer.close()

@@ -144,7 +144,7 @@ def test_a_signal_while_the_server_starts_ends_it_whole() -> None:
 def test_a_signal_ends_the_server_whole(
     number: int, to_group: bool, moment: Callable[[RunningServer], None], env: dict[str, str]
 ) -> None:
-    with running_server(**env) as server:  # type: ignore[arg-type]  # no variable is named stderr
+    with running_server(**env) as server:  # no variable is named stderr
         url = server.url
         moment(server)
         os.killpg(server.process.pid, number) if to_group else server.signal(number)

@@ -35,7 +35,7 @@ def start() -> None:
     settings = Settings(port=0)
     config = settings.engine_config(Path("no-folder"))
     events = ConnectionEvents(on_stalled=print)
-    processes.run(settings, config, never, name="none", events=events, model_files={})  # type: ignore[arg-type]
+    processes.run(settings, config, never, name="none", events=events, model_files={})
 
 
 def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.Mon
     and look like a part of the address.
     """
     file = Writes()
-    unbuffered = io.TextIOWrapper(file, write_through=True)  # type: ignore[arg-type]  # as with PYTHONUNBUFFERED
+    unbuffered = io.TextIOWrapper(file, write_through=True)  # as with PYTHONUNBUFFERED
     monkeypatch.setattr(sys, "stdout", unbuffered)
     processes._tell("Lightwell is loading fables")
     assert file.pieces == [b"Lightwell is loading fables\n"]

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_is_one(tmp_path: Path) -> None:
     missing = str(tmp_path / "nothing")
     command = [sys.executable, "-m", "server", "serve", "--port", "0", missing, "--host", "0.0.0.0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (1, "")
     warning, error = done.stderr.splitlines()
     assert "whoever reaches 0.0.0.0 may use this server: it has no API key" in warning
@@ -130,7 +130,7 @@ def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) ->
 def test_kernels_that_cannot_serve_end_the_start_with_one_line(
     arguments: list[str], environ: dict[str, str], parts: list[str]
 ) -> None:
-    with running_server(*arguments, module=MODULE, **environ) as server:  # type: ignore[arg-type]
+    with running_server(*arguments, module=MODULE, **environ) as server:
         assert server.wait_exit() == 1
         lines = server.output.splitlines()
         assert len(lines) == 2
@@ -228,7 +228,7 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
     script.write_text(MAIN)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
 
 
@@ -313,7 +313,7 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         "PYTHONDONTWRITEBYTECODE": "1",  # without Python's own cache, as in the image
     }
     before = sorted(tmp_path.rglob("*"))
-    with running_server("serve", ".", "--no-compile", script=script, cwd=folder, **environment) as server:  # type: ignore[arg-type]
+    with running_server("serve", ".", "--no-compile", script=script, cwd=folder, **environment) as server:
         server.wait_ready()
         assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status_code == 200
         told = server.get("/v1/capabilities").json()

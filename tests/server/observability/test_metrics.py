@@ -195,7 +195,7 @@ def test_a_histogram_is_exposed_as_prometheus_clients_own() -> None:
     theirs, ours = CollectorRegistry(), CollectorRegistry()
     own = Histogram("lightwell_latency_seconds", "Of something.", bounds)
     ours.register(own)
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    prometheus_client.disable_created_metrics()
     other = prometheus_client.Histogram("lightwell_latency_seconds", "Of something.", buckets=bounds, registry=theirs)
     assert generate_latest(ours) == generate_latest(theirs)
     for value in (0.0, 0.001, 0.0010001, 3.0, 600.0, 601.0, 1e9):

@@ -48,7 +48,7 @@ class Visitor:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
-        if self.has_left.is_set() and self._scope["asgi"]["spec_version"] == "2.4":  # type: ignore[index]
+        if self.has_left.is_set() and self._scope["asgi"]["spec_version"] == "2.4":
             raise OSError("the client left")
         self.sent.append(message)
         if self.leave_when(message):
@@ -141,7 +141,7 @@ async def test_a_stream_whose_generator_never_ran_is_freed(tmp_path: Path) -> No
     async def broken_send(message: Any) -> None:
         raise OSError("the connection was reset before the first byte")
 
-    visitor.send = broken_send  # type: ignore[method-assign]
+    visitor.send = broken_send
     with pytest.raises(BaseException):  # noqa: B017, PT011  (what the server makes of it is not ours)
         await visitor.visit()
     assert is_everything_freed(engine)
@@ -157,7 +157,7 @@ async def test_a_stop_string_frees_the_place_before_a_slow_client_has_taken_what
         if b'"finish_reason":"stop"' in message.get("body", b""):
             await may_take.wait()
 
-    visitor.send = slow_send  # type: ignore[method-assign]
+    visitor.send = slow_send
     visit = asyncio.create_task(visitor.visit())
     await until(lambda: is_everything_freed(engine))
     assert engine.submitted[0].handle.was_aborted

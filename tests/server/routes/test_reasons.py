@@ -237,7 +237,7 @@ async def test_what_cannot_be_explained_is_refused(writer: Site, labeller: Site,
 
 async def test_captures_of_reasons_are_bounded(writer: Site) -> None:
     at = build_site(
-        Path(str(writer.engine.folder)).parent,  # type: ignore[attr-defined]
+        Path(str(writer.engine.folder)).parent,
         writer.engine,
         config=writer.context.config,
         template=None,

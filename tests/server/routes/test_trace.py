@@ -200,7 +200,7 @@ async def test_an_encoder_has_no_logits_and_continues_nothing(tmp_path: Path) ->
         no_logits = await at.error(PATH, {"input": "abc", "points": ["logits"]}, 400)
         no_completion = await at.error(PATH, {"input": "abc", "points": ["q"], "completion": "d"}, 400)
     assert "blocks.2.ln1.hook_out" in entry["points"]
-    assert {point.stack for point in first.task.points} == {"encoder"}  # type: ignore[union-attr]
+    assert {point.stack for point in first.task.points} == {"encoder"}
     assert "no head follows its last block" in no_logits["message"]
     assert no_completion["param"] == "completion"
 

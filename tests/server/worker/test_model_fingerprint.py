@@ -36,7 +36,7 @@ def test_an_untouched_folder_is_the_same(folder: Path) -> None:
 )
 def test_a_change_is_named(folder: Path, change: object, says: str) -> None:
     before = fingerprint(folder)
-    change(folder)  # type: ignore[operator]
+    change(folder)
     found = difference(before, folder)
     assert found is not None
     assert found.startswith("model_changed: ")

@@ -46,7 +46,7 @@ def server(folder: Path) -> Iterator[RunningServer]:
     levels = library.levels()
     kernels = ("--kernels", "native") if levels else ()
     level = {"LIGHTWELL_KERNEL_LEVEL": levels[0]} if levels else {}
-    with running_server("serve", str(folder), *SMALL, *kernels, module="server", **level) as server:  # type: ignore[arg-type]
+    with running_server("serve", str(folder), *SMALL, *kernels, module="server", **level) as server:
         server.wait_ready()
         yield server
 

@@ -81,4 +81,4 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="float64"):
         gated(x.double(), "silu")
     with pytest.raises(ValueError, match="'swish'"):
-        gated(x, "swish")  # type: ignore[arg-type]
+        gated(x, "swish")

@@ -73,8 +73,8 @@ def test_head_scores_are_those_of_the_pattern(model_of: Load, name: str) -> None
     part = "encoder" if model.config.kind == "encoder" else "decoder"
     prompt = [5, 6, 7, 5, 6, 8, 5, *text(14)]
     pairs = ((1, 2), (0, 0), (1, 0))
-    scores = HeadScoresTask(pairs=pairs, offsets=(4, 30), part=part)  # type: ignore[arg-type]
-    capture = AttentionCapture(pairs=pairs, part=part)  # type: ignore[arg-type]
+    scores = HeadScoresTask(pairs=pairs, offsets=(4, 30), part=part)
+    capture = AttentionCapture(pairs=pairs, part=part)
     engine = build(model, max_num_batched_tokens=8, max_num_seqs=8)
     answers = run(engine, [request(0, prompt, scores), request(1, prompt, AttentionTask(capture=capture))])
     found, pattern = answers[0].array("heads.scores"), answers[1].array("attention")

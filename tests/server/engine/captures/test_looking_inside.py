@@ -149,7 +149,7 @@ def test_a_trace_holds_what_was_asked_for_in_the_order_asked_for(model_of: Load)
     whole = run(build(model), [request(0, prompt, everything(model.config))])[0]
 
     def capture(name: str, point: str, **selection: object) -> PointCapture:
-        return PointCapture(name=name, stack="decoder", layer=1, point=point, **selection)  # type: ignore[arg-type]
+        return PointCapture(name=name, stack="decoder", layer=1, point=point, **selection)
 
     task = TraceTask(
         points=(

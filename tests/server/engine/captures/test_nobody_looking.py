@@ -39,11 +39,11 @@ Operation = tuple[str, tuple[tuple[int, ...], ...]]
 """An operation's name and the shapes of the tensors it was given."""
 
 
-class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Dispatched(TorchDispatchMode):
     """Notes each operation that torch dispatches while it is entered."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.operations: list[Operation] = []
 
     def __torch_dispatch__(

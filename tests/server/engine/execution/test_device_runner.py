@@ -205,7 +205,7 @@ def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path)
     assert runner._executor.graphs is not None
     assert runner._executor.graphs.rows == [1, 2, 4, 8, 16, 24]
     assert [shape.rows for shape in runner._executor.graphs.mixed] == [8, 16]
-    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None  # type: ignore[union-attr]
+    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None
 
 
 def test_a_mixed_step_has_the_least_graph_with_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_graphs_keep_what_the_largest_leaves_and_the_drivers_part_of_each() -> N
 
 
 def blocks(use: CardUse, **changes: int) -> int:
-    config = EngineConfig(model=PACKAGED, **changes)  # type: ignore[arg-type]
+    config = EngineConfig(model=PACKAGED, **changes)
     return num_cache_blocks(config, read_config(PACKAGED), torch.bfloat16, torch.device("cuda"), 512, use)
 
 

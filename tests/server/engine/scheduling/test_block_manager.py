@@ -272,7 +272,7 @@ def test_each_sequence_has_two_states_of_its_own_while_it_has_blocks() -> None:
 def test_a_prefix_is_of_one_adapter_and_of_what_the_encoder_read() -> None:
     blocks = BlockManager(16, BLOCK_SIZE)
     for uid, options in enumerate(({}, {"adapter": 1}, {"adapter": 2}, {"encoded": (1, 2)}, {"encoded": (2, 1)})):
-        first, again = (sequence(uid + more, range(9), **options) for more in (0, 10))  # type: ignore[arg-type]
+        first, again = (sequence(uid + more, range(9), **options) for more in (0, 10))
         assert blocks.match_prefix(first) == 0
         blocks.free(computed(blocks, first))
         assert blocks.match_prefix(again) == 8

@@ -85,7 +85,7 @@ def test_every_answer_is_what_it_is_alone() -> None:
         for seq in arriving:
             preemptions += seq.num_preemptions
             if seq.finish_reason in ("stop", "length"):
-                expected = answer_alone(seq.request.prompt_token_ids, seq.task, seq.encoder_token_ids)  # type: ignore[arg-type]
+                expected = answer_alone(seq.request.prompt_token_ids, seq.task, seq.encoder_token_ids)
                 assert generated(seq) == expected
             assert seq.is_finished
     assert min(preemptions, dropped, ahead) > 0, "nothing was tried"
