@@ -145,7 +145,8 @@ def open_flow(page: Page, family: str) -> Page:
     return page
 
 
-@pytest.mark.parametrize("family", ["gemma3", pytest.param("gemma2", marks=pytest.mark.nightly)])
+@pytest.mark.every_family  # no archetype has caps
+@pytest.mark.parametrize("family", ["gemma2", pytest.param("gemma3", marks=pytest.mark.nightly)])
 def test_gemmas_block_has_norms_around_its_sublayers_and_a_window(page: Page, family: str, tmp_path: Path) -> None:
     open_flow(page, family)
     words = words_of(page, tmp_path / "block.svg")
@@ -156,7 +157,6 @@ def test_gemmas_block_has_norms_around_its_sublayers_and_a_window(page: Page, fa
     assert any(word.startswith("cap ") for word in words) == (family == "gemma2")
 
 
-@pytest.mark.nightly
 def test_pythias_mlp_stands_beside_its_attention(page: Page, tmp_path: Path) -> None:
     open_flow(page, "gpt_neox")
     words = words_of(page, tmp_path / "block.svg")
