@@ -335,6 +335,18 @@ def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -
     queue.come(tokens=10, prompt=5)  # it overtakes
 
 
+def test_the_prompts_of_clients_that_left_are_no_longer_waited_for() -> None:
+    queue = Queue(max_queue_time=10.0, num_seats=64)
+    queue.reads_at_once = False
+    queue.come(tokens=1000, prompt=1000)
+    for _ in range(10):
+        queue.clock.now += 1
+        queue.admission.note_tokens_read(50)
+    queue.refused(tokens=1000, prompt=1000)
+    queue.end()
+    queue.come(tokens=1000, prompt=1000)
+
+
 def test_one_slow_first_step_turns_no_burst_away() -> None:
     queue = Queue(max_queue_time=30.0, num_seats=64)
     queue.reads_at_once = False

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from server.dispatch import worker_state
-from server.dispatch.worker_state import WorkerState, seconds_until_ready
-from server.engine.outputs import EngineInfo
+from server.dispatch.worker_state import WorkerState, seconds_until_ready, together
+from server.engine.outputs import EngineInfo, EngineStats
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
@@ -36,6 +36,13 @@ def test_a_lost_worker_is_expected_after_what_its_last_start_took(clock: SimpleN
     assert seconds_until_ready([worker]) == 5
     clock.now += 100
     assert seconds_until_ready([worker]) == 1
+
+
+def test_of_several_caches_the_fullest_is_told() -> None:
+    stats = [EngineStats(kv_cache_usage_ratio=ratio, num_requests_running=2) for ratio in (0.6, 0.9)]
+    told = together(EngineStats(), stats)
+    assert (told.kv_cache_usage_ratio, told.num_requests_running) == (0.9, 4)
+    assert together(EngineStats(), []).kv_cache_usage_ratio == 0.0
 
 
 def test_the_time_before_its_next_start_is_added(clock: SimpleNamespace) -> None:

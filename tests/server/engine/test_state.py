@@ -44,6 +44,15 @@ def test_the_state_shows_who_runs_who_waits_and_how_far_each_is(model: Transform
     assert state["capture_bytes"] == 0
 
 
+def test_the_blocks_of_the_state_are_held_cached_or_blank(model: Transformer) -> None:
+    engine = running(model)
+    engine.abort(0)
+    engine.step()
+    blocks = engine.state()["blocks"]
+    assert min(blocks["held"], blocks["cached"], blocks["blank"]) > 0
+    assert blocks["held"] + blocks["cached"] + blocks["blank"] == blocks["total"]
+
+
 def test_the_state_is_json_and_holds_no_tokens(model: Transformer) -> None:
     state = running(model).state()
     json.dumps(state)

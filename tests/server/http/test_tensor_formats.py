@@ -139,6 +139,12 @@ def test_ndjson_has_a_line_of_tokens_and_a_line_a_layer() -> None:
     assert np.array_equal(np.array(parsed[2]["attention"], np.float32), cube()[1])
 
 
+def test_ndjson_names_each_pair_by_its_layer_and_head() -> None:
+    pairs = [[4, 1], [2, 0]]
+    _, *lines = body(Format.NDJSON, [entry(cube(), axes=["pair", "query", "key"], pairs=pairs)]).splitlines()
+    assert [json.loads(line)["pair"] for line in lines] == pairs
+
+
 async def test_pacing_changes_no_byte() -> None:
     pieces = [bytes([i % 256]) * (i * 1000) for i in range(60)]
     assert b"".join([part async for part in paced(iter(pieces))]) == b"".join(pieces)

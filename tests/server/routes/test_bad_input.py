@@ -4,6 +4,7 @@ works.
 
 import gzip
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,29 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -
         answer = await at.http.post("/v1/completions", content=endless(), headers=JSON)
     assert answer.status_code == 413
     assert error_of(answer)["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+async def test_a_body_of_exactly_the_limit_is_read(has_length: bool, tmp_path: Path) -> None:
+    async def pieces(content: bytes) -> AsyncIterator[bytes]:
+        for i in range(0, len(content), 100):
+            yield content[i : i + 100]
+
+    async with site(tmp_path, max_body_bytes=1000) as at:
+        for size, status in ((1000, 200), (1001, 413)):
+            content = json.dumps(GOOD["/v1/completions"]).encode().ljust(size)
+            sent = content if has_length else pieces(content)
+            answer = await at.http.post("/v1/completions", content=sent, headers=JSON)
+            assert answer.status_code == status, answer.text
+
+
+async def test_of_two_wrong_fields_one_is_named_with_its_problem_alone(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"prompt": "a", "max_tokens": "many", "temperature": "hot"}
+        error = await at.error("/v1/completions", body, 400)
+    assert error["param"] == "temperature"
+    assert "hot" in error["message"]
+    assert "many" not in error["message"]
 
 
 @pytest.mark.parametrize(

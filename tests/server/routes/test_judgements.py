@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from server.routes.judgements.answering import Judgement
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site
@@ -154,6 +155,16 @@ async def test_systemones_errors_are_read_by_both_kinds_of_clients(tmp_path: Pat
         "confidence": 1.0,
         "probabilities": {"only": 1.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "confidence"),
+    [((1.0, 0.0), 1.0), ((0.25, 0.75), 0.5), ((0.5, 0.5), 0.0), ((0.5, 0.25, 0.25), 0.25)],
+)
+def test_confidence_grows_from_equal_shares_to_a_certain_choice(
+    probabilities: tuple[float, ...], confidence: float
+) -> None:
+    assert Judgement(probabilities, label_mass=1.0, is_label=True).confidence == pytest.approx(confidence)
 
 
 async def test_names_and_criteria_may_be_of_any_language_and_json(tmp_path: Path) -> None:

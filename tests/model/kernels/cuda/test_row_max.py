@@ -18,6 +18,7 @@ def test_the_largest_number_of_each_row_is_found(size: int, dtype: torch.dtype) 
     numbers[3, draw.randrange(size)] = torch.inf
     numbers[4, draw.randrange(size)] = torch.nan
     numbers[5] -= 1000.0
+    numbers[6, -1] = 1000.0
     x = numbers.to(dtype)
     wide = torch.cat([x, x.new_full((7, 3), torch.inf)], 1).to(DEVICE)  # rows are a slice of longer ones
     found = row_max(wide[:, :size]).cpu()
