@@ -9,16 +9,7 @@ import pytest
 from server.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
 from server.auth.quotas import KeyLimits, KeyUse, LimitReached
 from server.observability.access_log import RequestRecord
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def entry(name: str, key: str, more: str = "") -> str:
