@@ -19,7 +19,6 @@ With --check it ends with status 1 where the page misses what it promises: see t
 import argparse
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ from benchmarks.page_head_change import report_head_changes
 from benchmarks.page_journey import report_journey
 from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.page_motion import report_motion
-from tests.support.chromium import open_tab
+from tests.support.chromium import find_chromium, open_tab
 from tests.support.processes import ROOT, Server, serve
 
 TOKENS = 1024
@@ -280,9 +279,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.check:
         options.minutes = max(options.minutes, CHECKED_MINUTES)
-    chromium = shutil.which("chromium")
+    chromium = find_chromium()
     if chromium is None:
-        parser.error("chromium is missing: Debian's package chromium has it")
+        parser.error("chromium is missing: Debian's package chromium-headless-shell has it")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     missed: list[str] = []
     with sync_playwright() as playwright:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.source_tree import ROOT
+from tests.support.chromium import find_chromium
 from tests.support.processes import LOOPBACK, Server, free_port, running
 
 CHANGES: dict[str, str] = dict(
@@ -189,7 +190,7 @@ def test_the_view_shows_the_tokens(server: Server) -> None:
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(f"{server.url}/#view=tokens&text=The+old+king")
         expect(page.locator("#view-tokens li")).to_have_text(["The", "old", "king"])

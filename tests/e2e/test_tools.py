@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ALL
+from tests.support.chromium import find_chromium
 from tests.support.processes import Server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,7 +41,7 @@ def test_prometheus_accepts_the_scrape_configuration(program: Program) -> None:
 
 
 def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: Program, server: Server) -> None:
-    chromium = program("chromium", "Debian's package chromium")
+    chromium = find_chromium() or program("chromium", "Debian's package chromium-headless-shell")
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"{server.url}/docs"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

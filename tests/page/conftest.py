@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, ViewportSize, expect, sync_playwright
 
+from tests.support.chromium import find_chromium
 from tests.support.processes import Server
 from tests.support.shared import once, shared_server
 
@@ -78,10 +78,10 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The program: Debian's Chromium, without the right of root's processes to be scheduled first: the answer that a
     page waits for would starve while the browser paints the page waiting.
     """
-    found = shutil.which("chromium")
+    found = find_chromium()
     if found is None and not os.environ.get("TEST_TOOLS"):
-        pytest.skip("chromium is missing: Debian's package chromium has it")
-    assert found, "chromium is missing: Debian's package chromium has it"
+        pytest.skip("chromium is missing: Debian's package chromium-headless-shell has it")
+    assert found, "chromium is missing: Debian's package chromium-headless-shell has it"
     if os.geteuid() != 0 or subprocess.run([*_NO_PRECEDENCE, "true"], check=False).returncode:
         return found
     program = tmp_path_factory.mktemp("chromium") / "chromium"

@@ -9,6 +9,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from tests.page.conftest import settle
+from tests.support.chromium import find_chromium
 from tests.support.processes import ROOT, serve
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -34,7 +35,7 @@ def draw() -> None:
     """Write each picture as a PNG of 200 colours."""
     FOLDER.mkdir(exist_ok=True)
     with serve(["smollm2", "--served-model-name", "smollm2"]) as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         for name, (state, scheme, height) in PICTURES.items():
             page = browser.new_page(
                 viewport={"width": 1180, "height": height}, color_scheme="dark" if scheme == "dark" else "light"

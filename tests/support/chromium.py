@@ -8,6 +8,7 @@ Protocol: https://chromedevtools.github.io/devtools-protocol/
 """
 
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -35,6 +36,11 @@ KEYS = {"ArrowRight": 39, "ArrowDown": 40}
 
 class ChromiumFailed(RuntimeError):
     """Chromium did not start or refused a message, or a script in the page raised; the message quotes it."""
+
+
+def find_chromium() -> str | None:
+    """Return the path of Debian's Chromium, of the headless shell if there is one: it takes an eighth less CPU time."""
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ declare -A npm_programs=(
 install_debian() {
   local packages=() as_root=() missing=0 package
   { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
-  command -v chromium > /dev/null || packages+=(chromium)
+  { command -v chromium-headless-shell || command -v chromium; } > /dev/null || packages+=(chromium-headless-shell)
   if [[ ${1:-} == everything ]]; then
     command -v qemu-aarch64 > /dev/null || packages+=(qemu-user)
     [[ -d /usr/aarch64-linux-gnu/lib ]] || packages+=(libc6-arm64-cross)
