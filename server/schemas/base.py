@@ -168,6 +168,9 @@ class RunFields(ModelField):
         description="Of the requests that wait, lower ones go first. Below 0 where the server allows it "
         "(--allow-priority), or the API key's min_priority. Left out it is 0, or that if it is above 0.",
     )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(encodable)] | None = Field(
+        None, description="Share cached prefixes only with requests that send the same salt."
+    )
 
 
 class TextPart(TypedDict):

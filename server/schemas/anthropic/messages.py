@@ -217,7 +217,11 @@ class MessagesRequest(ConversationFields, SamplingFields):
 class CountTokensRequest(ConversationFields, ModelField):
     """Body of POST /v1/messages/count_tokens."""
 
-    IGNORED: ClassVar[Ignored] = {**IGNORED_BY_MESSAGES, "max_tokens": "an answer is not counted"}
+    IGNORED: ClassVar[Ignored] = {
+        **IGNORED_BY_MESSAGES,
+        "max_tokens": "an answer is not counted",
+        "cache_salt": "nothing is cached",
+    }
     REFUSED = REFUSED_BY_MESSAGES
 
 
