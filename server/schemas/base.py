@@ -1,5 +1,6 @@
 """Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 
@@ -33,6 +34,22 @@ MAX_TOKEN_ID = 2**31 - 1
 def wrong(field: str, message: str) -> PydanticCustomError:
     """Return an error about one field, for validators that see the whole body."""
     return PydanticCustomError("wrong_field", "{message}", {"field": field, "message": message})
+
+
+def check_equal(values: Mapping[str, Any]) -> None:
+    """Raise PydanticCustomError, naming both, if two names of one field are given different values; None is not given.
+
+    Clients that serve several versions of a server send a value under its old and its new name.
+    """
+    given = [(name, value) for name, value in values.items() if value is not None]
+    for name, value in given[1:]:
+        first, expected = given[0]
+        try:
+            is_equal = value == expected
+        except RecursionError:
+            is_equal = False
+        if not is_equal:
+            raise wrong(name, f"{name} and {first} are both given, but differ; equal values are accepted")
 
 
 def encodable(text: str) -> str:
@@ -238,6 +255,7 @@ class ChatMessage(RequestModel):
     def _calls_are_the_assistants(self) -> "ChatMessage":
         if self.tool_calls and self.role != "assistant":
             raise wrong("tool_calls", f"a message of the role {self.role!r} calls no tools; assistant does")
+        check_equal({"reasoning": self.reasoning, "reasoning_content": self.reasoning_content})
         return self
 
     def as_template_input(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from server.schemas.base import (
     RunFields,
     Text,
     Texts,
+    check_equal,
     encodable,
     wrong,
 )
@@ -146,8 +147,8 @@ class OllamaTextFields(CanIntervene, RunFields):
     def _fields_agree(self) -> "OllamaTextFields":
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
-        if self.think is not None and "enable_thinking" in (self.chat_template_kwargs or {}):
-            raise wrong("think", "think and enable_thinking of chat_template_kwargs say the same; give one of them")
+        argument = (self.chat_template_kwargs or {}).get("enable_thinking")
+        check_equal({"enable_thinking of chat_template_kwargs": argument, "think": self.think})
         return self
 
 
@@ -266,6 +267,11 @@ class OllamaShowRequest(ModelField):
     IGNORED = _IGNORED_BY_SHOW
 
     name: Text | None = Field(None, description="What older clients call model.")
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> "OllamaShowRequest":
+        check_equal({"model": self.model, "name": self.name})
+        return self
 
 
 class OllamaTimes(AnswerModel):

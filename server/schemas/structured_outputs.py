@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.base import RequestModel, Text, check_equal, wrong
 from server.schemas.known_fields import (
     IGNORED_IN_RESPONSE_FORMAT,
     IGNORED_IN_STRUCTURED_OUTPUTS,
@@ -116,7 +116,7 @@ class StructuredOutputs(RequestModel):
 
 
 class CanConstrain(RequestModel):
-    """The fields that say what an answer keeps to. At most one is accepted."""
+    """The fields that say what an answer keeps to. Several are accepted if they ask for the same."""
 
     response_format: ResponseFormat | None = Field(None, description="The form of the answer; null is free text.")
     structured_outputs: StructuredOutputs | None = Field(
@@ -165,7 +165,5 @@ class CanConstrain(RequestModel):
 
     @model_validator(mode="after")
     def _has_one_constraint(self) -> "CanConstrain":
-        fields = [each.field for each in self.constraints]
-        if len(fields) > 1:
-            raise wrong(fields[1], f"{fields[1]} is given, and so is {fields[0]}; one of them is accepted")
+        check_equal({each.field: each[1:] for each in self.constraints})
         return self

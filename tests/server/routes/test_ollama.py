@@ -134,7 +134,7 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"think": True}, "think: the chat template of this model knows no enable_thinking"),
         (
             CHAT,
-            {"think": False, "chat_template_kwargs": {"enable_thinking": False}},
+            {"think": False, "chat_template_kwargs": {"enable_thinking": True}},
             "think: think and enable_thinking",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
