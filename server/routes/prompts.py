@@ -13,7 +13,7 @@ from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.chat_rows import chat_rows, tool_rows
-from server.routes.context import AppContext
+from server.routes.context import PLACEHOLDERS, AppContext
 from server.schemas.base import ChatMessage, PromptInput, encodable
 from server.schemas.tools import ToolDefinition
 
@@ -62,9 +62,9 @@ class Prompt:
         return len(self.ids) + len(self.encoder_ids)
 
 
-def check_model(context: AppContext, model: str | None) -> None:
-    """Raise NotFound unless `model` is the one that is served; None means that one."""
-    if model is not None and model != context.model_id:
+def check_model(context: AppContext, model: str) -> None:
+    """Raise NotFound unless `model` names the model that is served."""
+    if model not in (context.model_id, *PLACEHOLDERS):
         raise _unknown_model(context, model)
 
 
@@ -76,7 +76,7 @@ def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None
         return None
     adapter = context.adapters.find(model)
     if adapter is None:
-        raise _unknown_model(context, model)
+        check_model(context, model)
     return adapter
 
 

@@ -164,7 +164,9 @@ class ModelField(RequestModel):
     """The field every POST route has."""
 
     model: Text | None = Field(
-        None, description="Name of the model, as GET /v1/models gives it; null is that one model."
+        None,
+        description="Name of the model, as GET /v1/models gives it; null, tgi, dummy and text-embeddings-inference are "
+        "that one model.",
     )
 
 

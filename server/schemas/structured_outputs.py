@@ -69,7 +69,7 @@ class ResponseFormat(RequestModel):
         if self.type in ("json", "regex") and self.value is None:
             raise wrong("value", f'value is required with type "{self.type}"')
         if self.type in ("text", "json_schema") and self.value is not None:
-            raise wrong("value", f'value is accepted with type "json_object", "json" or "regex", not with "{self.type}"')
+            raise wrong("value", f'value is accepted with type json_object, json or regex, not with "{self.type}"')
         if self.type == "regex" and not isinstance(self.value, str):
             raise wrong("value", f"a regular expression is accepted, got {shown(self.value)}")
         check_equal({"schema": self.schema_, "value": self.value})
