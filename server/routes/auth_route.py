@@ -211,9 +211,7 @@ def _check_content_type(request: Request) -> None:
     content_type = headers.get("content-type")
     if "origin" not in headers and "sec-fetch-site" not in headers:
         if request.url.path.startswith("/api/"):
-            MutableHeaders(raw=request.scope["headers"])["content-type"] = (
-                "application/json"  # as FastAPI shall read it
-            )
+            MutableHeaders(raw=request.scope["headers"])["content-type"] = "application/json"  # FastAPI reads it
             return
         if content_type is None:
             return

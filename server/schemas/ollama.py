@@ -79,6 +79,9 @@ _IGNORED_IN_FUNCTIONS: Ignored = {"index": "calls are in their order"}
 _REFUSED_IN_MESSAGES: RefusedFields = {"images": _NO_IMAGES}
 
 
+_TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
+
+
 def _sampling(name: str) -> Any:
     """Return the definition of a field that /v1 has too: its bounds and what it says of itself."""
     return GenerationFields.model_fields[name]
@@ -281,6 +284,7 @@ class OllamaTimes(AnswerModel):
     total_duration: int | None = Field(None, description="Nanoseconds since the request came.")
     load_duration: int | None = Field(None, description="0: the model is loaded.")
     prompt_eval_count: int | None = Field(None, description="Tokens of the prompt.")
+    truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
 class OllamaTextAnswer(OllamaTimes):
@@ -319,6 +323,7 @@ class OllamaEmbeddingsAnswer(AnswerModel):
     """Answer of POST /api/embeddings."""
 
     embedding: list[float | None] = Field(description="The text's vector.")
+    truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
 class OllamaErrorAnswer(AnswerModel):

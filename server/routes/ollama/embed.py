@@ -11,7 +11,7 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, json_pieces
 from server.routes.context import AppContext
-from server.routes.ollama.lines import nanoseconds
+from server.routes.ollama.lines import nanoseconds, truncated
 from server.routes.ollama.translation import accept_named, retold
 from server.routes.openai.embeddings import embed, embed_inputs, embed_task
 from server.routes.prompts import Prompt
@@ -46,6 +46,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "total_duration": nanoseconds(arrival),
             "load_duration": 0,
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
+            **truncated(inputs),
         }
         return tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
 
@@ -61,8 +62,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         with retold(input="prompt"):
             accept_named(context, body)
             asked = {"input": body.prompt, "truncate": True, "normalize": False}
-            _, (vector,) = await _embed(context, request, asked, arrival)
-        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + b"}", media_type="application/json")
+            inputs, (vector,) = await _embed(context, request, asked, arrival)
+        end = b',"truncated":true}' if truncated(inputs) else b"}"
+        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + end, media_type="application/json")
 
 
 async def _embed(

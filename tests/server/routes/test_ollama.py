@@ -273,3 +273,20 @@ async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_ty
             assert (await at.http.post(GENERATE, content=content, headers={**headers, **added})).status_code == 415
         elsewhere = await at.http.post("/v1/completions", content='{"prompt": "x"}', headers=headers)
     assert elsewhere.status_code == (200 if content_type is None else 415)
+
+
+@pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"prompt": "U"}, {"prompt": "U", "raw": True}])
+async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], tmp_path: Path) -> None:
+    path = CHAT if "messages" in fields else GENERATE
+    long = (
+        {**fields, "prompt": "x" * 100} if "prompt" in fields else {"messages": [{"role": "u", "content": "x" * 100}]}
+    )
+    options = {"num_predict": 2, "num_ctx": 8192}
+    async with site(tmp_path) as at:
+        for streams in (False, True):
+            asked = {"truncate": True, "options": options, "stream": streams}
+            cut, whole = [await at.post(path, {**body, **asked}) for body in (long, fields)]
+            ends = [json.loads(answer.text.splitlines()[-1]) for answer in (cut, whole)]
+            assert ends[0]["truncated"] is True
+            assert ends[0]["prompt_eval_count"] == 62
+            assert "truncated" not in ends[1]
