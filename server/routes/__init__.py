@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
+from server.routes.huggingface import sparse, tei, tgi
 from server.routes.inspect import (
     attention,
     contributions,
@@ -29,11 +30,12 @@ from server.routes.inspect import (
     weight_slices,
     weights,
 )
-from server.routes.judgements import classify, decisions, rerank, score, systemone, tei
+from server.routes.judgements import classify, decisions, rerank, score, systemone
+from server.routes.judgements import tei as labels
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
-from server.routes.openai import chat, completions, embeddings, models, sparse_embeddings, tokenize
+from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
@@ -114,7 +116,8 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         api_of(run, shape) for shape in shapes
     )
     looking = api_of(running_route(guarded, context, is_inspection=True))
-    api, ollama_api, anthropic_api = (api_of(guarded, shape) for shape in (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS))
+    of_lists = (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _TEI_ERRORS)
+    api, ollama_api, anthropic_api, tei_api = (api_of(guarded, shape) for shape in of_lists)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -129,13 +132,14 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     messages.add_routes(anthropic_running, context)
     systemone.add_routes(system_one, context)
     rerank.add_routes(reranking, context)
-    for part in (tei, sparse_embeddings):
+    for part in (labels, tei, sparse, tgi):
         part.add_routes(tei_running, context)
     messages.add_counting(anthropic_api, context)
     for part in (*_INSPECTIONS, *_OF_WEIGHTS):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
+    tei.add_info(tei_api, context)
     open_to_all = APIRouter(route_class=OpenRoute)
     for part in (health, page):
         part.add_routes(open_to_all, context)
@@ -161,6 +165,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *ollama_api.routes,
         *anthropic_api.routes,
+        *tei_api.routes,
         *operators.routes,
         *loading.routes,
     ]

@@ -11,7 +11,7 @@ from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask, PoolingMode
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate
+from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -54,6 +54,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
+
+
+async def embed_vectors(
+    context: AppContext, request: Request, asked: dict[str, Any], arrival: float, field: str = "input"
+) -> tuple[list[Prompt], list[NumpyArray]]:
+    """Return the inputs of a body of other names, given as `EmbeddingRequest` has them, and their vectors. Raises
+    ApiError, which names the inputs `field`.
+    """
+    body = EmbeddingRequest.model_validate(asked)
+    task = embed_task(context, body)
+    inputs = await embed_inputs(context, body, field)
+    results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))
+    return inputs, [as_numpy(result.tensors["embedding"]) for result in results]
 
 
 async def embed(
