@@ -1,6 +1,8 @@
 """POST /v1/embeddings: vectors of inputs, from any layer of the network."""
 
+import logging
 import time
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -29,6 +31,8 @@ from server.routes.responses import (
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
+
+logger = logging.getLogger(__name__)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -143,8 +147,18 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
     if isinstance(body.input, str):
         return prepared(body.input)
     if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
+        _warn_of_ids()
         return body.input
     return [prepared(item) for item in body.input if isinstance(item, str)]
+
+
+@cache
+def _warn_of_ids() -> None:
+    """Log, once, that ids of another tokenizer give vectors without a meaning."""
+    logger.warning(
+        "token ids are embedded: they must be those of this model's tokenizer. langchain's OpenAIEmbeddings sends those "
+        "of tiktoken; set its check_embedding_ctx_length to False"
+    )
 
 
 def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
