@@ -1,4 +1,4 @@
-"""Asks for objects as users of huggingface_hub do: tests/third_party/test_schemas_and_tools.py says what is expected."""
+"""Asks for objects as users of huggingface_hub do: test_schemas_and_tools.py says what is expected."""
 
 import json
 import sys
