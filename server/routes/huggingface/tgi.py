@@ -5,6 +5,7 @@ and TEI both send: the model's kind decides what it means.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -34,29 +35,24 @@ _ALIKE = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_pena
 _OTHERS = {"max_tokens": "max_new_tokens", "truncate_prompt_tokens": "truncate", "response_format": "grammar"}
 _NAMES = {"prompt": "inputs", **{ours: f"parameters.{_OTHERS.get(ours, ours)}" for ours in (*_ALIKE, *_OTHERS)}}
 """TGI's name of each of our fields."""
+_TAGS: list[str | Enum] = ["Hugging Face"]
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the routes to the router."""
 
-    @router.post(
-        "/generate",
-        tags=["Hugging Face"],
-        summary="Text (TGI)",
-        response_model=GenerateAnswer,
-        responses=_STREAM,
-    )
+    @router.post("/generate", tags=_TAGS, summary="Text (TGI)", response_model=GenerateAnswer, responses=_STREAM)
     async def text(request: Request, body: GenerateRequest) -> Response:
         """Return the text that continues the prompt; with `stream`, server-sent events."""
         return await generate(context, request, body)
 
-    @router.post("/generate_stream", tags=["Hugging Face"], summary="Text as a stream (TGI)", responses=_STREAM)
+    @router.post("/generate_stream", tags=_TAGS, summary="Text as a stream (TGI)", responses=_STREAM)
     async def stream(request: Request, body: GenerateRequest) -> Response:
         """Return server-sent events, one a token; the last contains the whole text."""
         return await generate(context, request, body.model_copy(update={"stream": True}))
 
-    @router.post("/", tags=["Hugging Face"], summary="What the model is for (TEI, TGI)", responses=_STREAM)
+    @router.post("/", tags=_TAGS, summary="What the model is for (TEI, TGI)", responses=_STREAM)
     async def root(request: Request, body: dict[str, Any]) -> Response:
         """Answer as POST /similarity or /rerank if the fields are theirs; otherwise as /predict if the model labels
         texts, as /generate if it is made to write text, and else as /embed.
@@ -134,19 +130,21 @@ class _Writer:
 
     async def whole(self) -> Response:
         """Return the answer in one object."""
-        asked, tokens, top, prefill, piece = self.body.parameters, [], [], None, Piece()
+        asked, prefill, piece = self.body.parameters, None, Piece()
+        found: dict[str, list[orjson.Fragment]] = {"token": [], "top_tokens": []}
         async for arrived in self.arrivals:
             piece = arrived.piece
             taken = self._take(piece)
-            tokens.append(taken.get("token"))
-            top.append(taken.get("top_tokens"))
             prefill = piece.prompt_logprobs or prefill
+            for name, values in found.items():
+                if name in taken:  # as JSON at once: all tokens at the end would take long
+                    values.append(orjson.Fragment(orjson.dumps(taken[name])))
         answer: dict[str, Any] = {"generated_text": self._text()}
         if asked.details:
             entries = await prefill_entries(self.context.tokenizer, self.job.prompt.ids, prefill)
-            answer["details"] = {**self._end(piece), "prefill": entries, "tokens": [each for each in tokens if each]}
+            answer["details"] = {**self._end(piece), "prefill": entries, "tokens": found["token"]}
             if asked.top_n_tokens:
-                answer["details"]["top_tokens"] = [each for each in top if each is not None]
+                answer["details"]["top_tokens"] = found["top_tokens"]
         return Response(orjson.dumps(answer), media_type="application/json")
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -158,7 +156,8 @@ class _Writer:
                 end["generated_text"] = self._text()
                 if self.body.parameters.details:
                     end["details"] = {**self._end(piece), "input_length": self.job.prompt.num_tokens}
-            yield event(orjson.dumps({"index": self.num_tokens, "token": None, **taken, **end}))
+            if taken or piece.finish_reason is not None:
+                yield event(orjson.dumps({"index": self.num_tokens, "token": None, **taken, **end}))
 
     def _take(self, piece: Piece) -> dict[str, Any]:
         """Note a piece, and return its token and the alternatives, if it has a token."""

@@ -152,6 +152,8 @@ async def prefill_entries(
     """Return the tokens of a prompt in TGI's format, the first without a log-probability, or none if none are given."""
     found = []
     async for piece in _pieces(0 if logprobs is None else len(ids)):
-        pairs = zip(ids[piece], [each and each.logprob for each in (logprobs or ())[piece]], strict=True)
+        pairs = zip(
+            ids[piece], [None if each is None else each.logprob for each in (logprobs or ())[piece]], strict=True
+        )
         found.append(_items([token_entry(tokenizer, *pair) for pair in pairs]))
     return found
