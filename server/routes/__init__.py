@@ -111,19 +111,14 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         return APIRouter(route_class=route_class, responses=errors, dependencies=key)
 
     run = running_route(guarded, context)
-    shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _RERANK_ERRORS, _TEI_ERRORS)
-    running, system_one, ollama_running, anthropic_running, reranking, tei_running = (
+    shapes = (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _TEI_ERRORS, _SYSTEM_ONE_ERRORS, _RERANK_ERRORS)
+    running, ollama_running, anthropic_running, tei_running, system_one, reranking = (
         api_of(run, shape) for shape in shapes
     )
     looking = api_of(running_route(guarded, context, is_inspection=True))
-    of_lists = (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _TEI_ERRORS)
-    api, ollama_api, anthropic_api, tei_api = (api_of(guarded, shape) for shape in of_lists)
-    operators = APIRouter(
-        route_class=admin_route(keys, max_body_bytes),
-        responses=_ERRORS,
-        dependencies=_KEY,
-        include_in_schema=keys.has_admin,
-    )
+    api, ollama_api, anthropic_api, tei_api = (api_of(guarded, shape) for shape in shapes[:4])
+    admins = admin_route(keys, max_body_bytes)
+    operators = APIRouter(route_class=admins, responses=_ERRORS, dependencies=_KEY, include_in_schema=keys.has_admin)
     for part in (completions, chat, responses, embeddings, decisions, score, classify):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
@@ -147,7 +142,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     admin.add_routes(operators, context)
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
-        route_class=guarded if keys.is_open else admin_route(keys, max_body_bytes),
+        route_class=guarded if keys.is_open else admins,
         responses=_ERRORS,
         dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,

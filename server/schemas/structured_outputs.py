@@ -86,9 +86,9 @@ class ResponseFormat(RequestModel):
             return None
         if self.type == "regex":
             return Constraint("response_format.value", "regex", self.value)
-        path, schema = "response_format.schema", self.schema_
         if self.value is not None:
-            path, schema = "response_format.value", self.value
+            return Constraint("response_format.value", "json", self.value)
+        path, schema = "response_format.schema", self.schema_
         if self.json_schema is not None:
             path, schema = "response_format.json_schema.schema", self.json_schema.schema_
         if schema is None:

@@ -150,8 +150,8 @@ class _Writer:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield an event for each token; the last one contains the whole text."""
         async for arrived in self.arrivals:
-            piece, end = arrived.piece, {"generated_text": None, "details": None}
-            taken = self._take(piece)
+            piece, taken = arrived.piece, self._take(arrived.piece)
+            end: dict[str, Any] = {"generated_text": None, "details": None}
             if piece.finish_reason is not None:
                 end["generated_text"] = self._text()
                 if self.body.parameters.details:

@@ -97,7 +97,8 @@ def probabilities_of(
 
 def _softmax(logits: Logits) -> Logits:
     numbers: Logits = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return numbers / numbers.sum(axis=1, keepdims=True)
+    numbers /= numbers.sum(axis=1, keepdims=True)
+    return numbers
 
 
 def _all_logits(scores: Scores) -> Logits:
