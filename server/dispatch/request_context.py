@@ -29,7 +29,7 @@ class RequestContext:
     adapter: ServedAdapter | None = None
     """The LoRA adapter that it names as its model; None for the model itself."""
     cache_salt: str = ""
-    """Salt of the prefix cache: the name of the key and the client's own salt; requests share what has the same one."""
+    """Salt of the prefix cache: the key's name and the client's own salt. Requests share blocks of equal salts only."""
     deadline: float | None = None
     """When it must have ended; without one `--request-timeout` counts."""
     arrival: float = field(init=False)

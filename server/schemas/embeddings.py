@@ -77,7 +77,7 @@ class EmbeddingAnswer(ListAnswer):
 
 
 class TeiCut(RequestModel):
-    """The fields of Text Embeddings Inference that say how texts are read."""
+    """TEI's fields about the reading of texts."""
 
     prompt_name: Text | None = Field(
         None, description="A prompt of the model's sentence-transformers files, as in POST /v1/embeddings."
@@ -89,7 +89,7 @@ class TeiCut(RequestModel):
 
 
 class TeiInputFields(TeiCut, RunFields):
-    """The same with the inputs."""
+    """These fields and the inputs."""
 
     REFUSED: ClassVar[RefusedFields] = {"encoding_format": Refused("an answer's numbers are JSON", ("float",))}
 

@@ -1,6 +1,6 @@
 """Bodies and answers of the routes of Text Embeddings Inference (TEI) and Text Generation Inference (TGI).
 
-The bounds of sampling parameters are those of `GenerationFields`.
+Sampling parameters have the bounds of `GenerationFields`.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -106,5 +106,6 @@ class GenerateAnswer(AnswerModel):
 
     generated_text: str = Field(description="The text.")
     details: dict[str, Any] | None = Field(
-        None, description="finish_reason, generated_tokens, seed, prefill, tokens and top_tokens, when asked for."
+        None,
+        description="With the parameter details: finish_reason, generated_tokens, seed, prefill, tokens, top_tokens.",
     )

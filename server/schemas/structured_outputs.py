@@ -132,7 +132,7 @@ class StructuredOutputs(RequestModel):
 
 
 class CanConstrain(RequestModel):
-    """The fields that say what an answer keeps to. Several are accepted if they ask for the same."""
+    """The fields for the form of an answer. Several are accepted if they describe the same form."""
 
     response_format: ResponseFormat | None = Field(None, description="The form of the answer; null is free text.")
     structured_outputs: StructuredOutputs | None = Field(

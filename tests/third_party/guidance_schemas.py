@@ -1,4 +1,4 @@
-"""Asks for an object as users of guidance do: tests/third_party/test_schemas_and_tools.py says what is expected."""
+"""Generate an object like users of guidance; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

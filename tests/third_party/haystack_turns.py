@@ -1,4 +1,4 @@
-"""Embeds and chats as users of haystack do: tests/third_party/test_clients.py says what is expected."""
+"""Embed and chat like users of haystack; test_clients.py checks the output."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Asks for objects as users of huggingface_hub do: test_schemas_and_tools.py says what is expected."""
+"""Generate objects like users of huggingface_hub; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

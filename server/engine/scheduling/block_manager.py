@@ -311,7 +311,7 @@ class BlockManager:
         only ever appended.
 
         Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
-        what the encoder read, the adapter and the cache salt. They use SHA-256, so that no prompt can be made to
+        the encoder's tokens, the adapter and the cache salt. They use SHA-256, so that no prompt can be made to
         collide with another's.
         """
         hashes = seq.block_hashes

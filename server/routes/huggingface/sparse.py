@@ -1,4 +1,4 @@
-"""POST /embed_sparse: the weights of words in inputs (SPLADE), as clients of Text Embeddings Inference ask for them."""
+"""POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
 """POST /generate and /generate_stream: text that continues a prompt, in the format of TGI. POST /, which clients of TGI
-and TEI both send: the model's kind decides what it means.
+and TEI both send: the kind of the model decides its meaning.
 """
 
 import time

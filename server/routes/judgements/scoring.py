@@ -72,7 +72,7 @@ def probabilities_of(
 ) -> list[list[float]]:
     """Return a number for each label of each input: what CrossEncoder.predict gives where the folder says what that is,
     or one label is all there is, and otherwise the probabilities that transformers' pipeline gives; or the logits; or
-    what a `function` of the logits gives, "none", "sigmoid" or "softmax".
+    a `function` of them, "none", "sigmoid" or "softmax".
     """
     defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"

@@ -79,7 +79,7 @@ def nanoseconds(since: float, until: float | None = None) -> int:
 
 
 def truncated(prompts: Sequence[Prompt]) -> dict[str, bool]:
-    """Return what an answer holds of prompts that were too long, if any was cut."""
+    """Return the field `truncated` of an answer, if any prompt was cut because it was too long."""
     return {"truncated": True} if any(prompt.is_cut for prompt in prompts) else {}
 
 

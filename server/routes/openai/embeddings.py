@@ -156,8 +156,8 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
 def _warn_of_ids() -> None:
     """Log, once, that ids of another tokenizer give vectors without a meaning."""
     logger.warning(
-        "a client sends token ids to be embedded: they must be those of this model's tokenizer. langchain's "
-        "OpenAIEmbeddings sends those of tiktoken unless its check_embedding_ctx_length is False"
+        "a client sends token ids to be embedded: only ids of this model's tokenizer have a meaning. langchain's "
+        "OpenAIEmbeddings sends ids of tiktoken unless its check_embedding_ctx_length is False"
     )
 
 

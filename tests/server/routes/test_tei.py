@@ -83,7 +83,7 @@ async def test_info_tells_the_kind_of_the_model_and_its_limits(tmp_path: Path) -
 
 
 async def test_the_labels_of_the_inference_api(tmp_path: Path) -> None:
-    """Send what huggingface_hub's `text_classification` sends, which takes an answer of lists of lists."""
+    """Send the body of huggingface_hub's `text_classification`, which expects a list of lists."""
     folder = classifier(tmp_path, "bert", id2label={0: "no", 1: "maybe", 2: "yes"})
     logits = logits_of(folder, TEXTS[0])
     functions = {"none": logits, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax": np.exp(logits) / np.exp(logits).sum()}
