@@ -156,6 +156,10 @@ class Settings:
     )
     block_size: int = _setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = _switch("Do not reuse the KV cache of shared prefixes.")
+    share_prefix_cache: bool = _switch(
+        "Let all API keys share cached prefixes: faster for common prompts, but a key can find out what others sent.",
+        shown_default="off: each key has its own",
+    )
     batch_invariant: bool = _switch(
         "Give each answer the same bits whatever runs beside it, where that is slow too: in float16, with fp8, and "
         "without Lightwell's kernels.",

@@ -168,7 +168,8 @@ class EngineClient:
         record, client = request_context.record, request_context.client
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=request_context.priority >= 0 and not request_context.has_begun)
-        salt = () if adapter is None else (-adapter.number,)  # what it leaves in a cache is for itself
+        number, cache_salt = 0 if adapter is None else adapter.number, request_context.cache_salt
+        salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # blocks of others are of no use to it
         route = self._route(
             candidates, task, prompt_token_ids, (*salt, *encoder_token_ids), is_changed=bool(interventions)
         )
@@ -187,7 +188,8 @@ class EngineClient:
                 client=client,
                 request_id="" if record is None else record.request_id,
                 second_segment=second_segment,
-                adapter=0 if adapter is None else adapter.number,
+                adapter=number,
+                cache_salt=cache_salt,
             )
             self._pool.send(worker, *messages.new_request(request))
         except BaseException:

@@ -28,6 +28,8 @@ class RequestContext:
     """Of the requests that wait, those with lower numbers run first; those below 0 are not refused for a long queue."""
     adapter: ServedAdapter | None = None
     """The LoRA adapter that it names as its model; None for the model itself."""
+    cache_salt: str = ""
+    """Salt of the prefix cache: the key's name and the client's own salt. Requests share blocks of equal salts only."""
     deadline: float | None = None
     """When it must have ended; without one `--request-timeout` counts."""
     arrival: float = field(init=False)

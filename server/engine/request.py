@@ -327,11 +327,11 @@ class EngineRequest:
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
     second_segment: int | None = None
-    """Position of the first token of type 1, with which the second text of a pair begins, or None if all are of type 0.
-    Networks that tell texts apart by other means take no notice.
-    """
+    """Position of the first token of type 1, which begins the second text of a pair, or None if all are of type 0."""
     adapter: int = 0
     """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
+    cache_salt: str = ""
+    """Salt of the prefix cache: only requests with the same salt share cached blocks."""
     interventions: tuple[Intervention, ...] = ()
     """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
 

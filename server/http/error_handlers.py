@@ -1,12 +1,15 @@
 """Turns exceptions of a request into answers: our own errors, Pydantic's, Starlette's and unexpected ones."""
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -112,6 +115,27 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
         return BadRequest(f"The body is wrong: {message}. A JSON object is accepted.", code="invalid_body")
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
     return BadRequest(f"{field}: {message}.", param=field, code=code)
+
+
+@contextmanager
+def retold(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors about our fields use the names of another API; `names` are its names, by ours."""
+    try:
+        yield
+    except ValidationError as error:
+        problem = validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+        raise _renamed(problem, names) from None
+    except ApiError as error:
+        raise _renamed(error, names) from None
+
+
+def _renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    ours = re.split(r"\W", error.param or "", maxsplit=1)[0]
+    if error.param is not None and ours in names:
+        error.param = names[ours] + error.param.removeprefix(ours)
+        if error.message.startswith(ours):
+            error.message = names[ours] + error.message.removeprefix(ours)
+    return error
 
 
 def http_error(error: HTTPException, method: str, path: str) -> ApiError:

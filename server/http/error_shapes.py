@@ -66,6 +66,15 @@ def tei_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     return {"error": error.message, "error_type": _TEIS_TYPES.get(error.status, other)}
 
 
+_TGIS_TYPES: dict[int, str] = {HTTPStatus.TOO_MANY_REQUESTS: "overloaded", HTTPStatus.SERVICE_UNAVAILABLE: "overloaded"}
+
+
+def tgi_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return an error in the shape of Text Generation Inference."""
+    other = "generation" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "validation"
+    return {"error": error.message, "error_type": _TGIS_TYPES.get(error.status, other)}
+
+
 SHAPES: dict[str, Shape] = {
     "/api/": ollama_shape,
     "/v1/messages": anthropic_shape,
@@ -74,13 +83,18 @@ SHAPES: dict[str, Shape] = {
     "/v2/rerank": cohere_shape,
     "/rerank": cohere_shape,
     "/predict": tei_shape,
-    "/embed_sparse": tei_shape,
+    "/embed": tei_shape,
+    "/similarity": tei_shape,
+    "/info": tei_shape,
+    "/generate": tgi_shape,
 }
 """Shapes of other APIs, by what their routes' paths begin with."""
 
 
 def shape_of(path: str, body: Any = None) -> Shape:
     """Return the shape of the errors of a path's API. Of the two that have /rerank, the body tells which one it is."""
+    if path == "/":
+        return tgi_shape
     if path == "/rerank" and isinstance(body, dict) and "texts" in body:
         return tei_shape
     return next((shape for beginning, shape in SHAPES.items() if path.startswith(beginning)), openai_shape)

@@ -70,6 +70,7 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     request_id: str = ""
     second_segment: int | None = None
     adapter: int = 0
+    cache_salt: str = ""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
@@ -216,6 +217,7 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
         request_id=request.request_id,
         second_segment=request.second_segment,
         adapter=request.adapter,
+        cache_salt=request.cache_salt,
     )
     return message, buffers
 
@@ -235,6 +237,7 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
         request_id=message.request_id,
         second_segment=message.second_segment,
         adapter=message.adapter,
+        cache_salt=message.cache_salt,
     )
 
 

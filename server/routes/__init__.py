@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
+from server.routes.huggingface import sparse, tei, tgi
 from server.routes.inspect import (
     attention,
     contributions,
@@ -29,11 +30,12 @@ from server.routes.inspect import (
     weight_slices,
     weights,
 )
-from server.routes.judgements import classify, decisions, rerank, score, systemone, tei
+from server.routes.judgements import classify, decisions, rerank, score, systemone
+from server.routes.judgements import tei as labels
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
-from server.routes.openai import chat, completions, embeddings, models, sparse_embeddings, tokenize
+from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
 from server.routes.request_context import running_route
@@ -109,18 +111,14 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         return APIRouter(route_class=route_class, responses=errors, dependencies=key)
 
     run = running_route(guarded, context)
-    shapes = (_ERRORS, _SYSTEM_ONE_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _RERANK_ERRORS, _TEI_ERRORS)
-    running, system_one, ollama_running, anthropic_running, reranking, tei_running = (
+    shapes = (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _TEI_ERRORS, _SYSTEM_ONE_ERRORS, _RERANK_ERRORS)
+    running, ollama_running, anthropic_running, tei_running, system_one, reranking = (
         api_of(run, shape) for shape in shapes
     )
     looking = api_of(running_route(guarded, context, is_inspection=True))
-    api, ollama_api, anthropic_api = (api_of(guarded, shape) for shape in (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS))
-    operators = APIRouter(
-        route_class=admin_route(keys, max_body_bytes),
-        responses=_ERRORS,
-        dependencies=_KEY,
-        include_in_schema=keys.has_admin,
-    )
+    api, ollama_api, anthropic_api, tei_api = (api_of(guarded, shape) for shape in shapes[:4])
+    admins = admin_route(keys, max_body_bytes)
+    operators = APIRouter(route_class=admins, responses=_ERRORS, dependencies=_KEY, include_in_schema=keys.has_admin)
     for part in (completions, chat, responses, embeddings, decisions, score, classify):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
@@ -129,13 +127,14 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     messages.add_routes(anthropic_running, context)
     systemone.add_routes(system_one, context)
     rerank.add_routes(reranking, context)
-    for part in (tei, sparse_embeddings):
+    for part in (labels, tei, sparse, tgi):
         part.add_routes(tei_running, context)
     messages.add_counting(anthropic_api, context)
     for part in (*_INSPECTIONS, *_OF_WEIGHTS):
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
+    tei.add_info(tei_api, context)
     open_to_all = APIRouter(route_class=OpenRoute)
     for part in (health, page):
         part.add_routes(open_to_all, context)
@@ -143,7 +142,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     admin.add_routes(operators, context)
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
-        route_class=guarded if keys.is_open else admin_route(keys, max_body_bytes),
+        route_class=guarded if keys.is_open else admins,
         responses=_ERRORS,
         dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,
@@ -161,6 +160,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *api.routes,  # after the others: its path of one model would take those of that model's weights
         *ollama_api.routes,
         *anthropic_api.routes,
+        *tei_api.routes,
         *operators.routes,
         *loading.routes,
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -159,7 +159,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
 
     BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would take long to parse.
     """
-    _check_content_type(request.headers)
+    _check_content_type(request)
     encoding = request.headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaType(
@@ -199,17 +199,22 @@ async def read_body(request: Request, max_bytes: int) -> None:
         raise _no_utf8(body[error.start], error.start) from None
 
 
-def _check_content_type(headers: Headers) -> None:
+def _check_content_type(request: Request) -> None:
     """Raise UnsupportedMediaType if the body may come from a page of another origin that nobody asked whether it may.
 
     Browsers ask first (a preflight) where a page sends JSON, but not where it sends a form, text/plain, or, in a Blob
-    without a type, no Content-Type at all: these are refused. Clients that are no browsers may leave the type out, as
-    Ollama lets them, since browsers send `Origin` with every POST, by `fetch`, `sendBeacon` or a form, and leave it
-    out only of a GET or HEAD.
+    without a type, no Content-Type at all: these are refused. Clients that are no browsers may leave the type out, and
+    on Ollama's routes give any other, as `curl -d` does: browsers send `Origin` with every POST, by `fetch`,
+    `sendBeacon` or a form, and `Sec-Fetch-Site` with every request.
     """
+    headers = request.headers
     content_type = headers.get("content-type")
-    if content_type is None and "origin" not in headers:
-        return
+    if "origin" not in headers and "sec-fetch-site" not in headers:
+        if request.url.path.startswith("/api/"):
+            MutableHeaders(raw=request.scope["headers"])["content-type"] = "application/json"  # FastAPI reads it
+            return
+        if content_type is None:
+            return
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         got = shown(content_type) if content_type else "none"

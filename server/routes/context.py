@@ -25,6 +25,9 @@ from server.engine.request import Intervention, Task
 from server.http.errors import Unavailable
 from server.observability.metrics import EngineStatus, Metrics
 
+PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
+"""Names that clients of TGI and TEI send where they know none: they are the one model's."""
+
 
 class Handle(Protocol):
     """One request in flight: iterate over its outputs; `close` aborts it if it has not finished (idempotent)."""

@@ -66,7 +66,7 @@ async def between_stacks(
     limit = encoder_limit(context)
     sources = [fit_input(context, prompt, truncate, field, limit) for prompt in prompts]
     started = await _started(context, decoder_input, len(prompts))
-    return [replace(decoder, encoder=source) for decoder, source in zip(started, sources, strict=True)]
+    return [replace(own, encoder=source, is_cut=source.is_cut) for own, source in zip(started, sources, strict=True)]
 
 
 async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:

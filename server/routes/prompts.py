@@ -13,7 +13,7 @@ from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.chat_rows import chat_rows, tool_rows
-from server.routes.context import AppContext
+from server.routes.context import PLACEHOLDERS, AppContext
 from server.schemas.base import ChatMessage, PromptInput, encodable
 from server.schemas.tools import ToolDefinition
 
@@ -31,6 +31,7 @@ _GROUP_CHARACTERS = 500_000
 """Characters of many texts that are tokenised together, for the same reason."""
 
 Span = tuple[int, int]
+_ADDED: Span = (0, 0)  # of a token that is no part of the text
 Keep = Literal["start", "end"]
 """Which part of a text is kept when it is cut."""
 
@@ -51,6 +52,8 @@ class Prompt:
     second_segment: int | None = None
     """Position from which on the tokens are of type 1, as those of a pair's second text are for some networks."""
 
+    is_cut: bool = False  # whether it, or the encoder's text, was too long and lost tokens
+
     @property
     def encoder_ids(self) -> tuple[int, ...]:
         """Return what the encoder of an encoder-decoder reads."""
@@ -62,9 +65,9 @@ class Prompt:
         return len(self.ids) + len(self.encoder_ids)
 
 
-def check_model(context: AppContext, model: str | None) -> None:
-    """Raise NotFound unless `model` is the one that is served; None means that one."""
-    if model is not None and model != context.model_id:
+def check_model(context: AppContext, model: str) -> None:
+    """Raise NotFound unless `model` names the model that is served."""
+    if model not in (context.model_id, *PLACEHOLDERS):
         raise _unknown_model(context, model)
 
 
@@ -76,7 +79,7 @@ def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None
         return None
     adapter = context.adapters.find(model)
     if adapter is None:
-        raise _unknown_model(context, model)
+        check_model(context, model)
     return adapter
 
 
@@ -203,8 +206,7 @@ async def _encode_many(context: AppContext, texts: list[str], add_special_tokens
 
 def _encoded(text: str, encoding: Encoding) -> Prompt:
     offsets = tuple(encoding.offsets)
-    added = (0, 0)  # the span of a token that is no part of the text
-    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != added), 0)
+    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != _ADDED), 0)
     return Prompt(tuple(encoding.ids), text, offsets, num_ending)
 
 
@@ -266,11 +268,10 @@ def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
     num_kept = limit if num_tokens == -1 else num_tokens
     if num_kept is None or len(prompt.ids) <= num_kept:
         return prompt
-    added = (0, 0)  # the span of a token that is no part of the text
-    num_beginning = next((i for i, span in enumerate(prompt.offsets or ()) if span != added), 0)
+    num_beginning = next((i for i, span in enumerate(prompt.offsets or ()) if span != _ADDED), 0)
     num_beginning = num_beginning if num_beginning + prompt.num_ending <= num_kept else 0
     begin = len(prompt.ids) - (num_kept - num_beginning)
-    return Prompt(prompt.ids[:num_beginning] + prompt.ids[begin:], num_ending=prompt.num_ending)
+    return Prompt(prompt.ids[:num_beginning] + prompt.ids[begin:], num_ending=prompt.num_ending, is_cut=True)
 
 
 def encoder_limit(context: AppContext) -> int:
@@ -293,7 +294,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
     kept = max(limit - prompt.num_ending, 0)
     end = len(prompt.ids) - min(prompt.num_ending, limit)
     offsets = prompt.offsets and prompt.offsets[:kept] + prompt.offsets[end:]
-    return replace(prompt, ids=prompt.ids[:kept] + prompt.ids[end:], offsets=offsets)
+    return replace(prompt, ids=prompt.ids[:kept] + prompt.ids[end:], offsets=offsets, is_cut=True)
 
 
 def fit_generation(
@@ -324,7 +325,7 @@ def fit_generation(
                 code="context_length_exceeded",
             )
         if wanted < limit:
-            prompt = Prompt(prompt.ids[-(limit - wanted) :])
+            prompt = Prompt(prompt.ids[-(limit - wanted) :], is_cut=True)
     room = limit - len(prompt.ids)
     if room < 1:
         rest = "" if drops_token else f" and {limit} with the answer"

@@ -46,6 +46,8 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
                 # Until its body says more, it may go as early as its key lets it.
                 request_context = RequestContext(current_record.get(), key, _min_priority(context, key))
+                if key is not None and not context.settings.share_prefix_cache:
+                    request_context.cache_salt = key.name
                 context.engine.check_room(request_context=request_context, is_inspection=is_inspection)
                 try:
                     async with asyncio.timeout(None) as backstop:
@@ -74,6 +76,8 @@ def accept(context: AppContext, body: RunFields) -> None:
     request_context = current_request()
     request_context.adapter = find_adapter(context, body.model)
     request_context.priority = _wanted_priority(context, body, request_context.key)
+    if body.cache_salt is not None:
+        request_context.cache_salt += "\0" + body.cache_salt  # no key's name has that character
     if body.timeout is not None:
         request_context.shorten(body.timeout)
 

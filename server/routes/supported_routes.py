@@ -24,7 +24,7 @@ SCORINGS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score")
 """The routes that score pairs of texts."""
 CLASSIFICATIONS = ("/v1/classify", "/classify", "/predict")
 """The routes that label texts and pairs."""
-ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", *JUDGEMENTS)
+ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", "/generate", "/generate_stream", *JUDGEMENTS)
 """The routes that write text, or read what would be written."""
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
@@ -32,7 +32,8 @@ SPARSE = "/embed_sparse"
 """The route of sparse vectors, which need an encoder's head."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
-    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
+    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings", "/embed", "/embed_all",
+    "/similarity", "/",
 )  # fmt: skip
 
 _KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}
@@ -87,6 +88,11 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             CHATS[route],
         )
     return None
+
+
+def is_for_text(context: AppContext) -> bool:
+    """Return whether the model is for writing text: it can, and its files don't describe embeddings."""
+    return why_not(context, "/generate") is None and not context.embedding_defaults.is_declared
 
 
 def _why_no_scores(context: AppContext) -> UnsupportedReason | None:

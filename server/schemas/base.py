@@ -1,5 +1,6 @@
 """Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 
@@ -33,6 +34,22 @@ MAX_TOKEN_ID = 2**31 - 1
 def wrong(field: str, message: str) -> PydanticCustomError:
     """Return an error about one field, for validators that see the whole body."""
     return PydanticCustomError("wrong_field", "{message}", {"field": field, "message": message})
+
+
+def check_equal(values: Mapping[str, Any]) -> None:
+    """Raise PydanticCustomError, naming both, if two names of one field are given different values; None is not given.
+
+    Clients that serve several versions of a server send a value under its old and its new name.
+    """
+    given = [(name, value) for name, value in values.items() if value is not None]
+    for name, value in given[1:]:
+        first, expected = given[0]
+        try:
+            is_equal = value == expected
+        except RecursionError:
+            is_equal = False
+        if not is_equal:
+            raise wrong(name, f"{name} and {first} are both given, but differ; equal values are accepted")
 
 
 def encodable(text: str) -> str:
@@ -147,7 +164,9 @@ class ModelField(RequestModel):
     """The field every POST route has."""
 
     model: Text | None = Field(
-        None, description="Name of the model, as GET /v1/models gives it; null is that one model."
+        None,
+        description="Name of the model, as GET /v1/models gives it; null, tgi, dummy and text-embeddings-inference are "
+        "that one model.",
     )
 
 
@@ -167,6 +186,9 @@ class RunFields(ModelField):
         le=max(PRIORITIES),
         description="Of the requests that wait, lower ones go first. Below 0 where the server allows it "
         "(--allow-priority), or the API key's min_priority. Left out it is 0, or that if it is above 0.",
+    )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(encodable)] | None = Field(
+        None, description="Share cached prefixes only with requests that send the same salt."
     )
 
 
@@ -235,6 +257,7 @@ class ChatMessage(RequestModel):
     def _calls_are_the_assistants(self) -> "ChatMessage":
         if self.tool_calls and self.role != "assistant":
             raise wrong("tool_calls", f"a message of the role {self.role!r} calls no tools; assistant does")
+        check_equal({"reasoning": self.reasoning, "reasoning_content": self.reasoning_content})
         return self
 
     def as_template_input(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Defines the bodies of POST /v1/embeddings and POST /embed_sparse, and their answers."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,11 +11,12 @@ from server.schemas.base import (
     ListAnswer,
     PromptInput,
     PromptTokens,
+    RequestModel,
     RunFields,
     Text,
     Usage,
 )
-from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS
+from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS, Refused, RefusedFields
 
 
 class EmbeddingRequest(RunFields):
@@ -75,19 +76,28 @@ class EmbeddingAnswer(ListAnswer):
     usage: Usage = Field(description="Token counts.")
 
 
-class SparseEmbeddingRequest(RunFields):
-    """Body of POST /embed_sparse: the fields of Text Embeddings Inference."""
+class TeiCut(RequestModel):
+    """TEI's fields about the reading of texts."""
 
-    inputs: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
     prompt_name: Text | None = Field(
         None, description="A prompt of the model's sentence-transformers files, as in POST /v1/embeddings."
     )
-    truncate: bool | None = Field(
-        None, description="Cut the end of an input that is over the limit, as in POST /v1/embeddings."
+    truncate: bool | None = Field(None, description="Cut an input that is over the limit, as in POST /v1/embeddings.")
+    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
+        "Right", description="The side at which an input is cut."
     )
-    truncation_direction: Literal["Right", "right"] | None = Field(
-        "Right", description="The side at which an input is cut; the right one alone is supported."
-    )
+
+
+class TeiInputFields(TeiCut, RunFields):
+    """These fields and the inputs."""
+
+    REFUSED: ClassVar[RefusedFields] = {"encoding_format": Refused("an answer's numbers are JSON", ("float",))}
+
+    inputs: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+
+
+class SparseEmbeddingRequest(TeiInputFields):
+    """Body of POST /embed_sparse."""
 
 
 class SparseValue(AnswerModel):

@@ -12,6 +12,7 @@ from server.schemas.base import (
     PromptTokens,
     RequestModel,
     Usage,
+    check_equal,
     wrong,
 )
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
@@ -145,12 +146,7 @@ class ChatCompletionRequest(ToolFields, GenerationFields):
     def _fields_agree(self) -> "ChatCompletionRequest":
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
-        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
-        if len(limits) > 1:
-            raise wrong(
-                "max_tokens",
-                f"max_tokens {self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ",
-            )
+        check_equal({"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens})
         return self
 
     @property

@@ -73,8 +73,7 @@ _NO_FREE_CODE = Refused("nothing that a client sends runs as code")
 REFUSED_EVERYWHERE: RefusedFields = {
     "lora_path": _ADAPTER,
     "lora": _ADAPTER,
-    "cache_salt": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
-    "extra_key": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
+    "extra_key": Refused("cache_salt is its name"),
     "truncation_side": Refused("truncate_prompt_tokens keeps the end of a prompt", ("left",)),
     "image_data": Refused("this server reads no images"),
     "prompt_embeds": Refused("a prompt is text or token ids"),

@@ -17,6 +17,7 @@ from server.schemas.base import (
     RunFields,
     Text,
     Texts,
+    check_equal,
     encodable,
     wrong,
 )
@@ -76,6 +77,9 @@ _IGNORED_BY_SHOW: Ignored = {"verbose": "nothing is left out"}
 _IGNORED_IN_CALLS: Ignored = {"type": "there are functions only"}
 _IGNORED_IN_FUNCTIONS: Ignored = {"index": "calls are in their order"}
 _REFUSED_IN_MESSAGES: RefusedFields = {"images": _NO_IMAGES}
+
+
+_TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
 
 
 def _sampling(name: str) -> Any:
@@ -146,8 +150,8 @@ class OllamaTextFields(CanIntervene, RunFields):
     def _fields_agree(self) -> "OllamaTextFields":
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
-        if self.think is not None and "enable_thinking" in (self.chat_template_kwargs or {}):
-            raise wrong("think", "think and enable_thinking of chat_template_kwargs say the same; give one of them")
+        argument = (self.chat_template_kwargs or {}).get("enable_thinking")
+        check_equal({"enable_thinking of chat_template_kwargs": argument, "think": self.think})
         return self
 
 
@@ -267,6 +271,11 @@ class OllamaShowRequest(ModelField):
 
     name: Text | None = Field(None, description="What older clients call model.")
 
+    @model_validator(mode="after")
+    def _names_agree(self) -> "OllamaShowRequest":
+        check_equal({"model": self.model, "name": self.name})
+        return self
+
 
 class OllamaTimes(AnswerModel):
     """What every answer of a run tells: whose it is, and what it took, in nanoseconds."""
@@ -275,6 +284,7 @@ class OllamaTimes(AnswerModel):
     total_duration: int | None = Field(None, description="Nanoseconds since the request came.")
     load_duration: int | None = Field(None, description="0: the model is loaded.")
     prompt_eval_count: int | None = Field(None, description="Tokens of the prompt.")
+    truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
 class OllamaTextAnswer(OllamaTimes):
@@ -313,6 +323,7 @@ class OllamaEmbeddingsAnswer(AnswerModel):
     """Answer of POST /api/embeddings."""
 
     embedding: list[float | None] = Field(description="The text's vector.")
+    truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
 class OllamaErrorAnswer(AnswerModel):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import RequestModel, Text, wrong
+from server.http.errors import shown
+from server.schemas.base import RequestModel, Text, check_equal, wrong
 from server.schemas.known_fields import (
     IGNORED_IN_RESPONSE_FORMAT,
     IGNORED_IN_STRUCTURED_OUTPUTS,
@@ -51,16 +52,27 @@ class ResponseFormat(RequestModel):
 
     IGNORED = IGNORED_IN_RESPONSE_FORMAT
 
-    type: Literal["text", "json_object", "json_schema"] = Field(
-        description="text: free; json_object: any JSON object; json_schema: JSON that keeps to `json_schema`."
+    type: Literal["text", "json_object", "json_schema", "json", "regex"] = Field(
+        description="text: free; json_object: any JSON object; json_schema: JSON that keeps to `json_schema`; json and "
+        "regex: a text that keeps to `value` (TGI's names)."
     )
     json_schema: JsonSchemaFormat | None = Field(None, description="With type json_schema.")
     schema_: dict[str, Any] | bool | None = Field(
         None, alias="schema", description="The schema itself, as llama.cpp takes it with either type of JSON."
     )
+    value: Schema | None = Field(
+        None, description="With json_object and json: the schema, or its text; with regex: the regular expression."
+    )
 
     @model_validator(mode="after")
     def _has_its_schema(self) -> "ResponseFormat":
+        if self.type in ("json", "regex") and self.value is None:
+            raise wrong("value", f'value is required with type "{self.type}"')
+        if self.type in ("text", "json_schema") and self.value is not None:
+            raise wrong("value", f'value is accepted with type json_object, json or regex, not with "{self.type}"')
+        if self.type == "regex" and not isinstance(self.value, str):
+            raise wrong("value", f"a regular expression is accepted, got {shown(self.value)}")
+        check_equal({"schema": self.schema_, "value": self.value})
         if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
             raise wrong("json_schema", 'json_schema is required with type "json_schema"')
         if self.type != "json_schema" and self.json_schema is not None:
@@ -72,6 +84,10 @@ class ResponseFormat(RequestModel):
         """Return what it asks for, or None for free text."""
         if self.type == "text":
             return None
+        if self.type == "regex":
+            return Constraint("response_format.value", "regex", self.value)
+        if self.value is not None:
+            return Constraint("response_format.value", "json", self.value)
         path, schema = "response_format.schema", self.schema_
         if self.json_schema is not None:
             path, schema = "response_format.json_schema.schema", self.json_schema.schema_
@@ -116,7 +132,7 @@ class StructuredOutputs(RequestModel):
 
 
 class CanConstrain(RequestModel):
-    """The fields that say what an answer keeps to. At most one is accepted."""
+    """The fields for the form of an answer. Several are accepted if they describe the same form."""
 
     response_format: ResponseFormat | None = Field(None, description="The form of the answer; null is free text.")
     structured_outputs: StructuredOutputs | None = Field(
@@ -165,7 +181,5 @@ class CanConstrain(RequestModel):
 
     @model_validator(mode="after")
     def _has_one_constraint(self) -> "CanConstrain":
-        fields = [each.field for each in self.constraints]
-        if len(fields) > 1:
-            raise wrong(fields[1], f"{fields[1]} is given, and so is {fields[0]}; one of them is accepted")
+        check_equal({each.field: each[1:] for each in self.constraints})
         return self

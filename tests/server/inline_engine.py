@@ -59,6 +59,7 @@ class InlineEngine(FakeEngine):
             encoder_token_ids=tuple(encoder_token_ids),
             second_segment=second_segment,
             interventions=tuple(interventions),
+            cache_salt=request_context.cache_salt,
         )
         handle = FakeHandle(self._run(request), None, None)
         self.submitted.append(

@@ -169,13 +169,27 @@ class Site:
         return next((float(value) for label, _, value in lines if label == name), 0.0)
 
 
+HUGGING_FACE = (
+    "/",
+    "/predict",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/similarity",
+    "/info",
+    "/generate",
+    "/generate_stream",
+)
+"""Paths of the routes of Text Embeddings Inference and Text Generation Inference."""
+
+
 def error_of(answer: httpx.Response) -> dict[str, Any]:
     """Return the error object, after checking its shape, which is that of the path's API."""
     assert answer.headers["content-type"] == "application/json"
     told = answer.json()
     if answer.request.url.path.startswith("/v1/messages"):
         assert (told.pop("type"), told.pop("request_id")) == ("error", answer.headers["request-id"])
-    if answer.request.url.path in ("/predict", "/embed_sparse"):  # Text Embeddings Inference's are two texts
+    if answer.request.url.path in HUGGING_FACE:  # two texts
         assert set(told) == {"error", "error_type"}
         return {"message": told["error"], "type": told["error_type"]}
     if answer.request.url.path in ("/v1/rerank", "/v2/rerank", "/rerank"):

@@ -25,6 +25,7 @@ from model.kv_cache import KVCache
 from server.config.devices import Places, places
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_context import RequestContext
 from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
 from server.engine.memory.memory_limit import free_in_share
@@ -107,10 +108,11 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
     for each in played:
         await each.become_ready()
 
-    async def routed() -> tuple[int, int]:
+    async def routed(cache_salt: str = "") -> tuple[int, int]:
         """Return the worker that gets the prompt, and how many of its tokens it had cached."""
         before = client.counts.routed_prefix_tokens
-        handle = await client.submit(generate(4), tuple(range(40)))
+        context = RequestContext(cache_salt=cache_salt)
+        handle = await client.submit(generate(4), tuple(range(40)), request_context=context)
         chosen = next(worker.worker_id for worker in client.workers if worker.requests)
         handle.close()
         return chosen, client.counts.routed_prefix_tokens - before
@@ -129,6 +131,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
 
     first, _ = await routed()
     assert [await routed() for _ in range(2)] == [(first, 2 * INFO.block_size)] * 2
+    assert [(await routed("a salt"))[1] for _ in range(2)] == [0, 2 * INFO.block_size]
     assert await left_of_a_request_with_the_prefix(first) == [40 - 2 * INFO.block_size + 4, 3, 0]
     played[first].link.close()
     await until(lambda: not client.workers[first].is_ready)

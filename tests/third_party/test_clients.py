@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sentence_transformers import CrossEncoder
 
+from tests.readme import minilm
 from tests.server.engine.captures.test_cross_encoders import save
 from tests.support.processes import Server, serve
 
@@ -54,6 +55,8 @@ def run(client: str, program: str, *arguments: str, cwd: Path = HERE) -> str:
     """Return what a program of a client's environment prints; it sees no network beyond the loopback's."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONSAFEPATH": "1"}
+    if client in ("huggingface-hub", "haystack"):  # offline they refuse the loopback too
+        environment |= {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
     command = [str(ROOT / ".tools" / client / "bin" / program), *arguments]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
@@ -128,6 +131,20 @@ def test_rerankers_of_five_projects_get_the_scores_of_the_library(tmp_path: Path
     for client, ranked in told.items():
         assert [i for i, _ in ranked] == best, client
         assert [score for _, score in ranked] == pytest.approx(scores[best], abs=1e-5), client
+
+
+def test_haystack_embeds_ranks_and_chats(server: Server) -> None:
+    """Use its components for TEI and TGI: they send POST / and the model name `dummy`."""
+    chats = json.loads(run("haystack", "python", str(HERE / "haystack_turns.py"), "chat", server.url, *TURNS))
+    for text, found in zip(TURNS, chats, strict=True):
+        asked = {"messages": [{"role": "user", "content": text}], "max_tokens": 12, "seed": 1}
+        assert found == ask(server, "/v1/chat/completions", **asked)["choices"][0]["message"]["content"]
+    with serve([*minilm(), "--dtype", "float32"]) as embedding:
+        told = json.loads(run("haystack", "python", str(HERE / "haystack_turns.py"), "tei", embedding.url, *TURNS))
+        expected = httpx.post(f"{embedding.url}/embed", json={"inputs": [TURNS[0], *TURNS], "normalize": False}).json()
+    assert told["best"] == TURNS[0]
+    for vector, other in zip(told["vectors"], expected, strict=True):
+        assert vector == pytest.approx(other, abs=1e-5)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -29,6 +29,8 @@ CLIENTS = {
     "litellm": ("litellm_schemas.py", 4, 3, 4),
     "ollama": ("ollama_schemas.py", 3, 0, 1),
     "anthropic": ("anthropic_schemas.py", 2, 2, 1),
+    "huggingface-hub": ("huggingface_schemas.py", 2, 0, 0),
+    "guidance": ("guidance_schemas.py", 1, 0, 0),
 }
 """Client -> its program, and how many objects, calls and answers after a tool's result that prints."""
 

@@ -311,8 +311,8 @@ class BlockManager:
         only ever appended.
 
         Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
-        what the encoder read and the adapter. They use SHA-256, so that no prompt can be made to collide with
-        another's.
+        the encoder's tokens, the adapter and the cache salt. They use SHA-256, so that no prompt can be made to
+        collide with another's.
         """
         hashes = seq.block_hashes
         parent = hashes[-1] if hashes else _digest_before(seq)
@@ -329,8 +329,9 @@ def _digest(parent: bytes, tokens: list[int]) -> bytes:
 def _digest_before(seq: Sequence) -> bytes:
     """Return the digest that stands before a sequence's first block."""
     digest = sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
-    if seq.request.adapter:
-        digest = sha256(digest + seq.request.adapter.to_bytes(8, "little")).digest()
+    adapter, salt = seq.request.adapter, seq.request.cache_salt
+    if adapter or salt:
+        digest = sha256(digest + adapter.to_bytes(8, "little") + salt.encode()).digest()
     return digest
 
 

@@ -67,15 +67,22 @@ def best_first(scores: Sequence[float]) -> list[int]:
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
 
 
-def probabilities_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[list[float]]:
+def probabilities_of(
+    context: AppContext, scores: Scores, use_activation: bool = True, function: str | None = None
+) -> list[list[float]]:
     """Return a number for each label of each input: what CrossEncoder.predict gives where the folder says what that is,
-    or one label is all there is, and otherwise the probabilities that transformers' pipeline gives; or the logits.
+    or one label is all there is, and otherwise the probabilities that transformers' pipeline gives; or the logits; or
+    a `function` of them, "none", "sigmoid" or "softmax".
     """
     defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"
     assert head is not None, "the route was checked"
-    if not use_activation:
+    if not use_activation or function == "none":
         numbers = logits
+    elif function == "softmax":
+        numbers = _softmax(logits)
+    elif function == "sigmoid":
+        numbers = ACTIVATIONS["sigmoid"](logits)
     elif head.num_labels == 1 or defaults.is_declared or defaults.activation != "identity":
         numbers = defaults.scores(logits)
     elif head.problem_type == "multi_label_classification":
@@ -83,10 +90,15 @@ def probabilities_of(context: AppContext, scores: Scores, use_activation: bool =
     elif head.problem_type == "regression":
         numbers = logits
     else:
-        numbers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        numbers /= numbers.sum(axis=1, keepdims=True)
+        numbers = _softmax(logits)
     found: list[list[float]] = numbers.tolist()
     return found
+
+
+def _softmax(logits: Logits) -> Logits:
+    numbers: Logits = np.exp(logits - logits.max(axis=1, keepdims=True))
+    numbers /= numbers.sum(axis=1, keepdims=True)
+    return numbers
 
 
 def _all_logits(scores: Scores) -> Logits:

@@ -30,29 +30,37 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         summary="The labels of texts and pairs, as Text Embeddings Inference gives them",
         response_model=PredictAnswer,
     )
-    async def predict(request: Request, body: PredictRequest) -> Response:
+    async def predict_route(request: Request, body: PredictRequest) -> Response:
         """Return the score of every label for each input, the likeliest first."""
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/predict")
-        is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
-        inputs = _inputs_of(body.inputs)
-        name_of = "inputs[{}]".format if is_batch else _just_inputs
-        check_head_reasons(context, body.explain, len(inputs))
-        found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
-        reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
-        labels = context.config.classifier.labels if context.config.classifier is not None else ()
-        answer: list[list[dict[str, Any]]] = [
-            sorted(
-                [{"score": number, "label": label} for number, label in zip(numbers, labels, strict=True)],
-                key=_score,
-                reverse=True,
-            )
-            for numbers in probabilities_of(context, found, not body.raw_scores)
-        ]
-        for (likeliest, *_), beside in zip(answer, reasons, strict=True):
-            likeliest |= beside
-        return Response(orjson.dumps(answer if is_batch else answer[0]), media_type="application/json")
+        return await predict(context, request, body)
+
+
+async def predict(context: AppContext, request: Request, body: PredictRequest) -> Response:
+    """Answer POST /predict. With `parameters`, one input's answer is a list in a list, as in HF's Inference API."""
+    arrival = time.monotonic()
+    accept(context, body)
+    check_route(context, "/predict")
+    asked = body.parameters
+    is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
+    inputs = _inputs_of(body.inputs)
+    name_of = "inputs[{}]".format if is_batch else _just_inputs
+    check_head_reasons(context, body.explain, len(inputs))
+    found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
+    reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
+    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    function = None if asked is None else asked.function_to_apply
+    rows = probabilities_of(context, found, not body.raw_scores, function)
+    answer: list[list[dict[str, Any]]] = [
+        sorted(
+            [{"score": number, "label": label} for number, label in zip(numbers, labels, strict=True)],
+            key=_score,
+            reverse=True,
+        )[: None if asked is None else asked.top_k]
+        for numbers in rows
+    ]
+    for (likeliest, *_), beside in zip(answer, reasons, strict=True):
+        likeliest |= beside
+    return Response(orjson.dumps(answer if is_batch or asked is not None else answer[0]), media_type="application/json")
 
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:

@@ -8,15 +8,13 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Format, NumpyArray, as_numpy, json_pieces
+from server.http.error_handlers import retold
+from server.http.tensor_formats import Format, NumpyArray, json_lists, json_pieces
 from server.routes.context import AppContext
-from server.routes.ollama.lines import nanoseconds
-from server.routes.ollama.translation import accept_named, retold
-from server.routes.openai.embeddings import embed, embed_inputs, embed_task
-from server.routes.prompts import Prompt
+from server.routes.ollama.lines import nanoseconds, truncated
+from server.routes.ollama.translation import NAMES, accept_named
+from server.routes.openai.embeddings import embed_vectors
 from server.routes.responses import tensor_response
-from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.ollama import (
     OllamaEmbedAnswer,
     OllamaEmbeddingsAnswer,
@@ -37,15 +35,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
         """Return a vector of length 1 for each text."""
         arrival = time.monotonic()
-        with retold():
+        with retold(NAMES):
             accept_named(context, body)
             asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
-            inputs, vectors = await _embed(context, request, asked, arrival)
+            inputs, vectors = await embed_vectors(context, request, asked, arrival)
         head = {
             "model": context.model_id if body.model is None else body.model,
             "total_duration": nanoseconds(arrival),
             "load_duration": 0,
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
+            **truncated(inputs),
         }
         return tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
 
@@ -58,26 +57,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
         """Return the text's vector, of the length that the model gives it."""
         arrival = time.monotonic()
-        with retold(input="prompt"):
+        with retold(NAMES | {"input": "prompt"}):
             accept_named(context, body)
             asked = {"input": body.prompt, "truncate": True, "normalize": False}
-            _, (vector,) = await _embed(context, request, asked, arrival)
-        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + b"}", media_type="application/json")
-
-
-async def _embed(
-    context: AppContext, request: Request, asked: dict[str, Any], arrival: float
-) -> tuple[list[Prompt], list[NumpyArray]]:
-    body = EmbeddingRequest.model_validate(asked)
-    task = embed_task(context, body)
-    inputs = await embed_inputs(context, body)
-    results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))
-    return inputs, [as_numpy(result.tensors["embedding"]) for result in results]
+            inputs, (vector,) = await embed_vectors(context, request, asked, arrival)
+        end = b',"truncated":true}' if truncated(inputs) else b"}"
+        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + end, media_type="application/json")
 
 
 def _embeddings(head: dict[str, Any], vectors: Sequence[NumpyArray]) -> Iterator[bytes]:
-    yield orjson.dumps(head)[:-1] + b',"embeddings":['
-    for i, vector in enumerate(vectors):
-        yield b"," if i else b""
-        yield from json_pieces(vector, "float")
-    yield b"]}"
+    yield orjson.dumps(head)[:-1] + b',"embeddings":'
+    yield from json_lists(vectors)
+    yield b"}"

@@ -78,6 +78,11 @@ def nanoseconds(since: float, until: float | None = None) -> int:
     return max(1, round(((time.monotonic() if until is None else until) - since) * 1e9))
 
 
+def truncated(prompts: Sequence[Prompt]) -> dict[str, bool]:
+    """Return the field `truncated` of an answer, if any prompt was cut because it was too long."""
+    return {"truncated": True} if any(prompt.is_cut for prompt in prompts) else {}
+
+
 def loaded(model: str, fields: Fields) -> bytes:
     """Return the answer to a request that only asks whether the model is loaded."""
     return orjson.dumps({"model": model, "created_at": now(), **fields(Message()), "done": True, "done_reason": "load"})
@@ -144,6 +149,7 @@ class LineWriter:
         return {
             "done": True,
             "done_reason": "length" if last is not None and last.finish_reason == "length" else "stop",
+            **truncated([self._begun.prompt]),
             "total_duration": nanoseconds(self._arrival),
             "load_duration": 0,
             "prompt_eval_count": self._begun.prompt.num_tokens,

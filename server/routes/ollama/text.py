@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import MessageDelta
+from server.http.error_handlers import retold
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.ollama.lines import (
@@ -20,7 +21,7 @@ from server.routes.ollama.lines import (
     generate_fields,
     loaded,
 )
-from server.routes.ollama.translation import accept_named, chat_of, chat_of_prompt, completion_of, retold
+from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_of_prompt, completion_of
 from server.routes.openai.completions import completion_jobs
 from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai.generation import Arrived, Started, begin
@@ -50,7 +51,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
         arrival = time.monotonic()
-        with retold():
+        with retold(NAMES):
             accept_named(context, body)
             check_route(context, "/api/chat")
             if not body.messages:
@@ -70,7 +71,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         that continues it: one line of JSON a token, or one object without `stream`.
         """
         arrival = time.monotonic()
-        with retold(messages="prompt"):
+        with retold(NAMES | {"messages": "prompt"}):
             accept_named(context, body)
             check_route(context, "/api/generate")
             if not body.prompt:

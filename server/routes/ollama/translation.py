@@ -4,16 +4,11 @@ It knows names and forms; the bounds and meanings of fields are those of /v1.
 """
 
 import json
-import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from server.http.error_handlers import validation_error
-from server.http.errors import ApiError, BadRequest
+from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.request_context import accept
 from server.schemas.base import RunFields
@@ -34,29 +29,8 @@ _OPTIONS = {
     **{name: name for name in OllamaOptions.model_fields if name not in ("repeat_penalty", "num_predict")},
 }
 """Our name of each option."""
-_NAMES = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {"response_format": "format"}
+NAMES = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {"response_format": "format"}
 """Ollama's name of each of our fields that it calls otherwise."""
-
-
-@contextmanager
-def retold(**names: str) -> Iterator[None]:
-    """Let errors about our fields name Ollama's; `names` are those of one route, by ours."""
-    try:
-        yield
-    except ValidationError as error:
-        told = validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
-        raise _renamed(told, _NAMES | names) from None
-    except ApiError as error:
-        raise _renamed(error, _NAMES | names) from None
-
-
-def _renamed(error: ApiError, names: dict[str, str]) -> ApiError:
-    ours = re.split(r"\W", error.param or "", maxsplit=1)[0]
-    if error.param is not None and ours in names:
-        error.param = names[ours] + error.param.removeprefix(ours)
-        if error.message.startswith(ours):
-            error.message = names[ours] + error.message.removeprefix(ours)
-    return error
 
 
 def served_name(context: AppContext, model: str | None) -> str | None:

@@ -1,6 +1,8 @@
 """POST /v1/embeddings: vectors of inputs, from any layer of the network."""
 
+import logging
 import time
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,7 +13,7 @@ from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask, PoolingMode
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate
+from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -29,6 +31,8 @@ from server.routes.responses import (
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
+
+logger = logging.getLogger(__name__)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -54,6 +58,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
+
+
+async def embed_vectors(
+    context: AppContext, request: Request, asked: dict[str, Any], arrival: float, field: str = "input"
+) -> tuple[list[Prompt], list[NumpyArray]]:
+    """Return the inputs of a body of other names, given as `EmbeddingRequest` has them, and their vectors. Raises
+    ApiError, which names the inputs `field`.
+    """
+    body = EmbeddingRequest.model_validate(asked)
+    task = embed_task(context, body)
+    inputs = await embed_inputs(context, body, field)
+    results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))
+    return inputs, [as_numpy(result.tensors["embedding"]) for result in results]
 
 
 async def embed(
@@ -130,8 +147,18 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
     if isinstance(body.input, str):
         return prepared(body.input)
     if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
+        _warn_of_ids()
         return body.input
     return [prepared(item) for item in body.input if isinstance(item, str)]
+
+
+@cache
+def _warn_of_ids() -> None:
+    """Log, once, that ids of another tokenizer give vectors without a meaning."""
+    logger.warning(
+        "a client sends token ids to be embedded: only ids of this model's tokenizer have a meaning. langchain's "
+        "OpenAIEmbeddings sends ids of tiktoken unless its check_embedding_ctx_length is False"
+    )
 
 
 def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:

@@ -1,5 +1,5 @@
-"""Writes log-probabilities in the three forms that clients know: OpenAI's legacy lists, its chat entries, vLLM's
-prompt_logprobs.
+"""Writes log-probabilities in the forms that clients know: OpenAI's legacy lists, its chat entries, vLLM's
+prompt_logprobs, TGI's tokens.
 
 They are natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of
 thousands of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
@@ -137,3 +137,23 @@ def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> d
         str(token_id): {"logprob": _finite(logprob), "rank": rank, "decoded_token": string}
         for (token_id, (logprob, rank)), string in zip(ranked.items(), strings, strict=True)
     }
+
+
+def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float | None) -> dict[str, Any]:
+    """Return a token in TGI's format."""
+    (text,) = tokenizer.token_strings([token_id])
+    probability = None if logprob is None else _finite(logprob)
+    return {"id": token_id, "text": text, "logprob": probability, "special": token_id in tokenizer.special_ids}
+
+
+async def prefill_entries(
+    tokenizer: Tokenizer, ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None] | None
+) -> list[orjson.Fragment]:
+    """Return the tokens of a prompt in TGI's format, the first without a log-probability, or none if none are given."""
+    found = []
+    async for piece in _pieces(0 if logprobs is None else len(ids)):
+        pairs = zip(
+            ids[piece], [None if each is None else each.logprob for each in (logprobs or ())[piece]], strict=True
+        )
+        found.append(_items([token_entry(tokenizer, *pair) for pair in pairs]))
+    return found

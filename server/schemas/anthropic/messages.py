@@ -15,6 +15,7 @@ from server.schemas.base import (
     ModelField,
     RequestModel,
     Text,
+    check_equal,
     wrong,
 )
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
@@ -176,8 +177,8 @@ class ConversationFields(RequestModel):
         choice = self.tool_choice
         if choice is not None and choice.type in ("any", "tool") and not self.tools:
             raise wrong("tool_choice", f"type {choice.type} needs tools, and there are none")
-        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
-            raise wrong("output_format", "give either output_config.format or output_format, which is its older name")
+        newer = None if self.output_config is None else self.output_config.format
+        check_equal({"output_config.format": newer, "output_format": self.output_format})
         return self
 
     @property
@@ -217,7 +218,11 @@ class MessagesRequest(ConversationFields, SamplingFields):
 class CountTokensRequest(ConversationFields, ModelField):
     """Body of POST /v1/messages/count_tokens."""
 
-    IGNORED: ClassVar[Ignored] = {**IGNORED_BY_MESSAGES, "max_tokens": "an answer is not counted"}
+    IGNORED: ClassVar[Ignored] = {
+        **IGNORED_BY_MESSAGES,
+        "max_tokens": "an answer is not counted",
+        "cache_salt": "nothing is cached",
+    }
     REFUSED = REFUSED_BY_MESSAGES
 
 

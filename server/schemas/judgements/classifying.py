@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, PromptInput, RunFields, Text, Usage
+from server.schemas.base import AnswerModel, PromptInput, RequestModel, RunFields, Text, Usage
 from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
 from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
@@ -46,6 +46,15 @@ PredictInputs = (
 )
 
 
+class PredictParameters(RequestModel):
+    """Further fields of POST /predict, where Hugging Face's Inference API has them."""
+
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(
+        None, description="The function of the head's logits; null is the model's own."
+    )
+    top_k: int | None = Field(None, ge=1, le=2**31 - 1, description="Give only so many labels, the likeliest.")
+
+
 class PredictRequest(RunFields):
     """Body of POST /predict."""
 
@@ -55,6 +64,9 @@ class PredictRequest(RunFields):
     inputs: PredictInputs = Field(
         description="A text, a list of one text, or a pair of texts; many are a list of such lists: "
         '[["one text"], ["a", "pair"]].'
+    )
+    parameters: PredictParameters | None = Field(
+        None, description="As huggingface_hub sends it; the answer is then a list of lists, also for one input."
     )
     raw_scores: bool = Field(False, description="Give the head's own logits.")
     truncate: bool = Field(False, description="Cut an input that is over the limit, instead of refusing it.")

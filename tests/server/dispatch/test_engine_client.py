@@ -34,7 +34,7 @@ from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of,
 async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
     values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
     change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
-    ending = RequestContext(deadline=time.monotonic() + 60)
+    ending = RequestContext(deadline=time.monotonic() + 60, cache_salt="a salt")
     handle = await client.submit(task, (1, 2, 3), interventions=(change,), request_context=ending)
     message, buffers = await worker.receive_frame()
     assert isinstance(message, NewRequest)
@@ -43,6 +43,7 @@ async def test_the_worker_gets_the_very_request(client: EngineClient, worker: Pl
     assert request.interventions == (replace(change, value=replace(values, data=memoryview(values.data))),)
     assert request.prompt_token_ids == (1, 2, 3)
     assert request.deadline is not None
+    assert request.cache_salt == "a salt"
     handle.close()
 
 

@@ -51,6 +51,7 @@ def sequence(
     priority: int = 0,
     client: str = "",
     adapter: int = 0,
+    cache_salt: str = "",
 ) -> Sequence:
     """Return a sequence of a decoder; of an encoder-decoder, if `encoded` is what its encoder reads; or of an
     encoder.
@@ -72,6 +73,7 @@ def sequence(
             priority=priority,
             client=client,
             adapter=adapter,
+            cache_salt=cache_salt,
         ),
         stacks,
     )

@@ -52,13 +52,13 @@ async def answer_to(error: Exception) -> tuple[int, dict[str, str], dict[str, ob
     app = FastAPI()
     install_error_handlers(app)
 
-    @app.get("/")
+    @app.get("/path")
     async def fail() -> None:
         raise error
 
     transport = ASGITransport(app=app, raise_app_exceptions=False)
     async with AsyncClient(transport=transport, base_url="http://test") as http:
-        answer = await http.get("/")
+        answer = await http.get("/path")
     return answer.status_code, dict(answer.headers), answer.json()["error"]
 
 

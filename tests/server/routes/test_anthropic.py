@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no token": ({"logit_bias": {"x": 1}}, "logit_bias"),
     "half a character": ({"system": "\ud800"}, "system"),
     "two formats": (
-        {"output_format": JSON_FORMAT, "output_config": {"format": JSON_FORMAT}},
+        {"output_format": {**JSON_FORMAT, "schema": {}}, "output_config": {"format": JSON_FORMAT}},
         "output_format",
     ),
     "a prompt that is too long": ({"messages": [{"role": "user", "content": "x" * 99}]}, "messages"),

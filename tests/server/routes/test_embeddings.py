@@ -16,6 +16,7 @@ from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.http.errors import EngineError
+from server.routes.openai.embeddings import _warn_of_ids
 from server.routes.prompts import fit_input, read_prompts
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
@@ -219,3 +220,13 @@ async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> No
     assert cut.offsets == ((0, 0), (0, 1), (1, 2), (2, 3), (0, 0))
     assert whole == prompt
     assert len(tiny.ids) == 1
+
+
+async def test_token_ids_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """langchain's OpenAIEmbeddings sends ids of tiktoken, whose vectors mean nothing here."""
+    _warn_of_ids.cache_clear()
+    async with site(tmp_path) as at:
+        for value in ("a text", [1, 2], [[1, 2], [3]], [1]):
+            assert (await at.post("/v1/embeddings", {"input": value})).status_code == 200
+    (record,) = [each for each in caplog.records if "check_embedding_ctx_length" in each.message]
+    assert record.levelname == "WARNING"

@@ -134,7 +134,7 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"think": True}, "think: the chat template of this model knows no enable_thinking"),
         (
             CHAT,
-            {"think": False, "chat_template_kwargs": {"enable_thinking": False}},
+            {"think": False, "chat_template_kwargs": {"enable_thinking": True}},
             "think: think and enable_thinking",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
@@ -167,13 +167,14 @@ async def test_every_error_is_a_text(tmp_path: Path) -> None:
     async with site(tmp_path, api_key=("key",)) as at:
         bearer = {"authorization": "Bearer key"}
         form = {**bearer, "content-type": "application/x-www-form-urlencoded"}
+        from_page = {**form, "origin": "https://example.org"}
         for answer, status in (
             (await at.post(CHAT, BODIES[CHAT]), 401),
             (await at.http.get("/api/tags"), 401),
             (await at.post(CHAT, {**BODIES[CHAT], "model": "llama3"}, headers=bearer), 404),
             (await at.post("/api/nothing", {}, headers=bearer), 404),
             (await at.http.get(CHAT, headers=bearer), 405),
-            (await at.http.post(CHAT, content=json.dumps(BODIES[CHAT]), headers=form), 415),
+            (await at.http.post(CHAT, content=json.dumps(BODIES[CHAT]), headers=from_page), 415),
             (await at.http.post(CHAT, content="{", headers={**bearer, "content-type": "application/json"}), 400),
         ):
             assert answer.status_code == status, answer.text
@@ -253,3 +254,39 @@ async def test_an_encoder_writes_nothing(tmp_path: Path) -> None:
         for path, body in BODIES.items():
             assert f"{path}: this model is an encoder" in (await at.error(path, body, 400))["message"]
         assert (await at.post("/api/show", {})).json()["capabilities"] == ["embedding"]
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
+async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_type: str | None, tmp_path: Path) -> None:
+    """Send the examples of Ollama's documentation, which use `curl -d`."""
+    headers = {} if content_type is None else {"content-type": content_type}
+    browsers: list[dict[str, str]] = [
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "http://lightwell"},
+    ]
+    content = json.dumps({**BODIES[GENERATE], "stream": False})
+    async with site(tmp_path) as at:
+        answer = await at.http.post(GENERATE, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+        for added in browsers:
+            assert (await at.http.post(GENERATE, content=content, headers={**headers, **added})).status_code == 415
+        elsewhere = await at.http.post("/v1/completions", content='{"prompt": "x"}', headers=headers)
+    assert elsewhere.status_code == (200 if content_type is None else 415)
+
+
+@pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"prompt": "U"}, {"prompt": "U", "raw": True}])
+async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], tmp_path: Path) -> None:
+    path = CHAT if "messages" in fields else GENERATE
+    long = (
+        {**fields, "prompt": "x" * 100} if "prompt" in fields else {"messages": [{"role": "u", "content": "x" * 100}]}
+    )
+    options = {"num_predict": 2, "num_ctx": 8192}
+    async with site(tmp_path) as at:
+        for streams in (False, True):
+            asked = {"truncate": True, "options": options, "stream": streams}
+            cut, whole = [await at.post(path, {**body, **asked}) for body in (long, fields)]
+            ends = [json.loads(answer.text.splitlines()[-1]) for answer in (cut, whole)]
+            assert ends[0]["truncated"] is True
+            assert ends[0]["prompt_eval_count"] == 62
+            assert "truncated" not in ends[1]

@@ -106,7 +106,10 @@ async def test_vectors_are_those_of_v1(fields: dict[str, Any], tmp_path: Path) -
 
 async def test_a_text_that_is_too_long_is_cut_unless_it_must_not_be(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        assert (await at.post("/api/embed", {"input": "x" * 100})).json()["prompt_eval_count"] == 64
+        answer = (await at.post("/api/embed", {"input": ["y", "x" * 100]})).json()
+        assert (answer["prompt_eval_count"], answer["truncated"]) == (65, True)
+        assert "truncated" not in (await at.post("/api/embed", {"input": ["y", "x" * 64]})).json()
+        assert (await at.post("/api/embeddings", {"prompt": "x" * 100})).json()["truncated"] is True
         refused = await at.error("/api/embed", {"input": ["y", "x" * 100], "truncate": False}, 400)
         assert refused["message"].startswith("input: the prompt has 100 tokens; at most 64 are accepted")
         wide = await at.error("/api/embed", {"input": "x", "dimensions": 9}, 400)

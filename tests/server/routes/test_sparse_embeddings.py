@@ -56,10 +56,12 @@ async def test_what_is_too_long_is_cut_if_asked_and_else_refused(tmp_path: Path)
         assert (
             await at.post(ROUTE, {"inputs": "x" * 9, "truncate": True, "truncation_direction": "Right"})
         ).status_code == 200
-        left = await at.error(ROUTE, {"inputs": "a", "truncation_direction": "left"}, 400)
         assert at.engine.submitted[-1].prompt_token_ids == tuple(b"x" * 8)
+        await at.post(ROUTE, {"inputs": "y" + "x" * 8, "truncate": True, "truncation_direction": "left"})
+        assert at.engine.submitted[-1].prompt_token_ids == tuple(b"x" * 8)
+        middle = await at.error(ROUTE, {"inputs": "a", "truncation_direction": "middle"}, 400)
     assert error["message"].startswith("inputs")
-    assert left["message"].startswith("truncation_direction")
+    assert middle["message"].startswith("truncation_direction")
 
 
 @pytest.mark.parametrize("is_refused", [False, True])

@@ -30,6 +30,8 @@ CHOICES = ["up", "down", 'a "quoted" one']
 JSON_FIELDS: list[dict[str, Any]] = [
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
     {"response_format": {"type": "json_object", "schema": SCHEMA}},
+    {"response_format": {"type": "json_object", "value": SCHEMA}},
+    {"response_format": {"type": "json", "value": json.dumps(SCHEMA)}},
     {"structured_outputs": {"json": SCHEMA}},
     {"structured_outputs": {"json": json.dumps(SCHEMA)}},
     {"guided_json": SCHEMA, "guided_decoding_backend": "guidance"},
@@ -45,6 +47,7 @@ PATTERN_FIELDS: list[dict[str, Any]] = [
     {"structured_outputs": {"regex": "yes|no[0-9]"}},
     {"guided_regex": "yes|no[0-9]"},
     {"regex": "yes|no[0-9]"},
+    {"response_format": {"type": "regex", "value": "yes|no[0-9]"}},
 ]
 
 
@@ -160,6 +163,9 @@ async def test_interventions_change_the_words_and_not_the_form(at: Site) -> None
         ({"guided_json": "{"}, "guided_json", "JSON"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "json_object", "value": {"type": "no"}}}, "response_format.value.type", "no"),
+        ({"response_format": {"type": "json"}}, "response_format.value", "required"),
+        ({"response_format": {"type": "regex", "value": SCHEMA}}, "response_format.value", "regular expression"),
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "1"),
         ({"grammar": "root ::= ("}, "grammar", "line 1"),

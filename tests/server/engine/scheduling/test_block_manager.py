@@ -269,13 +269,16 @@ def test_each_sequence_has_two_states_of_its_own_while_it_has_blocks() -> None:
     blocks.check_integrity([second, third])
 
 
-def test_a_prefix_is_of_one_adapter_and_of_what_the_encoder_read() -> None:
-    blocks = BlockManager(16, BLOCK_SIZE)
-    for uid, options in enumerate(({}, {"adapter": 1}, {"adapter": 2}, {"encoded": (1, 2)}, {"encoded": (2, 1)})):
+def test_a_prefix_is_of_one_adapter_one_salt_and_of_what_the_encoder_read() -> None:
+    blocks = BlockManager(32, BLOCK_SIZE, copies_blocks=True)
+    encoded, salted = ({"encoded": (1, 2)}, {"encoded": (2, 1)}), ({"cache_salt": "a"}, {"cache_salt": "b"})
+    kinds = ({}, {"adapter": 1}, {"adapter": 2}, *encoded, *salted, {"adapter": 1, "cache_salt": "a"})
+    for uid, options in enumerate(kinds):
         first, again = (sequence(uid + more, range(9), **options) for more in (0, 10))
-        assert blocks.match_prefix(first) == 0
+        assert (blocks.match_prefix(first), blocks.match_part(first, 0)) == (0, None)
         blocks.free(computed(blocks, first))
         assert blocks.match_prefix(again) == 8
+        assert blocks.match_part(sequence(uid + 20, range(3), **options), 0) is not None
 
 
 def test_a_block_that_is_not_full_is_kept_only_where_blocks_are_copied() -> None:

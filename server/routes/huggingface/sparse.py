@@ -1,4 +1,4 @@
-"""POST /embed_sparse: the weights of words in inputs (SPLADE), as clients of Text Embeddings Inference ask for them."""
+"""POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
 import asyncio
 import time
@@ -13,6 +13,7 @@ from server.http.errors import PayloadTooLarge
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
+from server.routes.huggingface.tei import cut_fields
 from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
 from server.routes.supported_routes import SPARSE, check_route
@@ -41,7 +42,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         check_route(context, SPARSE)
         sparse = context.embedding_defaults.sparse
         task = SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
-        asked = {"input": body.inputs, "truncate": body.truncate, "prompt_name": body.prompt_name}
+        asked = {"input": body.inputs, **cut_fields(context, body)}
         inputs = await embed_inputs(context, EmbeddingRequest.model_validate(asked), "inputs")
         num_bytes = 8 * context.config.vocab_size
         works = [Work(task, prompt, num_bytes) for prompt in inputs]
