@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from model.tokenization.chat_formats.call_syntax import KINDS, BareSyntax, PairSyntax, kind_of
+from model.tokenization.chat_formats.call_syntax import KIND_OF, KINDS, BareSyntax, PairSyntax
 
 
 class ArgumentsReader(Protocol):
@@ -188,12 +188,8 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
     stripped = value.strip()
     written = stripped if kinds == KINDS else _OF_PYTHON.get(stripped, stripped)
     try:
-        kind = kind_of(json.loads(written, parse_constant=_refuse))
+        kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
     except (ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False)
     is_json = kinds == KINDS or "string" not in kinds or kind in kinds - {"string"}
     return written if is_json else json.dumps(value, ensure_ascii=False)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -12,7 +12,6 @@ _NINE_CHARACTER_IDS = "[TOOL_CALLS]"
 ID = "\0"
 """Placeholder, in the texts around a call, for an id or a number that the model writes there."""
 ID_CHARACTERS = "[A-Za-z0-9_.:-]"
-_ID = re.compile(f"{ID_CHARACTERS}*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,10 @@ class CallSyntax:
             return ("{",)
         return (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
 
+    def heads(self, before: str, tools: Iterable[str]) -> "Heads":
+        """Return each text from `before` up to the arguments, with the tool that it calls."""
+        return {f"{before}{tool}{self.between}": (tool, self) for tool in tools}
+
     def written(self, calls: Iterable[tuple[str, str]]) -> str:
         """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
@@ -141,24 +144,22 @@ class CallSyntax:
         )
 
 
+Heads = Mapping[str, tuple[str, CallSyntax]]
+"""Texts before the arguments of a call, each with the tool's name and the form."""
+
+
 def num_matched(text: str, head: str) -> int | None:
     """Return the length of `head`, which may hold an id, at the beginning of `text`: -1 if more text may complete it,
     None if `text` does not begin with it.
     """
-    position = 0
-    for number, piece in enumerate(head.split(ID)):
-        if number:
-            found = _ID.match(text, position)
-            assert found is not None, "an id may be empty here"
-            if found.end() == position < len(text):
-                return None
-            position = found.end()
-            if position == len(text):
-                return -1
-        if not text.startswith(piece, position):
-            return -1 if piece.startswith(text[position:]) else None
-        position += len(piece)
-    return position
+    if ID not in head:
+        return len(head) if text.startswith(head) else -1 if head.startswith(text) else None
+    before, _, behind = head.partition(ID)
+    found = re.compile(re.escape(before) + ID_CHARACTERS + "+").match(text)
+    if found is None or found.end() == len(text):
+        return -1 if found is not None or before.startswith(text) else None
+    length = num_matched(text[found.end() :], behind)
+    return length if length in (None, -1) else found.end() + length
 
 
 GENERIC = CallSyntax(
@@ -192,8 +193,11 @@ class Tool:
         return _kinds(self.argument(name), self.parameters)
 
 
-KINDS = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-"""The types of JSON schema."""
+KIND_OF: Mapping[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object", list: "array",
+}  # fmt: skip
+"""The type of JSON schema of each type of values."""
+KINDS = frozenset(KIND_OF.values())
 _MAX_REFERENCES = 8
 """References that are followed, one after another: a schema may refer to itself."""
 
@@ -210,18 +214,10 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
     return schema if isinstance(schema, dict) else {}
 
 
-def kind_of(value: Any) -> str:
-    """Return the JSON type of a value."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "boolean"
-    kinds = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
-    return kinds[type(value)]
-
-
 def _kinds(schema: dict[str, Any], root: Mapping[str, Any], *, follows_variants: bool = True) -> frozenset[str]:
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(choices, list):
-        return frozenset(map(kind_of, choices))
+        return frozenset(KIND_OF[type(choice)] for choice in choices)
     own = schema.get("type")
     kinds = KINDS & {own} if isinstance(own, str) else KINDS.intersection(own) if isinstance(own, list) else KINDS
     if "number" in kinds:

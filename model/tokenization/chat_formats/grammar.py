@@ -21,8 +21,8 @@ _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
 _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
-_MOST_IN_ANY_ORDER = 64
-"""Arguments of a tool that may come in any order: llguidance notes in so many bits which of them have come."""
+_MOST_NOTED = 64
+"""Arguments of a tool of which llguidance notes whether they have come. Others may be left out and repeated."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -96,22 +96,15 @@ class _Writer:
             self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
             begin = ["THOUGHT_BEGIN", *begin[1:]]
         self._rules["thought"] = " ".join([*begin, rest])
-        num_thoughts = "" if is_open else "*" if _is_token(opening[0]) else "?"
-        starts = [f"thought{num_thoughts} answer"]
+        starts = ["thought answer" if is_open else f"thought{'*' if _is_token(opening[0]) else '?'} answer"]
         if answers.syntax is not None and answers.syntax.is_tagged:
-            starts.append(" ".join([*begin, self._text_and_calls(answers.syntax)]))
+            # A call may begin within the thought, with all of `opening`: less may be prose.
+            first, *more = self._parts(answers.syntax.opening)
+            self._rules["called" if _is_token(first) else "called[lazy]"] = f"THOUGHT_TEXT {first}"
+            starts.append(" ".join([*begin, "called", *more, "after_opening_0"]))
         if answers.syntax is not None and answers.calls == "auto" and answers.body is None:
             starts.append(" ".join([*begin, "THOUGHT_TEXT"]))
         self._rules["start"] = " | ".join(starts)
-
-    def _text_and_calls(self, syntax: CallSyntax) -> str:
-        """Write a thought that ends with a call: a text that has all of `opening`, since less may be prose."""
-        first, *more = self._parts(syntax.opening)
-        rest = " ".join([*more, "after_opening_0"])
-        if _is_token(first):
-            return f"THOUGHT_TEXT {first} {rest}"
-        self._rules["called[lazy]"] = f"ANY {first}"
-        return f"called {rest}"
 
     def _write_answer(self) -> None:
         answers = self._answers
@@ -177,13 +170,12 @@ class _Writer:
         self._rules[f"calls_{form_number}"] = f"{' '.join(opening)} after_opening_{form_number}"
         call = f"call_{form_number}"
         calls, closing = [call], self._parts(form.closing)
-        whole = " ".join(self._parts(form.closing + form.optional_end))
         if self._answers.parallel and form.next_call is not None:
             calls.append(f"({' '.join([*self._parts(form.next_call), call])})*")
             if re.match(r"\s", form.next_call.removeprefix(form.closing)):
                 closing = self._with_space(form_number, closing)
         if form.optional_end:
-            closing = [f"({' '.join(closing)} | {whole})"]
+            closing = [f"({' '.join(closing)} | {' '.join(self._parts(form.closing + form.optional_end))})"]
         self._rules[f"after_opening_{form_number}"] = " ".join([*calls, *closing])
         options = []
         for number, tool in enumerate(self._answers.tools):
@@ -222,22 +214,16 @@ class _Writer:
             self._rules["text_value_end[lazy]"] = f"ANY {after[0]}"
             self._rules["text_value"] = " ".join(["text_value_end", *after[1:]])
         properties, required = tool.parameters.get("properties") or {}, tool.parameters.get("required") or ()
-        names = sorted(properties, key=lambda name: name not in required)
-        if len(names) > _MOST_IN_ANY_ORDER:
-            pairs = [self._pair(f"{rule}_{number}", tool, name, syntax) for number, name in enumerate(properties)]
-            optional = ["" if name in required else "?" for name in properties]
-            self._rules[rule] = " ".join(f"({pair}){mark}" for pair, mark in zip(pairs, optional, strict=True))
-            return
-        if not names:
-            self._rules[rule] = '""'
-            return
-        num_required = sum(name in required for name in names)
+        names = sorted(properties, key=lambda name: name not in required)  # stable: the others keep their order
+        num_required = min(sum(name in required for name in names), _MOST_NOTED)
         rest = [f'"" %if is_ones([0:{num_required}])' if num_required else '""']
         for number, name in enumerate(names):
             pair = self._pair(f"{rule}_{number}", tool, name, syntax)
-            rest.append(f"({pair}) {rule}_rest::set_bit({number}) %if bit_clear({number})")
-        self._rules[rule] = f"{rule}_rest::0x0"
-        self._rules[f"{rule}_rest::_"] = "\n  | ".join(rest)
+            noted = f"set_bit({number}) %if bit_clear({number})" if number < _MOST_NOTED else "_"
+            rest.append(f"({pair}) {rule}_rest::{noted}")
+        self._rules[rule] = f"{rule}_rest::0x0" if names else '""'
+        if names:
+            self._rules[f"{rule}_rest::_"] = "\n  | ".join(rest)
 
     def _pair(self, rule: str, tool: Tool, name: str, syntax: PairSyntax) -> str:
         """Write a name and its value, as text where it may be text."""
@@ -247,14 +233,13 @@ class _Writer:
         values = []
         if choices and "string" in kinds:
             written = [each if isinstance(each, str) else json.dumps(each) for each in choices]
-            self._rules[rule] = " ".join([f"({' | '.join(map(_quoted, written))})", *after])
-            values.append((syntax.after_name, rule))
+            values.append((syntax.after_name, " ".join([f"({' | '.join(map(_quoted, written))})", *after])))
         elif "string" in kinds and kinds != KINDS:
             values.append((syntax.after_name, "text_value"))
         if not values or (syntax.after_name_of_json and kinds != {"string"}):
             shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-            self._rules[f"{rule}_json"] = _json({**shared, **schema})
-            values.append((syntax.name_ends[-1], " ".join([f"{rule}_json", *after])))
+            self._rules[rule] = " ".join([_json({**shared, **schema}), *after])
+            values.append((syntax.name_ends[-1], rule))
         heads = [" ".join(self._parts(f"{syntax.before_name}{name}{end}")) for end, _ in values]
         return " | ".join(f"{head} {value}" for head, (_, value) in zip(heads, values, strict=True))
 

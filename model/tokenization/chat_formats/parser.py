@@ -4,11 +4,10 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool, num_matched
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
@@ -46,26 +45,12 @@ def new_call_id(form: tuple[str, int]) -> str:
     return beginning + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(length))
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The text before the arguments of a call."""
-
-    text: str
-    tool: str
-    form: CallSyntax
-
-
 class _Marks:
     """Texts at which text ends, such as tags."""
 
     def __init__(self, marks: Collection[str]) -> None:
         self._marks = sorted(marks, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
-
-    def first(self, text: str) -> tuple[int, str] | None:
-        """Return the place of the first one and the longest that is there, or None."""
-        found = self._pattern.search(text)
-        return None if found is None else (found.start(), found[0])
+        self.pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
 
     def may_grow(self, mark: str, text: str) -> bool:
         """Return whether a text that begins with `mark` may become one that begins with a longer one."""
@@ -97,6 +82,7 @@ class TaggedText:
     ) -> None:
         """`special` are the special tokens that the text may hold: what is no tag of them is left out."""
         self._tags = tags
+        self._tags_of_thought = () if tags is None else tuple(filter(None, tags.texts))
         self._syntax = syntax
         self._unread = ""
         self._is_over = False
@@ -106,17 +92,16 @@ class TaggedText:
         self._arguments_reader: ArgumentsReader = ObjectReader()
         self._tools = {tool.name: tool for tool in tools}
         forms = () if syntax is None else syntax.forms
-        self._heads = [_Head(f"{form.opening}{n}{form.between}", n, form) for form in forms for n in self._tools]
+        self._heads = {head: of for form in forms for head, of in form.heads(form.opening, self._tools).items()}
         self._form = syntax
         self._special = special
         self._triggers = {form.trigger for form in forms if form.is_tagged}
-        self._thought_tags = {text for text in tags.texts if text} if tags is not None else set()
-        strays = {text for text in self._thought_tags if text.startswith(tuple(special))}
-        marks = {*self._triggers, *strays, *special}
-        self._marks = _Marks(marks)  # tags that are special tokens may come at any place
-        self._marks_of_thought = self._marks if tags is None else _Marks(marks | {tags.closing})
+        # Tags that are special tokens may come at any place.
+        marks = {*self._triggers, *special, *(tag for tag in self._tags_of_thought if tag.startswith(tuple(special)))}
+        self._marks = _Marks(marks)
+        self._marks_of_thought = _Marks(marks.union(self._tags_of_thought[1:2]))
         self._is_thinking = False
-        self._answer_tags = () if tags is None or start is Start.ANSWER else tuple(filter(None, tags.texts[2:]))
+        self._answer_tags = () if start is Start.ANSWER else self._tags_of_thought[2:]
         starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.ANSWER: self._answer}
         self._read: Callable[[], bool] = starts[start] if tags is not None else self._answer
 
@@ -176,39 +161,36 @@ class TaggedText:
         is_untagged = self._syntax is not None and not self._syntax.is_tagged
         if is_untagged and not self._has_content and not self._num_calls:
             begin = len(self._unread) - len(self._unread.lstrip(_SPACE))
-            if self._begin_call(begin) or self._may_begin(begin):
-                return self._read == self._arguments
+            is_call = self._begin_call(begin, self._heads)
+            if is_call is not False:
+                return bool(is_call)
         return self._text(self._marks)
 
     def _text(self, marks: _Marks) -> bool:
         """Read text up to a tag, or as far as none can begin in it."""
-        found = marks.first(self._unread)
+        found = marks.pattern.search(self._unread)
         if found is None:
             self._release(len(self._unread) - (0 if self._is_over else marks.num_held(self._unread)))
             return False
-        begin, mark = found
+        begin, mark = found.start(), found[0]
         text = self._unread[begin:]
-        if mark in self._triggers and self._begin_call(begin):
+        is_call = self._begin_call(begin, self._heads) if mark in self._triggers else False
+        if is_call:
             return True
-        if (mark in self._triggers and self._may_begin(begin)) or (marks.may_grow(mark, text) and not self._is_over):
+        if is_call is None or (marks.may_grow(mark, text) and not self._is_over):
             self._release_before(begin)
             return False
-        if mark in self._thought_tags and (self._is_thinking or not self._is_closing(mark)):
+        opening, closing = self._tags_of_thought[:2] or ("", "")
+        if mark in self._tags_of_thought and (self._is_thinking or mark != closing):
             self._release_before(begin)
             self._unread = text[len(mark) :]
-            self._read = self._before_thought if self._is_opening(mark) else self._before_answer
-        elif mark in self._thought_tags or mark in self._special:
+            self._read = self._before_thought if mark == opening else self._before_answer
+        elif mark in self._tags_of_thought or mark in self._special:
             self._release(begin)
             self._unread = text[len(mark) :]
         else:
             self._release(begin + 1)  # no call: the next may begin after this character
         return bool(self._unread)
-
-    def _is_opening(self, mark: str) -> bool:
-        return self._tags is not None and mark == self._tags.opening
-
-    def _is_closing(self, mark: str) -> bool:
-        return self._tags is not None and mark == self._tags.closing
 
     def _release(self, number: int) -> None:
         """Take so many characters as text: of the thought, or of the answer."""
@@ -223,36 +205,30 @@ class TaggedText:
         """Take the text before a tag, without the white space next to the tag."""
         self._release(len(self._unread[:begin].rstrip(_SPACE)))
 
-    def _begin_call(self, begin: int, heads: Sequence[_Head] | None = None) -> bool:
-        """Begin a call if the text from `begin` on has a head and arguments."""
-        text = self._unread[begin:]
-        for head in self._heads if heads is None else heads:
-            length = num_matched(text, head.text)
-            if length is not None and length >= 0 and text.startswith(head.form.after_between, length):
-                break
-        else:
-            return False
-        self._release_before(begin)
-        self._new.add_call(self._num_calls, new_call_id(head.form.id_form), head.tool)
-        self._num_calls += 1
-        self._unread = text[length:]
-        self._form = head.form
-        if head.form.pairs is not None:
-            self._arguments_reader = PairReader(head.form.pairs, self._tools[head.tool].kinds)
-        else:
-            self._arguments_reader = ObjectReader() if head.form.bare is None else BareReader(head.form.bare)
-        self._read = self._arguments
-        return True
-
-    def _may_begin(self, begin: int, heads: Sequence[_Head] | None = None) -> bool:
-        """Return whether the text from `begin` on may become a head with arguments."""
-        text = self._unread[begin:]
-        for head in () if self._is_over else self._heads if heads is None else heads:
-            length = num_matched(text, head.text)
-            is_begun = length is not None and length >= 0
-            if length == -1 or (is_begun and any(each.startswith(text[length:]) for each in head.form.after_between)):
+    def _begin_call(self, begin: int, heads: Heads) -> bool | None:
+        """Begin a call if the text from `begin` on has a head and arguments; return None if more text may have them."""
+        text, may_begin = self._unread[begin:], False
+        for head, (tool, form) in heads.items():
+            length = num_matched(text, head)
+            if length is None:
+                continue
+            if length >= 0 and text.startswith(form.after_between, length):
+                self._release_before(begin)
+                self._add_call(tool, form)
+                self._unread = text[length:]
                 return True
-        return False
+            may_begin |= length < 0 or any(each.startswith(text[length:]) for each in form.after_between)
+        return None if may_begin and not self._is_over else False
+
+    def _add_call(self, tool: str, form: CallSyntax) -> None:
+        self._new.add_call(self._num_calls, new_call_id(form.id_form), tool)
+        self._num_calls += 1
+        self._form = form
+        if form.pairs is not None:
+            self._arguments_reader = PairReader(form.pairs, self._tools[tool].kinds)
+        else:
+            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare)
+        self._read = self._arguments
 
     def _arguments(self) -> bool:
         arguments, num_read = self._arguments_reader.read(self._unread, self._is_over)
@@ -265,17 +241,15 @@ class TaggedText:
     def _after_call(self) -> bool:
         form = self._form
         assert form is not None
-        next_call = form.next_call
-        heads = [] if next_call is None else [_Head(f"{next_call}{n}{form.between}", n, form) for n in self._tools]
-        if self._begin_call(0, heads):
+        is_call = self._begin_call(0, {} if form.next_call is None else form.heads(form.next_call, self._tools))
+        if is_call:
             return True
-        ends = [form.closing + form.optional_end, form.closing]
-        if not self._is_over and (self._may_begin(0, heads) or any(end.startswith(self._unread) for end in ends)):
+        whole = form.closing + form.optional_end
+        if not self._is_over and (is_call is None or whole.startswith(self._unread)):
             return False
-        if ends[0].startswith(self._unread):
+        if whole.startswith(self._unread):
             self._unread = ""  # cut within the tag: the call was whole
-        end = next((end for end in ends if self._unread.startswith(end)), "")
-        self._unread = self._unread.removeprefix(end)
+        self._unread = self._unread.removeprefix(whole if self._unread.startswith(whole) else form.closing)
         self._read = self._before_thought if self._is_thinking else self._before_answer
         return True
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
@@ -18,6 +19,7 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 _NAMES = ("Zqfirst", "Zqsecond")
 _IDS = ("Zq0first1", "Zq0secnd2")
 """Nine letters and digits, as Mistral's templates demand."""
+_ANY_ID = "|".join(_IDS)
 _TOOL = {
     "type": "function",
     "function": {
@@ -119,16 +121,13 @@ def _syntax(render: Render, arguments: Any, pattern: re.Pattern[str], end: str, 
         return None
     name = text.find(_NAMES[0])
     written = pattern.search(text, max(name, 0))
-    parts = _PARTS.findall(text)
-    start = sum(map(len, parts[: _num_shared(parts, _PARTS.findall(plain))]))
-    opening = text[start : max(name, 0)]
+    opening = text[len(_shared(text, plain)) : max(name, 0)]
     opening = (opening.rpartition(thought_end)[2] if thought_end else opening).lstrip()
     if written is None or not opening:
         return None
     closing = _closing(text[written.end() :], plain.partition("Zqplain")[2], end)
     raw_between = text[name + len(_NAMES[0]) : written.start()]
-    opening, between, with_id = _without_ids(opening), _without_ids(raw_between), _with_placeholders(raw_between)
-    other_betweens = [] if with_id == between else [with_id]
+    opening, between, with_id = _without_ids(opening), _without_ids(raw_between), re.sub(_ANY_ID, ID, raw_between)
     next_call, next_between = _next_call(render, arguments, pattern)
     if next_call is not None:
         opening, next_call = _with_counts(opening, next_call)
@@ -137,29 +136,26 @@ def _syntax(render: Render, arguments: Any, pattern: re.Pattern[str], end: str, 
             end_of_each = next_call.removesuffix(opening).rstrip()
             # What comes behind a call's own end, such as a token that says that results follow, is no part of it.
             closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
-    others = [CallSyntax(opening, other, closing, next_call) for other in other_betweens]
-    syntax = CallSyntax(opening, between, closing, next_call, others=tuple(others))
+    syntax = CallSyntax(opening, between, closing, next_call)
+    if with_id != _without_ids(raw_between):
+        syntax = replace(syntax, others=(replace(syntax, between=with_id),))
     return _in_pairs(syntax, *written.groups()) if pattern is _AS_PAIRS else syntax
 
 
 def _closing(after: str, end_of_plain: str, end: str) -> str:
     """Return the text that ends calls; `after` also holds the text that ends a message, which is no part of it."""
-    ours, plain = ([part for part in _PARTS.findall(text) if part.strip()] for text in (after, end_of_plain))
-    num_shared = _num_shared(ours[::-1], plain[::-1])
-    if not num_shared and plain and re.match("<[^/]", ours[-1] if ours else ""):
-        num_shared = 1  # messages with calls end with a tag of their own
-    for part in ours[len(ours) - num_shared :][::-1]:
-        after = after.rstrip().removesuffix(part)
-    return _without_ids(after.rstrip().removesuffix(end).rstrip())
+    after, end_of_plain = after.rstrip(), end_of_plain.rstrip()
+    shared = _shared(after, end_of_plain, at_end=True)
+    if end_of_plain and not shared:  # messages with calls end with a tag of their own
+        after = re.sub("<[^/<>][^<>]*>$", "", after)
+    return _without_ids(after.removesuffix(shared).rstrip().removesuffix(end).rstrip())
 
 
 def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str) -> CallSyntax | None:
     """Return the syntax of calls whose arguments stand one by one: `inner` is what stands between two of them, and
     `around` has with its own texts what stands before the first name and after the last value.
     """
-    parts = _PARTS.findall(inner)
-    num_shared = _num_shared(parts[::-1], _PARTS.findall(around.between)[::-1])
-    before_name = "".join(parts[len(parts) - num_shared :])
+    before_name = _shared(inner, around.between, at_end=True)
     after_value = inner.removesuffix(before_name)
     ends = [around.closing, *(() if around.next_call is None else (around.next_call,))]
     is_clear = after_name[-1:] not in ("'", '"')
@@ -178,10 +174,11 @@ _PARTS = re.compile(r"<[^<>\n]*>|\[/?[A-Z_]+\]|\w+|.", re.DOTALL)
 """Tags, words and other characters: texts are compared by these, so that none is cut."""
 
 
-def _num_shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return with how many parts both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _shared(one: str, other: str, *, at_end: bool = False) -> str:
+    """Return the parts with which both texts begin, or end."""
+    order = -1 if at_end else 1
+    pairs = zip(_PARTS.findall(one)[::order], _PARTS.findall(other)[::order], strict=False)
+    return "".join([ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)][::order])
 
 
 def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> tuple[str | None, str]:
@@ -200,12 +197,7 @@ def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> tupl
 
 def _without_ids(text: str) -> str:
     """Leave out an id where the server makes it, not the model, and put ID where other templates write one."""
-    ids = "|".join(_IDS)
-    return _with_placeholders(re.sub(rf',\s*"id":\s*"({ids})"|\[CALL_ID\]({ids})', "", text))
-
-
-def _with_placeholders(text: str) -> str:
-    return re.sub("|".join(_IDS), ID, text)
+    return re.sub(_ANY_ID, ID, re.sub(rf',\s*"id":\s*"({_ANY_ID})"|\[CALL_ID\]({_ANY_ID})', "", text))
 
 
 def _with_counts(one: str, other: str) -> tuple[str, str]:
