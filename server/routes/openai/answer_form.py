@@ -149,7 +149,7 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(512)
 def _grammar_of(schema: str) -> str:
-    return json_schema_grammar(json.loads(schema))
+    return json_schema_grammar(json.loads(schema), whitespace_pattern=" ?")  # some models write no space after a colon
 
 
 @lru_cache(512)

@@ -41,7 +41,7 @@ THOUGHT = "<|channel|>analysis<|message|>Need it.<|end|><|start|>assistant"
 ])  # fmt: skip
 async def test_every_form_of_harmonys_calls_is_a_call(tmp_path: Path, head: str, choice: str) -> None:
     body = {"messages": USER, "tools": [tool()], "tool_choice": choice}
-    answer = await messages_of(tmp_path, templates.GPT_OSS, f'{THOUGHT}{head}{{"city": "Bern"}}', CHANNELS, body)
+    answer = await messages_of(tmp_path, templates.GPT_OSS, f'{THOUGHT}{head}{{"city":"Bern"}}', CHANNELS, body)
     assert calls_of(answer) == [("f", {"city": "Bern"})]
     assert (answer["finish_reason"], answer["message"]["reasoning"]) == ("tool_calls", "Need it.")
     assert answer["message"]["content"] is None
