@@ -1,4 +1,4 @@
-"""A real engine whose network says one text, whatever it is asked: the next token depends on the position only.
+"""A real engine with a network that writes one given text: the next token depends on the position only.
 
 Answers are exact, and pass through the grammar, the parser and the stream of the server. The answer is another
 one where the grammar does not admit the next token of the text.
@@ -50,7 +50,7 @@ async def messages_of(
 async def scripted_site(
     folder: Path, template: str, text: str, special: Sequence[str], body: dict[str, Any]
 ) -> AsyncIterator[Site]:
-    """Run a site whose model answers `body` with this text; the first of the special tokens ends a text."""
+    """Run a site with a model that answers `body` with this text; the first of the special tokens ends a text."""
     write_tokenizer(folder, special)
     config = replace(tiny_config(), max_model_len=LENGTH, vocab_size=END_OF_TEXT + len(special))
     asked = {key: body[key] for key in ("messages", "tools", "chat_template_kwargs") if key in body}

@@ -100,8 +100,8 @@ class CallSyntax:
 
     @property
     def id_form(self) -> tuple[str, int]:
-        """Return what a call's id begins with, and how many letters and digits follow. Mistral's templates take ids of
-        nine characters alone.
+        """Return the beginning of a call's id, and the number of letters and digits after it. Mistral's templates take
+        only ids of nine characters.
         """
         return ("", 9) if self.opening.startswith(_NINE_CHARACTER_IDS) else ("call_", 24)
 

@@ -22,7 +22,7 @@ _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
 _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
 _MOST_NOTED = 64
-"""Arguments of a tool of which llguidance notes whether they have come. Others may be left out and repeated."""
+"""Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -137,7 +137,7 @@ class _Writer:
         tags, forms = self._answers.tags, syntax.forms
         untagged = [f"(SPACES {_quoted(form.opening)} ANY)" for form in forms if not form.is_tagged]
         self._lexemes["TEXT"] = self._text_without(*untagged)
-        if tag and tags is not None:  # calls are messages of their own, after that of the text
+        if tag and tags is not None:  # calls are messages of their own, after the text
             texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
             self._rules["answer"] = f"({' | '.join(texts)}) ({' '.join(self._parts(tags.closing))} calls)? | calls"
             return

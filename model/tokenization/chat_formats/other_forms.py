@@ -1,4 +1,4 @@
-"""Forms in which models write calls although their templates write past calls in another form. It knows no template."""
+"""Other forms of calls: models use them although their templates do not."""
 
 import re
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from dataclasses import replace
 from model.tokenization.chat_formats.call_syntax import CallSyntax
 
 _PYTHON_TAG = "<|python_tag|>"
-"""What Llama's models write before some calls, and never before text."""
+"""The token that Llama's models write before some calls, and never before text."""
 _CHANNELS = ("commentary", "analysis")
 """Where gpt-oss writes calls, with one of `_ENDS` after the tool's name; its template writes calls in another form."""
 _ENDS = (" <|constrain|>json<|message|>", "<|constrain|>json<|message|>", " json<|message|>", "<|message|>")

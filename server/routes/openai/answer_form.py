@@ -65,7 +65,7 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
         grammar = await in_grammar_thread(_composed, answers)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
     kept = _kept_tokens(context, texts)
-    # A grammar of the answer admits no special token: what looks like one is text.
+    # A grammar of the answer admits no special token: text that looks like one is text.
     special = tuple(kept) if body_grammar is None else ()
     if syntax is None and start is Start.ANSWER and not special:
         return AnswerForm(grammar)

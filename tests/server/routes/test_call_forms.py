@@ -87,7 +87,7 @@ async def test_markup_in_a_thought_is_prose_where_it_is_no_call(tmp_path: Path) 
 
 
 def pairs(form: str, values: dict[str, str], name: str = "f") -> str:
-    """Return a call whose arguments are written one by one, in the form of Qwen 3 Coder or of GLM."""
+    """Return a call with each argument between tags, in the form of Qwen 3 Coder or of GLM."""
     if form == "qwen":
         written = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items()]
         return f"<tool_call>\n<function={name}>\n{''.join(written)}</function>\n</tool_call>"

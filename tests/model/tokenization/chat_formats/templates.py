@@ -186,7 +186,7 @@ SOLAR = """{% if tools %}<|begin|>system<|content|>{{ tools | tojson }}<|end|>{%
         {%- endfor %}<|calls|>
     {%- else %}<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endif %}
 {%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}{# <|think|> #}"""
-"""Solar Open: calls that hold an id, after a tag that begins like that of the text."""
+"""Solar Open: calls that hold an id, after a tag that begins like the tag before text."""
 
 COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for m in messages %}<|{{ m.role }}|>

@@ -51,8 +51,8 @@ def use_of(path: Path, tokenizer: Tokenizer) -> tuple[ChatTemplate, ToolUse]:
 
 
 def answer(template: ChatTemplate, use: ToolUse, number: int) -> tuple[str, Start, dict[str, Any]]:
-    """Return an assistant's message with so many calls as the template writes it, what it begins with, and the calls'
-    arguments: those that are arrays and objects are left out if the template writes them as Python does.
+    """Return an assistant's message as the template writes it, its start, and the arguments of its calls: arrays and
+    objects are left out if the template writes them as Python does.
     """
     for arguments in (ARGUMENTS, SCALARS):
         given = json.dumps(arguments) if use.arguments_as_text else arguments
