@@ -212,6 +212,19 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     assert not takes(unit="C", more=1)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", ["maybe", "open", "maybe, tokens", "open, tokens"])
+@pytest.mark.parametrize("name", ["generic", "mistral", "xml", "bare"])
+def test_a_thought_may_be_left_open(reader: Reader, name: str, thoughts: str, mode: str) -> None:
+    syntax, (fields, _) = SYNTAXES[name], THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    begun = ("" if fields["start"] is Start.THOUGHT else fields["tags"].opening) + "hm <tool_call> x"
+    assert reader.takes(begun, **asked) == (mode == "auto")
+    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    assert reader.takes(f"{begun}\n{call}", **asked)
+    assert not reader.takes(f"{begun}\n{call.replace('days', 'weeks')}", **asked)
+
+
 @pytest.mark.parametrize("thoughts", THOUGHTS)
 def test_a_body_without_tools_begins_after_the_thought(reader: Reader, thoughts: str) -> None:
     fields, thought = THOUGHTS[thoughts]
