@@ -53,7 +53,9 @@ class ChatTemplate:
         def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
             return self._client.ask(self._source_line, self._variables(messages, False, None, tools))
 
-        return find_tool_use(render, self._tokenizer.ids_of_special)
+        end = self._tokenizer.special_tokens.get("eos_token", "")
+        thought_end = "" if self.thought_tags is None else self.thought_tags.closing
+        return find_tool_use(render, self._tokenizer.ids_of_special, end, thought_end)
 
     def render(
         self,

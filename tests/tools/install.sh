@@ -5,7 +5,8 @@
 #
 #   install.sh                 all of it; nothing is done for what is there already
 #   install.sh debian          prometheus and chromium alone: without them `make test` skips the tests that need them
-#   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, torch-oldest, ...)
+#   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, torch-oldest, ...), or the
+#                              chat templates that llama.cpp publishes (chat-templates)
 #
 # RUNLEVEL=1: the service that comes with Debian's package prometheus is not wanted here.
 set -euo pipefail
@@ -60,7 +61,8 @@ install_program() {
   local venv=.tools/$1 wanted
   [[ $1 != vllm ]] || { benchmarks/peers/install_vllm.sh "$venv"; return; }
   [[ $1 != torch-* ]] || { install_torch "$1" "$venv"; return; }
-  wanted=${programs[$1]:-${npm_programs[$1]:?"no program named $1; there are ${!programs[*]} ${!npm_programs[*]} vllm torch-oldest torch-newest"}}
+  [[ $1 != chat-templates ]] || { install_templates "$venv"; return; }
+  wanted=${programs[$1]:-${npm_programs[$1]:?"no program named $1; there are ${!programs[*]} ${!npm_programs[*]} vllm torch-oldest torch-newest chat-templates"}}
   [[ $wanted != "$(cat "$venv/complete" 2> /dev/null)" ]] || return 0
   rm -rf "$venv"
   [[ ! -v npm_programs[$1] ]] || { install_npm "$wanted" "$venv"; return; }
@@ -76,6 +78,18 @@ install_npm() {
   echo "$1" > "$2/complete"
 }
 
+install_templates() {
+  local wanted=llama-cpp-python==0.3.36 source
+  [[ $wanted != "$(cat "$1/complete" 2> /dev/null)" ]] || return 0
+  rm -rf "$1"
+  mkdir -p "$1"
+  source=$(mktemp -d)
+  "$python" -m pip download --quiet --no-deps --no-binary :all: --dest "$source" "$wanted"
+  tar xzf "$source"/*.tar.gz --directory "$1" --strip-components=5 --wildcards '*/llama.cpp/models/templates/*.jinja'
+  rm -rf "$source"
+  echo "$wanted" > "$1/complete"
+}
+
 install_torch() {
   local wanted
   wanted=$(sed -n 's/^ *"\(torch>=[^"]*\)".*/\1/p' pyproject.toml)
@@ -89,5 +103,5 @@ install_torch() {
 
 [[ $* != debian ]] || { install_debian; exit; }
 (($# > 0)) || install_debian everything
-(($# > 0)) || set -- "${!programs[@]}" "${!npm_programs[@]}" vllm torch-oldest torch-newest
+(($# > 0)) || set -- "${!programs[@]}" "${!npm_programs[@]}" vllm torch-oldest torch-newest chat-templates
 for name in "$@"; do install_program "$name"; done

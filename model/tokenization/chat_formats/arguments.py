@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import KIND_OF, KINDS, BareSyntax, PairSyntax
 
 
 class ArgumentsReader(Protocol):
@@ -53,31 +53,36 @@ class ObjectReader:
 class PairReader:
     """Reads arguments that are written one by one, each name and value between tags, and writes them as JSON."""
 
-    def __init__(self, syntax: PairSyntax, is_text: Callable[[str], bool]) -> None:
-        """`is_text` tells of a name whether its value is text, which is written without quotes."""
+    def __init__(self, syntax: PairSyntax, kinds_of: Callable[[str], frozenset[str]]) -> None:
+        """`kinds_of` returns the JSON types that the value of a name may have."""
         self.is_whole = False
         self._syntax = syntax
-        self._is_text_of = is_text
+        self._kinds_of = kinds_of
         self._num_pairs = 0
-        self._is_text: bool | None = None
-        """Whether the value that is being read is text; None before a name."""
+        self._kinds: frozenset[str] | None = None
+        """The types that the value that is being read may have; None before a name."""
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
-        if self._is_text is None:
+        if self._kinds is None:
             return self._read_name(text, is_over)
-        return self._read_text(text, is_over) if self._is_text else self._read_value(text, is_over)
+        return self._read_text(text, is_over) if self._kinds == {"string"} else self._read_value(text, is_over)
 
     def _read_name(self, text: str, is_over: bool) -> tuple[str, int]:
-        before, after = self._syntax.before_name, self._syntax.after_name
+        before = self._syntax.before_name
         if text.startswith(before):
-            end = text.find(after, len(before))
+            ends = [(text.find(after, len(before)), after) for after in self._syntax.name_ends]
+            end, after = min([each for each in ends if each[0] >= 0], default=(-1, ""))
             if end < 0:
                 return "", 0
             name = text[len(before) : end]
-            self._is_text = self._is_text_of(name)
+            self._kinds = self._kinds_of(name)
+            if (
+                self._syntax.after_name_of_json and "string" in self._kinds
+            ):  # the syntax itself says which values are text
+                self._kinds = frozenset({"string"}) if after == self._syntax.after_name else KINDS
             self._num_pairs += 1
             opening = "{" if self._num_pairs == 1 else ", "
-            quote = '"' if self._is_text else ""
+            quote = '"' if self._kinds == {"string"} else ""
             return f"{opening}{json.dumps(name)}: {quote}", end + len(after)
         if before.startswith(text) and not is_over:
             return "", 0
@@ -88,7 +93,7 @@ class PairReader:
         after = self._syntax.after_value
         value, tag, _ = text.partition(after)
         if tag:
-            self._is_text = None
+            self._kinds = None
             return f'{_escaped(value)}"', len(value) + len(after)
         keep = 0 if is_over else _num_begun(text, after)
         return _escaped(text[: len(text) - keep]), len(text) - keep
@@ -97,8 +102,9 @@ class PairReader:
         value, tag, _ = text.partition(self._syntax.after_value)
         if not tag:
             return (value, len(text)) if is_over else ("", 0)
-        self._is_text = None
-        return _as_json(value), len(value) + len(tag)
+        assert self._kinds is not None, "a name was read"
+        written, self._kinds = _as_json(value, self._kinds), None
+        return written, len(value) + len(tag)
 
 
 _NAME = re.compile(r"[^:,{}\[\]]*")
@@ -173,10 +179,17 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _as_json(value: str) -> str:
-    """Return a value, which is JSON, or else text."""
+_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
+"""Words that some templates write, and so their models, where others write JSON."""
+
+
+def _as_json(value: str, kinds: frozenset[str]) -> str:
+    """Return a value as JSON: itself if it is JSON of one of the types, or of any where none is text; else as text."""
+    stripped = value.strip()
+    written = stripped if kinds == KINDS else _OF_PYTHON.get(stripped, stripped)
     try:
-        json.loads(value)
+        kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
     except (ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False)
-    return value.strip()
+    is_json = kinds == KINDS or "string" not in kinds or kind in kinds - {"string"}
+    return written if is_json else json.dumps(value, ensure_ascii=False)

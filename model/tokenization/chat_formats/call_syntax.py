@@ -9,6 +9,9 @@ from typing import Any
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>\s]+")
 _NINE_CHARACTER_IDS = "[TOOL_CALLS]"
+ID = "\0"
+"""Placeholder, in the texts around a call, for an id or a number that the model writes there."""
+ID_CHARACTERS = "[A-Za-z0-9_.:-]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,13 @@ class PairSyntax:
     before_name: str
     after_name: str
     after_value: str
+    after_name_of_json: str = ""
+    """The text after the name of a value that is JSON, where it differs from `after_name`."""
+
+    @property
+    def name_ends(self) -> tuple[str, ...]:
+        """Return the texts with one of which a name ends."""
+        return (self.after_name, *([self.after_name_of_json] if self.after_name_of_json else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +71,19 @@ class CallSyntax:
     closing: str
     next_call: str | None = None
     """None where a message holds one call."""
-    prefix: str = ""
-    """What some answers have before `opening`, such as a token that says that a call follows."""
+    optional_end: str = ""
+    """A text that may follow `closing`."""
     pairs: PairSyntax | None = None
     """The syntax of arguments that stand one by one."""
     bare: BareSyntax | None = None
     """The syntax of arguments that are nearly JSON. They are JSON if this and `pairs` are None."""
+    others: tuple["CallSyntax", ...] = ()
+    """Other forms in which the model writes calls; they differ in the texts around the arguments only."""
+
+    @property
+    def forms(self) -> tuple["CallSyntax", ...]:
+        """Return all forms in which the model writes calls, the template's own first."""
+        return (self, *self.others)
 
     @cached_property
     def trigger(self) -> str:
@@ -83,8 +100,8 @@ class CallSyntax:
 
     @property
     def id_form(self) -> tuple[str, int]:
-        """Return what a call's id begins with, and how many letters and digits follow. Mistral's templates take ids of
-        nine characters alone.
+        """Return the beginning of a call's id, and the number of letters and digits after it. Mistral's templates take
+        only ids of nine characters.
         """
         return ("", 9) if self.opening.startswith(_NINE_CHARACTER_IDS) else ("call_", 24)
 
@@ -92,9 +109,10 @@ class CallSyntax:
     def texts(self) -> tuple[str, ...]:
         """Return all texts that may stand around a call."""
         pairs = self.pairs
-        around = () if pairs is None else (pairs.before_name, pairs.after_name, pairs.after_value)
+        around = () if pairs is None else (pairs.before_name, *pairs.name_ends, pairs.after_value)
         quotes = () if self.bare is None else (self.bare.quote,)
-        return (self.prefix, self.opening, self.between, self.closing, self.next_call or "", *around, *quotes)
+        own = (self.opening, self.between, self.closing, self.next_call or "", self.optional_end, *around, *quotes)
+        return (*own, *(text for other in self.others for text in other.texts))
 
     @property
     def after_between(self) -> tuple[str, ...]:
@@ -103,12 +121,9 @@ class CallSyntax:
             return ("{",)
         return (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
 
-    def heads(self, before: Iterable[str], names: Iterable[str]) -> dict[str, str]:
-        """Return each text that may stand before a call's arguments, with the tool's name; `before` is what may stand
-        before the name.
-        """
-        befores = tuple(before)
-        return {f"{each}{name}{self.between}": name for name in names for each in befores}
+    def heads(self, before: str, tools: Iterable[str]) -> "Heads":
+        """Return each text from `before` up to the arguments, with the tool that it calls."""
+        return {f"{before}{tool}{self.between}": (tool, self) for tool in tools}
 
     def written(self, calls: Iterable[tuple[str, str]]) -> str:
         """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
@@ -123,10 +138,28 @@ class CallSyntax:
         if pairs is None:
             return arguments
         return "".join(
-            f"{pairs.before_name}{name}{pairs.after_name}"
+            f"{pairs.before_name}{name}{pairs.name_ends[0 if isinstance(value, str) else -1]}"
             f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{pairs.after_value}"
             for name, value in json.loads(arguments).items()
         )
+
+
+Heads = Mapping[str, tuple[str, CallSyntax]]
+"""Texts before the arguments of a call, each with the tool's name and the form."""
+
+
+def num_matched(text: str, head: str) -> int | None:
+    """Return the length of `head`, which may hold an id, at the beginning of `text`: -1 if more text may complete it,
+    None if `text` does not begin with it.
+    """
+    if ID not in head:
+        return len(head) if text.startswith(head) else -1 if head.startswith(text) else None
+    before, _, behind = head.partition(ID)
+    found = re.compile(re.escape(before) + ID_CHARACTERS + "+").match(text)
+    if found is None or found.end() == len(text):
+        return -1 if found is not None or before.startswith(text) else None
+    length = num_matched(text[found.end() :], behind)
+    return length if length in (None, -1) else found.end() + length
 
 
 GENERIC = CallSyntax(
@@ -155,11 +188,16 @@ class Tool:
         properties = self.parameters.get("properties")
         return _resolved(properties.get(name) if isinstance(properties, dict) else None, self.parameters)
 
-    def is_text(self, name: str) -> bool:
-        """Return whether an argument is text, or one of several types of which one is."""
-        return _is_text(self.argument(name), self.parameters)
+    def kinds(self, name: str) -> frozenset[str]:
+        """Return the JSON types that an argument may have: all of them if the schema does not restrict them."""
+        return _kinds(self.argument(name), self.parameters)
 
 
+KIND_OF: Mapping[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object", list: "array",
+}  # fmt: skip
+"""The type of JSON schema of each type of values."""
+KINDS = frozenset(KIND_OF.values())
 _MAX_REFERENCES = 8
 """References that are followed, one after another: a schema may refer to itself."""
 
@@ -176,14 +214,18 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
     return schema if isinstance(schema, dict) else {}
 
 
-def _is_text(schema: dict[str, Any], root: Mapping[str, Any], *, follows_variants: bool = True) -> bool:
-    options = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(options, list):
-        return all(isinstance(option, str) for option in options)
-    kinds = schema.get("type")
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
-        return True
-    variants = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
+def _kinds(schema: dict[str, Any], root: Mapping[str, Any], *, follows_variants: bool = True) -> frozenset[str]:
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(choices, list):
+        return frozenset(KIND_OF[type(choice)] for choice in choices)
+    own = schema.get("type")
+    kinds = KINDS & {own} if isinstance(own, str) else KINDS.intersection(own) if isinstance(own, list) else KINDS
+    if "number" in kinds:
+        kinds |= {"integer"}
     if not follows_variants:  # those of variants are not followed: a schema may refer to itself many times
-        return False
-    return any(_is_text(_resolved(each, root), root, follows_variants=False) for each in variants)
+        return kinds
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            each = [_kinds(_resolved(variant, root), root, follows_variants=False) for variant in schema[key]]
+            kinds &= frozenset.intersection(*each) if key == "allOf" else frozenset.union(*each)
+    return kinds

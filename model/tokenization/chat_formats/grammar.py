@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax, PairSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 HEADER = "%llguidance {}\n"
 """The first line of a grammar, which says that it is in this dialect."""
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
-_JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
+_JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
+_CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
+_MOST_NOTED = 64
+"""Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -75,26 +78,33 @@ class _Writer:
         self._rules["start"] = "answer"
         if answers.tags is not None and answers.start is not Start.ANSWER:
             self._write_thought(answers.tags, is_open=answers.start is Start.THOUGHT)
-            self._rules["start"] = "thought answer" if answers.start is Start.THOUGHT else "thought? answer"
         self._write_answer()
         rules = [f"{name}: {rule}" for name, rule in self._rules.items()]
         return HEADER + "\n".join([*rules, *(f"{name}: {lexeme}" for name, lexeme in self._lexemes.items())]) + "\n"
 
     def _write_thought(self, tags: ThoughtTags, *, is_open: bool) -> None:
+        answers = self._answers
         opening, closing = self._parts(tags.opening), self._parts(tags.closing)
+        self._lexemes["THOUGHT_TEXT"] = "ANY"
         if _is_token(closing[0]):
             rest = " ".join(["THOUGHT_TEXT", *closing])
-            self._lexemes["THOUGHT_TEXT"] = "ANY"
         else:
             rest = " ".join(["thought_end", *closing[1:]])
             self._rules["thought_end[lazy]"] = f"ANY {closing[0]}"
-        if is_open:
-            self._rules["thought"] = rest
-        elif _is_token(opening[0]):
-            self._rules["thought"] = " ".join([*opening, rest])
-        else:
-            self._lexemes["THOUGHT_BEGIN"] = f"SPACES {opening[0]}"
-            self._rules["thought"] = " ".join(["THOUGHT_BEGIN", *opening[1:], rest])
+        begin = [] if is_open else opening
+        if begin and not _is_token(begin[0]):
+            self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
+            begin = ["THOUGHT_BEGIN", *begin[1:]]
+        self._rules["thought"] = " ".join([*begin, rest])
+        starts = ["thought answer" if is_open else f"thought{'*' if _is_token(opening[0]) else '?'} answer"]
+        if answers.syntax is not None and answers.syntax.is_tagged:
+            # A call may begin within the thought, with all of `opening`: less may be prose.
+            first, *more = self._parts(answers.syntax.opening)
+            self._rules["called" if _is_token(first) else "called[lazy]"] = f"THOUGHT_TEXT {first}"
+            starts.append(" ".join([*begin, "called", *more, "after_opening_0"]))
+        if answers.syntax is not None and answers.calls == "auto" and answers.body is None:
+            starts.append(" ".join([*begin, "THOUGHT_TEXT"]))
+        self._rules["start"] = " | ".join(starts)
 
     def _write_answer(self) -> None:
         answers = self._answers
@@ -105,15 +115,14 @@ class _Writer:
             self._write_body()
             self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}{space}body"
             return
-        self._write_calls(answers.syntax)
+        for number, form in enumerate(answers.syntax.forms):
+            self._write_calls(number, form)
+        self._rules["calls"] = " | ".join(f"calls_{number}" for number in range(len(answers.syntax.forms)))
         if answers.calls == "required":
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
             self._rules["answer"] = f"calls | {tag}{space}body"
-        elif not answers.syntax.is_tagged:
-            self._lexemes["TEXT"] = self._text_without(f"(SPACES {_quoted(answers.syntax.opening)} ANY)")
-            self._rules["answer"] = f"{tag}TEXT | calls"
         else:
             self._write_text_or_calls(answers.syntax, tag)
 
@@ -125,15 +134,26 @@ class _Writer:
             self._rules["body"] = _nested(self._answers.body)
 
     def _write_text_or_calls(self, syntax: CallSyntax, tag: str) -> None:
-        trigger, *more = self._parts(syntax.trigger)
-        rest = " ".join([*more, *self._parts(syntax.opening[len(syntax.trigger) :]), "calls_after_opening"])
-        self._lexemes["TEXT"] = self._text_without()
-        if _is_token(trigger):
-            self._rules["answer"] = f"{tag}TEXT ({trigger} {rest})?"
+        tags, forms = self._answers.tags, syntax.forms
+        untagged = [f"(SPACES {_quoted(form.opening)} ANY)" for form in forms if not form.is_tagged]
+        self._lexemes["TEXT"] = self._text_without(*untagged)
+        if tag and tags is not None:  # calls are messages of their own, after the text
+            texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
+            self._rules["answer"] = f"({' | '.join(texts)}) ({' '.join(self._parts(tags.closing))} calls)? | calls"
             return
-        self._lexemes["TRIGGERED"] = f"(ANY {trigger}) & {self._text_without()}"
-        self._rules["triggered[lazy]"] = "TRIGGERED"
-        self._rules["answer"] = f"{tag}TEXT | {tag}triggered {rest}"
+        options = ["TEXT"]
+        for number, form in enumerate(forms):
+            trigger, *more = self._parts(form.trigger)
+            rest = " ".join([*more, *self._parts(form.opening[len(form.trigger) :]), f"after_opening_{number}"])
+            if not form.is_tagged:
+                options.append(f"calls_{number}")
+            elif _is_token(trigger):
+                options.append(f"TEXT {trigger} {rest}")
+            else:
+                lexeme = self._lexeme(f"TRIGGERED_{number}", f"(ANY {trigger}) & {self._text_without()}")
+                self._rules[f"{lexeme.lower()}[lazy]"] = lexeme
+                options.append(f"{lexeme.lower()} {rest}")
+        self._rules["answer"] = " | ".join(options)
 
     def _text_without(self, *others: str) -> str:
         """Return free text in which no reasoning begins, nor any of the others."""
@@ -141,45 +161,51 @@ class _Writer:
             others = ("(THOUGHT_BEGIN ANY)", *others)
         return " & ".join(["ANY", *(f"~{other}" for other in others)])
 
-    def _write_calls(self, syntax: CallSyntax) -> None:
-        opening = self._parts(syntax.opening)
+    def _write_calls(self, form_number: int, form: CallSyntax) -> None:
+        opening = self._parts(form.opening)
         if not _is_token(opening[0]):
-            self._lexemes["OPENING"] = f"SPACE {opening[0]}"
-            opening[0] = "OPENING"
+            opening[0] = self._lexeme(f"OPENING_{form_number}", f"SPACE {opening[0]}")
         else:
             opening.insert(0, "SPACE")
-        openings = " ".join(opening)
-        if syntax.prefix:
-            openings = f"({openings} | {' '.join(self._parts(syntax.prefix + syntax.opening))})"
-        self._rules["calls"] = f"{openings} calls_after_opening"
-        calls, closing = ["call"], self._parts(syntax.closing)
-        if self._answers.parallel and syntax.next_call is not None:
-            calls.append(f"({' '.join([*self._parts(syntax.next_call), 'call'])})*")
-            if re.match(r"\s", syntax.next_call.removeprefix(syntax.closing)):
-                closing = self._with_space(closing)
-        self._rules["calls_after_opening"] = " ".join([*calls, *closing])
+        self._rules[f"calls_{form_number}"] = f"{' '.join(opening)} after_opening_{form_number}"
+        call = f"call_{form_number}"
+        calls, closing = [call], self._parts(form.closing)
+        if self._answers.parallel and form.next_call is not None:
+            calls.append(f"({' '.join([*self._parts(form.next_call), call])})*")
+            if re.match(r"\s", form.next_call.removeprefix(form.closing)):
+                closing = self._with_space(form_number, closing)
+        if form.optional_end:
+            closing = [f"({' '.join(closing)} | {' '.join(self._parts(form.closing + form.optional_end))})"]
+        self._rules[f"after_opening_{form_number}"] = " ".join([*calls, *closing])
         options = []
         for number, tool in enumerate(self._answers.tools):
-            between = self._parts(syntax.between)
+            between = self._parts(form.between)
             options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}"]))
-            if syntax.pairs is None:
+            if form_number > 0:  # all forms have the same arguments
+                continue
+            if form.pairs is None:
                 own = tool.grammar
                 self._rules[f"arguments_{number}"] = _json(tool.parameters) if own is None else _nested(own)
             else:
-                self._write_pairs(f"arguments_{number}", tool, syntax.pairs)
-        self._rules["call"] = " | ".join(options)
+                self._write_pairs(f"arguments_{number}", tool, form.pairs)
+        self._rules[call] = " | ".join(options)
 
-    def _with_space(self, closing: list[str]) -> list[str]:
+    def _with_space(self, form_number: int, closing: list[str]) -> list[str]:
         """Return the end of a call with white space after it, which may end the answer: a model that writes a newline
         there, as some do always, would else have to call again, and again after that, until the last token.
         """
         if not closing or _is_token(closing[-1]):
             return [*closing, "SPACE"]
-        self._lexemes["CLOSING"] = f"{closing[-1]} SPACE"
-        return [*closing[:-1], "CLOSING"]
+        return [*closing[:-1], self._lexeme(f"CLOSING_{form_number}", f"{closing[-1]} SPACE")]
+
+    def _lexeme(self, name: str, lexeme: str) -> str:
+        """Return the name of a lexeme, which all forms share: two that match the same text would hide each other."""
+        name = next((each for each, other in self._lexemes.items() if other == lexeme), name)
+        self._lexemes[name] = lexeme
+        return name
 
     def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
-        """Write arguments that stand one by one, in the order of the schema."""
+        """Write arguments that stand one by one, in any order."""
         after = self._parts(syntax.after_value)
         if _is_token(after[0]):
             self._lexemes["VALUE_TEXT"] = "ANY"
@@ -187,25 +213,42 @@ class _Writer:
         else:
             self._rules["text_value_end[lazy]"] = f"ANY {after[0]}"
             self._rules["text_value"] = " ".join(["text_value_end", *after[1:]])
-        required = tool.parameters.get("required") or ()
-        pairs = []
-        for number, name in enumerate(tool.parameters.get("properties") or {}):
-            schema, value = tool.argument(name), f"{rule}_{number}"
-            head = " ".join(self._parts(f"{syntax.before_name}{name}{syntax.after_name}"))
-            pairs.append(f"({head} {value}){'' if name in required else '?'}")
-            choices = [schema["const"]] if "const" in schema else schema.get("enum")
-            if not tool.is_text(name):
-                shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-                self._rules[f"{value}_json"] = _json({**shared, **schema})
-                self._rules[value] = " ".join([f"{value}_json", *after])
-            elif choices:
-                self._rules[value] = " ".join([f"({' | '.join(map(_quoted, choices))})", *after])
-            else:
-                self._rules[value] = "text_value"
-        self._rules[rule] = " ".join(pairs) or '""'
+        properties, required = tool.parameters.get("properties") or {}, tool.parameters.get("required") or ()
+        names = sorted(properties, key=lambda name: name not in required)  # stable: the others keep their order
+        num_required = min(sum(name in required for name in names), _MOST_NOTED)
+        rest = [f'"" %if is_ones([0:{num_required}])' if num_required else '""']
+        for number, name in enumerate(names):
+            pair = self._pair(f"{rule}_{number}", tool, name, syntax)
+            noted = f"set_bit({number}) %if bit_clear({number})" if number < _MOST_NOTED else "_"
+            rest.append(f"({pair}) {rule}_rest::{noted}")
+        self._rules[rule] = f"{rule}_rest::0x0" if names else '""'
+        if names:
+            self._rules[f"{rule}_rest::_"] = "\n  | ".join(rest)
+
+    def _pair(self, rule: str, tool: Tool, name: str, syntax: PairSyntax) -> str:
+        """Write a name and its value, as text where it may be text."""
+        schema, kinds = tool.argument(name), tool.kinds(name)
+        after = self._parts(syntax.after_value)
+        choices = [schema["const"]] if "const" in schema else schema.get("enum")
+        values = []
+        if choices and "string" in kinds:
+            written = [each if isinstance(each, str) else json.dumps(each) for each in choices]
+            values.append((syntax.after_name, " ".join([f"({' | '.join(map(_quoted, written))})", *after])))
+        elif "string" in kinds and kinds != KINDS:
+            values.append((syntax.after_name, "text_value"))
+        if not values or (syntax.after_name_of_json and kinds != {"string"}):
+            shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
+            self._rules[rule] = " ".join([_json({**shared, **schema}), *after])
+            values.append((syntax.name_ends[-1], rule))
+        heads = [" ".join(self._parts(f"{syntax.before_name}{name}{end}")) for end, _ in values]
+        return " | ".join(f"{head} {value}" for head, (_, value) in zip(heads, values, strict=True))
 
     def _parts(self, text: str) -> list[str]:
         """Return a text as symbols of the grammar: special tokens by their ids, and strings."""
+        if ID in text:
+            self._lexemes["CALL_ID"] = _CALL_ID
+            before, _, behind = text.partition(ID)
+            return [*self._parts(before), "CALL_ID", *self._parts(behind)]
         pieces = [text] if self._special is None else self._special.split(text)
         return [
             f"<[{self._special_ids[piece]}]>" if piece in self._special_ids else _quoted(piece)

@@ -1,12 +1,13 @@
 """Reads an assistant's message out of its text as that comes."""
 
+import re
 import secrets
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
@@ -44,6 +45,26 @@ def new_call_id(form: tuple[str, int]) -> str:
     return beginning + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(length))
 
 
+class _Marks:
+    """Texts at which text ends, such as tags."""
+
+    def __init__(self, marks: Collection[str]) -> None:
+        self._marks = sorted(marks, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
+
+    def may_grow(self, mark: str, text: str) -> bool:
+        """Return whether a text that begins with `mark` may become one that begins with a longer one."""
+        return any(each != mark and each.startswith(text) for each in self._marks)
+
+    def num_held(self, text: str) -> int:
+        """Return how many characters at the end may be the beginning of a mark, or white space before it."""
+        if not self._marks:
+            return 0
+        begins = (n for n in range(min(len(text), len(self._marks[0]) - 1), 0, -1))
+        keep = next((n for n in begins if any(each.startswith(text[-n:]) for each in self._marks)), 0)
+        return len(text) - len(text[: len(text) - keep].rstrip(_SPACE))
+
+
 class TaggedText:
     """The parser of a message that may begin with reasoning, and may call tools.
 
@@ -57,8 +78,11 @@ class TaggedText:
         start: Start = Start.ANSWER,
         syntax: CallSyntax | None = None,
         tools: Sequence[Tool] = (),
+        special: Collection[str] = (),
     ) -> None:
+        """`special` are the special tokens that the text may hold: what is no tag of them is left out."""
         self._tags = tags
+        self._tags_of_thought = () if tags is None else tuple(filter(None, tags.texts))
         self._syntax = syntax
         self._unread = ""
         self._is_over = False
@@ -67,11 +91,17 @@ class TaggedText:
         self._has_content = False
         self._arguments_reader: ArgumentsReader = ObjectReader()
         self._tools = {tool.name: tool for tool in tools}
-        if syntax is not None:
-            first = {syntax.opening, syntax.prefix + syntax.opening}
-            self._first_heads = syntax.heads(first, self._tools)
-            self._next_heads = {} if syntax.next_call is None else syntax.heads([syntax.next_call], self._tools)
-        self._answer_tag = "" if tags is None or start is Start.ANSWER else tags.answer
+        forms = () if syntax is None else syntax.forms
+        self._heads = {head: of for form in forms for head, of in form.heads(form.opening, self._tools).items()}
+        self._form = syntax
+        self._special = special
+        self._triggers = {form.trigger for form in forms if form.is_tagged}
+        # Tags that are special tokens may come at any place.
+        marks = {*self._triggers, *special, *(tag for tag in self._tags_of_thought if tag.startswith(tuple(special)))}
+        self._marks = _Marks(marks)
+        self._marks_of_thought = _Marks(marks.union(self._tags_of_thought[1:2]))
+        self._is_thinking = False
+        self._answer_tags = () if start is Start.ANSWER else self._tags_of_thought[2:]
         starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.ANSWER: self._answer}
         self._read: Callable[[], bool] = starts[start] if tags is not None else self._answer
 
@@ -102,26 +132,22 @@ class TaggedText:
         return True
 
     def _before_thought(self) -> bool:
+        self._is_thinking = True
         return self._skip_space(self._thought)
 
     def _thought(self) -> bool:
-        assert self._tags is not None
-        thought, closing, rest = self._unread.partition(self._tags.closing)
-        if closing:
-            self._new.reasoning += thought.rstrip(_SPACE)
-            self._unread, self._read = rest, self._before_answer
-            return True
-        self._new.reasoning += self._released(self._tags.closing)
-        return False
+        return self._text(self._marks_of_thought)
 
     def _before_answer(self) -> bool:
+        self._is_thinking = False
         return self._skip_space(self._tagged_answer)
 
     def _tagged_answer(self) -> bool:
-        if self._answer_tag.startswith(self._unread) and not self._is_over and self._answer_tag:
+        if not self._is_over and any(tag.startswith(self._unread) for tag in self._answer_tags):
             return False
-        self._unread = self._unread.removeprefix(self._answer_tag)
-        self._answer_tag, self._read = "", self._answer
+        tag = next((tag for tag in self._answer_tags if self._unread.startswith(tag)), "")
+        self._unread = self._unread.removeprefix(tag)
+        self._answer_tags, self._read = (), self._answer
         return True
 
     def _skip_space(self, then: Callable[[], bool]) -> bool:
@@ -132,64 +158,77 @@ class TaggedText:
         return True
 
     def _answer(self) -> bool:
-        if self._syntax is None or not (self._syntax.is_tagged or self._is_at_start):
-            self._add_content(self._unread)
-            self._unread = ""
-            return False
-        if not self._syntax.is_tagged:
+        is_untagged = self._syntax is not None and not self._syntax.is_tagged
+        if is_untagged and not self._has_content and not self._num_calls:
             begin = len(self._unread) - len(self._unread.lstrip(_SPACE))
-        else:
-            begin = self._unread.find(self._syntax.trigger)
-            if begin < 0:
-                self._add_content(self._released(self._syntax.trigger))
-                return False
-        return self._maybe_call(begin)
+            is_call = self._begin_call(begin, self._heads)
+            if is_call is not False:
+                return bool(is_call)
+        return self._text(self._marks)
 
-    @property
-    def _is_at_start(self) -> bool:
-        return not self._has_content and not self._num_calls
-
-    def _maybe_call(self, begin: int) -> bool:
-        """Read what looks like a call from `begin` on."""
-        text = self._unread[begin:]
-        if self._begin_call(text, self._first_heads):
-            return True
-        if not self._is_over and self._may_begin(text, self._first_heads):
-            self._add_content(self._unread[:begin].rstrip(_SPACE))
-            self._unread = self._unread[len(self._unread[:begin].rstrip(_SPACE)) :]
+    def _text(self, marks: _Marks) -> bool:
+        """Read text up to a tag, or as far as none can begin in it."""
+        found = marks.pattern.search(self._unread)
+        if found is None:
+            self._release(len(self._unread) - (0 if self._is_over else marks.num_held(self._unread)))
             return False
-        self._add_content(self._unread[: begin + 1])  # no call: the next may begin after this character
-        self._unread = self._unread[begin + 1 :]
+        begin, mark = found.start(), found[0]
+        text = self._unread[begin:]
+        is_call = self._begin_call(begin, self._heads) if mark in self._triggers else False
+        if is_call:
+            return True
+        if is_call is None or (marks.may_grow(mark, text) and not self._is_over):
+            self._release_before(begin)
+            return False
+        opening, closing = self._tags_of_thought[:2] or ("", "")
+        if mark in self._tags_of_thought and (self._is_thinking or mark != closing):
+            self._release_before(begin)
+            self._unread = text[len(mark) :]
+            self._read = self._before_thought if mark == opening else self._before_answer
+        elif mark in self._tags_of_thought or mark in self._special:
+            self._release(begin)
+            self._unread = text[len(mark) :]
+        else:
+            self._release(begin + 1)  # no call: the next may begin after this character
         return bool(self._unread)
 
-    def _begin_call(self, text: str, heads: dict[str, str]) -> bool:
-        """Begin a call if `text`, the end of what is unread, begins with a head and arguments."""
-        assert self._syntax is not None
-        starts = self._syntax.after_between
-        head = next((each for each in heads if text.startswith(each) and text.startswith(starts, len(each))), None)
-        if head is None:
-            return False
-        name = heads[head]
-        self._add_content(self._unread[: len(self._unread) - len(text)].rstrip(_SPACE))
-        self._new.add_call(self._num_calls, new_call_id(self._syntax.id_form), name)
-        self._num_calls += 1
-        self._unread = text[len(head) :]
-        if self._syntax.pairs is not None:
-            self._arguments_reader = PairReader(self._syntax.pairs, self._tools[name].is_text)
+    def _release(self, number: int) -> None:
+        """Take so many characters as text: of the thought, or of the answer."""
+        text, self._unread = self._unread[:number], self._unread[number:]
+        if self._is_thinking:
+            self._new.reasoning += text
         else:
-            self._arguments_reader = ObjectReader() if self._syntax.bare is None else BareReader(self._syntax.bare)
-        self._read = self._arguments
-        return True
+            self._new.content += text
+            self._has_content = self._has_content or bool(text)
 
-    def _may_begin(self, text: str, heads: dict[str, str]) -> bool:
-        """Return whether `text` may become one of the heads with arguments after it."""
-        assert self._syntax is not None
-        starts = self._syntax.after_between
-        return any(
-            head.startswith(text)
-            or (text.startswith(head) and any(start.startswith(text[len(head) :]) for start in starts))
-            for head in heads
-        )
+    def _release_before(self, begin: int) -> None:
+        """Take the text before a tag, without the white space next to the tag."""
+        self._release(len(self._unread[:begin].rstrip(_SPACE)))
+
+    def _begin_call(self, begin: int, heads: Heads) -> bool | None:
+        """Begin a call if the text from `begin` on has a head and arguments; return None if more text may have them."""
+        text, may_begin = self._unread[begin:], False
+        for head, (tool, form) in heads.items():
+            length = num_matched(text, head)
+            if length is None:
+                continue
+            if length >= 0 and text.startswith(form.after_between, length):
+                self._release_before(begin)
+                self._add_call(tool, form)
+                self._unread = text[length:]
+                return True
+            may_begin |= length < 0 or any(each.startswith(text[length:]) for each in form.after_between)
+        return None if may_begin and not self._is_over else False
+
+    def _add_call(self, tool: str, form: CallSyntax) -> None:
+        self._new.add_call(self._num_calls, new_call_id(form.id_form), tool)
+        self._num_calls += 1
+        self._form = form
+        if form.pairs is not None:
+            self._arguments_reader = PairReader(form.pairs, self._tools[tool].kinds)
+        else:
+            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare)
+        self._read = self._arguments
 
     def _arguments(self) -> bool:
         arguments, num_read = self._arguments_reader.read(self._unread, self._is_over)
@@ -200,31 +239,19 @@ class TaggedText:
         return self._arguments_reader.is_whole or num_read > 0
 
     def _after_call(self) -> bool:
-        assert self._syntax is not None
-        if self._begin_call(self._unread, self._next_heads):
+        form = self._form
+        assert form is not None
+        is_call = self._begin_call(0, {} if form.next_call is None else form.heads(form.next_call, self._tools))
+        if is_call:
             return True
-        closing = self._syntax.closing
-        if self._may_begin(self._unread, self._next_heads) or closing.startswith(self._unread):
-            if not self._is_over:
-                return False
+        whole = form.closing + form.optional_end
+        if not self._is_over and (is_call is None or whole.startswith(self._unread)):
+            return False
+        if whole.startswith(self._unread):
             self._unread = ""  # cut within the tag: the call was whole
-        self._unread = self._unread.removeprefix(closing)
-        self._read = self._before_answer
+        self._unread = self._unread.removeprefix(whole if self._unread.startswith(whole) else form.closing)
+        self._read = self._before_thought if self._is_thinking else self._before_answer
         return True
-
-    def _released(self, tag: str) -> str:
-        """Take from what is unread all that cannot be white space before a tag, or the beginning of the tag."""
-        keep = 0
-        if not self._is_over:
-            text = self._unread
-            keep = next(n for n in range(min(len(text), len(tag) - 1), -1, -1) if text.endswith(tag[:n]))
-            keep += len(text) - keep - len(text[: len(text) - keep].rstrip(_SPACE))
-        released, self._unread = self._unread[: len(self._unread) - keep], self._unread[len(self._unread) - keep :]
-        return released
-
-    def _add_content(self, text: str) -> None:
-        self._new.content += text
-        self._has_content = self._has_content or bool(text)
 
 
 class _NewParts:

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.other_forms import with_other_forms
 from model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -17,6 +19,7 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 _NAMES = ("Zqfirst", "Zqsecond")
 _IDS = ("Zq0first1", "Zq0secnd2")
 """Nine letters and digits, as Mistral's templates demand."""
+_ANY_ID = "|".join(_IDS)
 _TOOL = {
     "type": "function",
     "function": {
@@ -42,13 +45,17 @@ class ToolUse:
     """Whether the template wants the arguments of past calls as JSON, not as objects."""
 
 
-def find_tool_use(render: Render, special: Collection[str] = ()) -> ToolUse:
-    """Return how a template's conversations with tools are written; `special` are the tokenizer's special tokens."""
+def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", thought_end: str = "") -> ToolUse:
+    """Return how a template's conversations with tools are written.
+
+    `special` are the tokenizer's special tokens, `end` the one that ends a text, and `thought_end` the tag that closes
+    reasoning.
+    """
     if _writes_tools(render):
         for arguments, pattern, bare in _ways(render):
-            syntax = _syntax(render, special, arguments, pattern)
+            syntax = _syntax(render, arguments, pattern, end, thought_end)
             if syntax is not None:
-                syntax = replace(syntax, bare=bare)
+                syntax = with_other_forms(replace(syntax, bare=bare), special)
                 return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
     return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
 
@@ -69,8 +76,8 @@ def _takes_system(render: Render) -> bool:
 
 _OBJECT = {"zqone": 1}
 _AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
-_PAIRS = {"zqone": "Zqtext", "zqtwo": "Zqmore"}
-_AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)Zqmore", re.DOTALL)
+_PAIRS = {"zqone": "Zqtext", "zqtwo": 7531}
+_AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)7531", re.DOTALL)
 _NESTED = {"zqtwo": {"zqin": [True], "zqbare": 'Zq"\\\n'}, "zqone": ["Zqtext", 1]}
 """Arguments whose names are not sorted, with a text that no escapes may change."""
 _AS_BARE = re.compile(r"zqone(:\s*)\[(.{1,40}?)Zqtext\2(,\s*)1\]", re.DOTALL)
@@ -106,7 +113,7 @@ def _with_calls(number: int, arguments: Any) -> list[dict[str, Any]]:
     return [_USER, {"role": "assistant", "content": "", "tool_calls": calls}]
 
 
-def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: re.Pattern[str]) -> CallSyntax | None:
+def _syntax(render: Render, arguments: Any, pattern: re.Pattern[str], end: str, thought_end: str) -> CallSyntax | None:
     """Return the texts around calls, or None where arguments are not written as the pattern says."""
     try:
         text, plain = render(_with_calls(1, arguments), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
@@ -114,36 +121,44 @@ def _syntax(render: Render, special: Collection[str], arguments: Any, pattern: r
         return None
     name = text.find(_NAMES[0])
     written = pattern.search(text, max(name, 0))
-    opening = text[_num_shared(text, plain) : max(name, 0)].lstrip()
+    opening = text[len(_shared(text, plain)) : max(name, 0)]
+    opening = (opening.rpartition(thought_end)[2] if thought_end else opening).lstrip()
     if written is None or not opening:
         return None
-    # What ends every message is no part of the call.
-    end, after = plain.partition("Zqplain")[2], text[written.end() :]
-    closing = after[: len(after) - _num_shared(after[::-1], end[::-1])].rstrip()
-    closing = re.sub("<[^<>]*$", "", closing)  # nor is the beginning of a tag that ends a message in its own way
-    next_call = _next_call(render, arguments, pattern)
-    if next_call is not None and next_call.endswith(opening):
-        end_of_each = next_call.removesuffix(opening).rstrip()
-        # What comes behind a call's own end, such as a token that says that results follow, is no part of it either.
-        closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
-    syntax = CallSyntax(
-        opening=opening,
-        between=_without_id(text[name + len(_NAMES[0]) : written.start()]),
-        closing=_without_id(closing),
-        next_call=next_call,
-        prefix=_PYTHON_TAG if opening.startswith("{") and _PYTHON_TAG in special else "",
-    )
+    closing = _closing(text[written.end() :], plain.partition("Zqplain")[2], end)
+    raw_between = text[name + len(_NAMES[0]) : written.start()]
+    opening, between, with_id = _without_ids(opening), _without_ids(raw_between), re.sub(_ANY_ID, ID, raw_between)
+    next_call, next_between = _next_call(render, arguments, pattern)
+    if next_call is not None:
+        opening, next_call = _with_counts(opening, next_call)
+        between, _ = _with_counts(between, next_between)
+        if next_call.endswith(opening):
+            end_of_each = next_call.removesuffix(opening).rstrip()
+            # What comes behind a call's own end, such as a token that says that results follow, is no part of it.
+            closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
+    syntax = CallSyntax(opening, between, closing, next_call)
+    if with_id != _without_ids(raw_between):
+        syntax = replace(syntax, others=(replace(syntax, between=with_id),))
     return _in_pairs(syntax, *written.groups()) if pattern is _AS_PAIRS else syntax
 
 
-def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_second: str) -> CallSyntax | None:
+def _closing(after: str, end_of_plain: str, end: str) -> str:
+    """Return the text that ends calls; `after` also holds the text that ends a message, which is no part of it."""
+    after, end_of_plain = after.rstrip(), end_of_plain.rstrip()
+    shared = _shared(after, end_of_plain, at_end=True)
+    if end_of_plain and not shared:  # messages with calls end with a tag of their own
+        after = re.sub("<[^/<>][^<>]*>$", "", after)
+    return _without_ids(after.removesuffix(shared).rstrip().removesuffix(end).rstrip())
+
+
+def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str) -> CallSyntax | None:
     """Return the syntax of calls whose arguments stand one by one: `inner` is what stands between two of them, and
     `around` has with its own texts what stands before the first name and after the last value.
     """
-    before_name = inner[len(inner) - _num_shared(inner[::-1], around.between[::-1]) :]
+    before_name = _shared(inner, around.between, at_end=True)
     after_value = inner.removesuffix(before_name)
     ends = [around.closing, *(() if around.next_call is None else (around.next_call,))]
-    is_clear = after_name == after_second and after_name[-1:] not in ("'", '"')
+    is_clear = after_name[-1:] not in ("'", '"')
     if not (is_clear and before_name and after_value and all(each.startswith(after_value) for each in ends)):
         return None
     return replace(
@@ -151,29 +166,46 @@ def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_second: str
         between=around.between.removesuffix(before_name),
         closing=around.closing.removeprefix(after_value),
         next_call=None if around.next_call is None else around.next_call.removeprefix(after_value),
-        pairs=PairSyntax(before_name, after_name, after_value),
+        pairs=PairSyntax(before_name, after_name, after_value, "" if after_name == after_number else after_number),
     )
 
 
-def _num_shared(one: str, other: str) -> int:
-    """Return with how many characters both begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+_PARTS = re.compile(r"<[^<>\n]*>|\[/?[A-Z_]+\]|\w+|.", re.DOTALL)
+"""Tags, words and other characters: texts are compared by these, so that none is cut."""
 
 
-_PYTHON_TAG = "<|python_tag|>"
-"""What Llama's models write before some calls, and never before text."""
+def _shared(one: str, other: str, *, at_end: bool = False) -> str:
+    """Return the parts with which both texts begin, or end."""
+    order = -1 if at_end else 1
+    pairs = zip(_PARTS.findall(one)[::order], _PARTS.findall(other)[::order], strict=False)
+    return "".join([ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)][::order])
 
 
-def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> str | None:
+def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> tuple[str | None, str]:
+    """Return the text between two calls, which is None where there are none, and that after the second one's name."""
     try:
         text = render(_with_calls(2, arguments), [_TOOL])
     except ChatTemplateError:
-        return None
+        return None, ""
     first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
-    return None if first is None or second < first.end() else _without_id(text[first.end() : second])
+    if first is None or second < first.end():
+        return None, ""
+    behind = pattern.search(text, second)
+    between = "" if behind is None else text[second + len(_NAMES[1]) : behind.start()]
+    return _without_ids(text[first.end() : second]), _without_ids(between)
 
 
-def _without_id(text: str) -> str:
-    """Leave out the id that some templates write into a call: the server makes it, not the model."""
-    return re.sub(rf',\s*"id":\s*"{_IDS[0]}"|\[CALL_ID\]{_IDS[0]}', "", text)
+def _without_ids(text: str) -> str:
+    """Leave out an id where the server makes it, not the model, and put ID where other templates write one."""
+    return re.sub(_ANY_ID, ID, re.sub(rf',\s*"id":\s*"({_ANY_ID})"|\[CALL_ID\]({_ANY_ID})', "", text))
+
+
+def _with_counts(one: str, other: str) -> tuple[str, str]:
+    """Return two texts that end alike but for numbers, which count the calls, with ID in their place."""
+    ours, theirs = (re.split(r"(\d+)", text) for text in (one, other))
+    for place in range(2, min(len(ours), len(theirs)), 2):
+        if ours[1 - place] != theirs[1 - place]:
+            break
+        if ours[-place] != theirs[-place]:
+            ours[-place] = theirs[-place] = ID
+    return "".join(ours), "".join(theirs)

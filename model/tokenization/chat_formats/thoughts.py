@@ -13,11 +13,13 @@ class ThoughtTags:
     closing: str
     answer: str = ""
     """What stands before an answer in text, with reasoning or without."""
+    other_answers: tuple[str, ...] = ()
+    """Other texts that some answers have in the place of `answer`."""
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Return all of them."""
-        return (self.opening, self.closing, self.answer)
+        return (self.opening, self.closing, self.answer, *self.other_answers)
 
 
 KNOWN = (
@@ -26,9 +28,15 @@ KNOWN = (
     ThoughtTags("[THINK]", "[/THINK]"),
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtTags("<|channel>thought\n", "<channel|>"),
-    ThoughtTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
+    ThoughtTags(
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant",
+        "<|channel|>final<|message|>",
+        ("<|channel|>commentary<|message|>",),
+    ),
+    ThoughtTags("<|think|>", "<|end|><|begin|>assistant", "<|content|>"),
 )
-"""The tags that families of models have, most of them <think>; the last are those of gpt-oss."""
+"""The tags that families of models have, most of them <think>; the last are those of gpt-oss and of Solar."""
 
 
 class Start(Enum):

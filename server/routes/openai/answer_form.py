@@ -50,6 +50,7 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     if syntax is not None:
         writer = _Writer(syntax.bare, context.tokenizer.ids_of_special)
         tools = await in_grammar_thread(_read_tools, definitions, writer)
+    body_grammar = grammar
     if tools or (grammar is not None and start is not Start.ANSWER):
         answers = Answers(
             tags=tags,
@@ -62,10 +63,13 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
             special_ids=context.tokenizer.ids_of_special,
         )
         grammar = await in_grammar_thread(_composed, answers)
-    if syntax is None and start is Start.ANSWER:
-        return AnswerForm(grammar)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
-    return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools), _kept_ids(context, texts))
+    kept = _kept_tokens(context, texts)
+    # A grammar of the answer admits no special token: text that looks like one is text.
+    special = tuple(kept) if body_grammar is None else ()
+    if syntax is None and start is Start.ANSWER and not special:
+        return AnswerForm(grammar)
+    return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools, special), frozenset(kept.values()))
 
 
 def _composed(answers: Answers) -> str:
@@ -83,9 +87,9 @@ def _problem(grammar: str) -> str:
     return " ".join(LLMatcher.validate_grammar(grammar).split())[:500]
 
 
-def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
+def _kept_tokens(context: AppContext, texts: list[str]) -> dict[str, int]:
     special = context.tokenizer.ids_of_special.items()
-    return frozenset(token_id for token, token_id in special if any(token in text for text in texts))
+    return {token: token_id for token, token_id in special if any(token in text for text in texts)}
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(512)
 def _grammar_of(schema: str) -> str:
-    return json_schema_grammar(json.loads(schema))
+    return json_schema_grammar(json.loads(schema), whitespace_pattern=" ?")  # some models write no space after a colon
 
 
 @lru_cache(512)

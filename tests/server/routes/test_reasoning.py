@@ -51,11 +51,11 @@ async def test_what_was_thought_goes_back_to_the_template(tmp_path: Path) -> Non
         assert b"<think>\nIt is cold.\n</think>\n\nCold." in bytes(at.engine.submitted[0].prompt_token_ids)
 
 
-async def test_a_call_after_a_thought_is_a_call_and_one_within_it_is_thought(tmp_path: Path) -> None:
-    text = f"I could write {HERMES_CALL}</think>\n{HERMES_CALL}"
+async def test_calls_within_a_thought_and_after_it_are_calls(tmp_path: Path) -> None:
+    text = f"I look.\n{HERMES_CALL}\nAgain.</think>\n{HERMES_CALL}"
     async with tool_site(tmp_path, text, templates.OPEN_THOUGHT) as at:
         (choice,) = (await at.post(PATH, {**BODY, "tools": [WEATHER]})).json()["choices"]
         grammar = grammar_of(at) or ""
-    assert choice["message"]["reasoning"] == f"I could write {HERMES_CALL}"
-    assert len(choice["message"]["tool_calls"]) == 1
+    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("I look.Again.", None)
+    assert len(choice["message"]["tool_calls"]) == 2
     assert "</think>" in grammar

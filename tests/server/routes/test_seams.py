@@ -141,7 +141,7 @@ async def test_strict_tools_are_held_to_their_schemas_beside_reasoning(at: Site,
     called = 0
     for seed in SEEDS:
         body = body_of(at, seed, **ONE_CALL, tool_choice=choice)
-        body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = 9.0
+        body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = 15.0
         message, end = await message_of(at, body)
         assert end in ("tool_calls", "stop")
         if end == "tool_calls":

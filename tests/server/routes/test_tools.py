@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +36,17 @@ LENGTH = 4096
 
 @asynccontextmanager
 async def tool_site(
-    folder: Path, answer: str = "ok", template: str = templates.HERMES, **options: Any
+    folder: Path,
+    answer: str = "ok",
+    template: str = templates.HERMES,
+    special: Sequence[str] = SPECIAL,
+    **options: Any,
 ) -> AsyncIterator[Site]:
     """Run a site whose model answers every chat with this text."""
-    write_tokenizer(folder, SPECIAL)
+    write_tokenizer(folder, special)
     ids: list[int] = []
-    for part in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", answer):
-        ids += [256 + SPECIAL.index(part)] if part in SPECIAL else part.encode()
+    for part in re.split(f"({'|'.join(map(re.escape, special))})", answer):
+        ids += [256 + special.index(part)] if part in special else part.encode()
     engine = FakeEngine(script=tuple(ids), eos_after=len(ids), engine_info=replace(INFO, max_model_len=LENGTH))
     config = replace(tiny_config(), max_model_len=LENGTH, vocab_size=300)
     async with site(folder, engine, template=template, config=config, max_model_len=LENGTH, **options) as at:

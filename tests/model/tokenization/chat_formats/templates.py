@@ -176,3 +176,25 @@ GPT_OSS = """{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|en
     {%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}
 {%- endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"""
 """gpt-oss: channels."""
+
+SOLAR = """{% if tools %}<|begin|>system<|content|>{{ tools | tojson }}<|end|>{% endif %}
+{%- for m in messages %}
+    {%- if m.tool_calls %}<|begin|>assistant<|tool_calls|>
+        {%- for call in m.tool_calls %}
+            {{- '<|tool_call:begin|>' ~ call.id ~ '<|tool_call:name|>' ~ call.function.name ~ '<|tool_call:args|>' }}
+            {{- call.function.arguments | tojson }}<|tool_call:end|>
+        {%- endfor %}<|calls|>
+    {%- else %}<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}{# <|think|> #}"""
+"""Solar Open: calls that hold an id, after a tag that begins like the tag before text."""
+
+COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+    {%- if m.tool_calls %}<|START_ACTION|>[
+        {%- for call in m.tool_calls %}
+            {{- '{"tool_call_id": "' ~ loop.index0 ~ '", "tool_name": "' ~ call.function.name }}
+            {{- '", "parameters": ' ~ call.function.arguments | tojson ~ '}' ~ (', ' if not loop.last) }}
+        {%- endfor %}]<|END_ACTION|>
+    {%- else %}<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% endif %}<|END|>
+{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+"""Command R7B: calls that are counted."""

@@ -143,7 +143,9 @@ def test_what_else_is_answered_is_text_or_the_body(
     assert reader.takes(f"{thought}Hello.\n\n{{", **asked) == (mode == "auto")
     assert reader.takes(f"{thought}12", **asked) == (mode != "required")
     if thought:
-        assert reader.takes("12", **asked) == (mode != "required" and fields["start"] is Start.MAYBE)
+        may_be_thought = fields["start"] is Start.THOUGHT and mode == "auto"
+        may_be_answer = fields["start"] is Start.MAYBE and mode != "required"
+        assert reader.takes("12", **asked) == (may_be_answer or may_be_thought)
 
 
 @pytest.mark.parametrize("syntax", [GENERIC, MISTRAL, ARGS], ids=["generic", "mistral", "args"])
@@ -208,6 +210,19 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     assert not takes(unit="K")
     assert not takes(unit="C", list=[1])
     assert not takes(unit="C", more=1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("thoughts", ["maybe", "open", "maybe, tokens", "open, tokens"])
+@pytest.mark.parametrize("name", ["generic", "mistral", "xml", "bare"])
+def test_a_thought_may_be_left_open(reader: Reader, name: str, thoughts: str, mode: str) -> None:
+    syntax, (fields, _) = SYNTAXES[name], THOUGHTS[thoughts]
+    asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
+    begun = ("" if fields["start"] is Start.THOUGHT else fields["tags"].opening) + "hm <tool_call> x"
+    assert reader.takes(begun, **asked) == (mode == "auto")
+    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    assert reader.takes(f"{begun}\n{call}", **asked)
+    assert not reader.takes(f"{begun}\n{call.replace('days', 'weeks')}", **asked)
 
 
 @pytest.mark.parametrize("thoughts", THOUGHTS)

@@ -11,21 +11,25 @@ from hypothesis import strategies as st
 
 from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
+from model.tokenization.chat_formats.other_forms import with_other_forms
 from model.tokenization.chat_formats.parser import PlainText, TaggedText
-from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
+from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
 
 THINK = ThoughtTags("<think>", "</think>")
-LLAMA = CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}", prefix="<|python_tag|>")
+LLAMA = with_other_forms(CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"), ["<|python_tag|>"])
 MISTRAL = CallSyntax(
     opening='[TOOL_CALLS] [{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"
 )
 ARGS = CallSyntax(opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing="")
-XML = CallSyntax(
-    opening="<tool_call>\n<function=",
-    between="",
-    next_call=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
-    closing=">\n</function>\n</tool_call>",
-    pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
+XML = with_other_forms(
+    CallSyntax(
+        opening="<tool_call>\n<function=",
+        between=">",
+        next_call="\n</function>\n</tool_call>\n<tool_call>\n<function=",
+        closing="\n</function>\n</tool_call>",
+        pairs=PairSyntax("\n<parameter=", ">\n", "\n</parameter>"),
+    ),
+    [],
 )
 BARE = CallSyntax(
     opening="<|tool_call>call:",
@@ -41,8 +45,10 @@ ESCAPED = CallSyntax(
     closing="</call>",
     bare=BareSyntax("<escape>", ", ", ": "),
 )
-CHANNELS = ThoughtTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>")
-GPT_OSS = CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing="")
+(CHANNELS,) = (tags for tags in KNOWN if tags.opening == "<|channel|>analysis<|message|>")
+GPT_OSS = with_other_forms(
+    CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""), []
+)
 SYNTAXES = {
     "generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML, "bare": BARE, "escaped": ESCAPED,
 }  # fmt: skip

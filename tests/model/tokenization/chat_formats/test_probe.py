@@ -1,12 +1,13 @@
 """How a template writes tools is found out by rendering it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
 from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
@@ -43,10 +44,10 @@ SYNTAXES = {
     templates.GPT_OSS: CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""),
     templates.XML: CallSyntax(
         opening="<tool_call>\n<function=",
-        between="",
-        next_call=">\n</function>\n</tool_call>\n<tool_call>\n<function=",
-        closing=">\n</function>\n</tool_call>",
-        pairs=PairSyntax(">\n<parameter=", ">\n", "\n</parameter"),
+        between=">",
+        next_call="\n</function>\n</tool_call>\n<tool_call>\n<function=",
+        closing="\n</function>\n</tool_call>",
+        pairs=PairSyntax("\n<parameter=", ">\n", "\n</parameter>"),
     ),
     templates.KEYS_AND_VALUES: CallSyntax(
         opening="<tool_call>",
@@ -69,23 +70,63 @@ SYNTAXES = {
         closing="<end_function_call>",
         bare=BareSyntax("<escape>", is_sorted=True),
     ),
+    templates.SOLAR: CallSyntax(
+        opening=f"<|tool_calls|><|tool_call:begin|>{ID}<|tool_call:name|>",
+        between="<|tool_call:args|>",
+        next_call=f"<|tool_call:end|><|tool_call:begin|>{ID}<|tool_call:name|>",
+        closing="<|tool_call:end|>",
+    ),
+    templates.COUNTED: CallSyntax(
+        opening=f'<|START_ACTION|>[{{"tool_call_id": "{ID}", "tool_name": "',
+        between='", "parameters": ',
+        next_call=f'}}, {{"tool_call_id": "{ID}", "tool_name": "',
+        closing="}]<|END_ACTION|>",
+    ),
 }
 
 
 @pytest.mark.parametrize(
     "source",
     SYNTAXES,
-    ids=["hermes", "mistral", "mistral args", "llama", "text", "gpt-oss", "xml", "keys", "gemma 4", "functiongemma"],
+    ids=[
+        "hermes",
+        "mistral",
+        "mistral args",
+        "llama",
+        "text",
+        "gpt-oss",
+        "xml",
+        "keys",
+        "gemma 4",
+        "functiongemma",
+        "solar",
+        "counted",
+    ],
 )
 def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
     use = use_of(source)
     assert use.by_template
-    assert use.syntax == SYNTAXES[source]
+    assert replace(use.syntax, others=()) == SYNTAXES[source]
     assert use.arguments_as_text == (source == templates.ARGUMENTS_AS_TEXT)
 
 
+def test_an_id_that_mistrals_models_may_write_is_part_of_another_form() -> None:
+    (other,) = use_of(templates.MISTRAL_ARGS).syntax.others
+    assert other.between == f"[CALL_ID]{ID}[ARGS]"
+
+
+def test_values_that_are_no_text_may_have_a_tag_of_their_own() -> None:
+    source = templates.XML.replace(
+        "'>\\n' ~ (value", """'" string="' ~ ('true' if value is string else 'false') ~ '">' ~ (value"""
+    )
+    pairs = use_of(source).syntax.pairs
+    assert pairs is not None
+    assert pairs.name_ends == ('" string="true">', '" string="false">')
+
+
 def test_a_token_that_llama_may_write_before_a_call_belongs_to_it() -> None:
-    assert use_of(templates.LLAMA, "<|python_tag|>").syntax.prefix == "<|python_tag|>"
+    (other,) = use_of(templates.LLAMA, "<|python_tag|>").syntax.others
+    assert other.opening == '<|python_tag|>{"name": "'
 
 
 def test_the_template_of_llama_4_is_read() -> None:
