@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.kubernetes.render import BANNER, COMPONENTS, PLAIN
+from deploy.kubernetes.render import BANNER, COMPONENTS, PLAIN, SCHEMA, schema
 from server.config.settings import Settings, setting_names
 from tests.deploy.rendered import FOLDER, ROOT, VALUES, Document, container, documents, pod, render, texts, variables
 from tests.readme import metrics_table
@@ -232,9 +232,12 @@ def test_the_pod_meets_the_restricted_standard_and_writes_to_volumes_alone(which
     security = pod(which)["securityContext"]
     own = container(which)["securityContext"]
     assert security["runAsNonRoot"] is True
-    assert f"useradd --uid {security['runAsUser']} " in DOCKERFILE
+    if which == "openshift":
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & security.keys(), "OpenShift chooses them"
+    else:
+        assert f"useradd --uid {security['runAsUser']} " in DOCKERFILE
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert own == {
+    assert own == ({"runAsNonRoot": True} if which == "on" else {}) | {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
@@ -259,6 +262,33 @@ def test_only_a_model_of_the_hub_may_be_fetched() -> None:
 
     assert reachable("default") == {53}
     assert reachable("on") == {53, 443, 4318}
+
+
+def test_the_usual_values_of_charts_are_taken() -> None:
+    own = container("on")
+    assert own["image"] == "example.com/lightwell@sha256:" + "0a" * 32
+    assert own["args"] == ["--log-format", "json"]
+    assert own["envFrom"] == [{"secretRef": {"name": "more"}}]
+    assert {"name": "certificates", "mountPath": "/certificates", "readOnly": True} in own["volumeMounts"]
+    assert {"name": "certificates", "configMap": {"name": "certificates"}} in pod("on")["volumes"]
+    assert [each["name"] for each in pod("on")["initContainers"]] == ["wait"]
+    made = documents("on")
+    assert {document["metadata"]["name"] for document in made.values()} == {"lightwell-own", "lightwell-own-cache"}
+    ingress = made["Ingress"]["spec"]
+    assert (ingress["ingressClassName"], ingress["tls"][0]["secretName"]) == ("nginx", "tls")
+    (rule,) = ingress["rules"]
+    (path,) = rule["http"]["paths"]
+    (port,) = made["Service"]["spec"]["ports"]
+    assert (rule["host"], path["pathType"]) == ("lightwell.example", "Prefix")
+    assert path["backend"]["service"] == {"name": made["Service"]["metadata"]["name"], "port": {"name": port["name"]}}
+    assert "Ingress" not in documents("default")
+
+
+@pytest.mark.parametrize(
+    ("which", "threads"), [("default", "2"), ("openshift", "1"), ("on", "7"), ("gpu", "1"), ("tensor parallel", "2")]
+)
+def test_a_worker_has_as_many_threads_as_its_pod_has_cpus(which: str, threads: str) -> None:
+    assert variables(which)["LIGHTWELL_THREADS"] == threads
 
 
 def test_secrets_are_named_and_not_written_down() -> None:
@@ -318,7 +348,10 @@ def test_values_that_make_no_sense_are_refused() -> None:
         ({"replica": 3}, "additional properties 'replica' not allowed"),
         ({"gpu": {"count": "two"}}, "at '/gpu/count': got string, want integer"),
         ({"autoscaling": {"kind": "vpa"}}, "at '/autoscaling/kind'"),
-        ({"settings": {"--max-num-seqs": 1}}, "'--max-num-seqs' does not match pattern"),
+        ({"settings": {"max_num_seqz": 1}}, "value must be one of 'activations'"),
+        ({"settings": {"--max-num-seqs": 1}}, "value must be one of 'activations'"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest'"),
+        ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
         ({"settings": {"port": 80}}, "settings.port is set by other values of the chart"),
         ({"settings": {"api_key": "secret"}}, "use apiKeys.secret"),
         ({"apiKeys": {"secret": "a", "configMap": "b"}}, "give one of them"),
@@ -340,4 +373,5 @@ def test_the_chart_is_of_this_version_and_its_schema_knows_every_value() -> None
             if isinstance(value, dict) and "properties" in schema["properties"][name]:
                 same(value, schema["properties"][name], f"{path}.{name}")
 
+    assert schema() == SCHEMA.read_text(encoding="utf-8"), "python -m deploy.kubernetes.render writes it anew"
     same(load(chart / "values.yaml"), load(chart / "values.schema.json"), "values")
