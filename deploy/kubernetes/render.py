@@ -1,7 +1,8 @@
 """Renders the chart with Helm's own engine (helm-python-sdk carries it), and writes plain/ from it.
 
 `python -m deploy.kubernetes.render` writes plain/ and the names of settings in the schema again; with `--values FILE`
-it prints what each map of a JSON list of values makes instead. It knows the chart's files by their names, and no cluster.
+it prints what each map of a JSON list of values makes instead. It knows the names of the files in the chart, and no
+cluster.
 """
 
 import argparse
