@@ -13,11 +13,7 @@ def lightwell_version() -> str:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the server, Python and torch, by label of `lightwell_build_info`."""
-    return {
-        "version": lightwell_version(),
-        "python_version": platform.python_version(),
-        "torch_version": _version("torch"),
-    }
+    return {"version": lightwell_version(), "python": platform.python_version(), "torch": _version("torch")}
 
 
 def _version(distribution: str) -> str:

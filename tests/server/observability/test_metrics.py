@@ -144,7 +144,7 @@ def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     (build,) = (sample for sample in samples if sample.name == "lightwell_build_info")
     assert build.value == 1
     assert build.labels["version"] == lightwell_version()
-    assert build.labels["torch_version"].startswith("2.")
+    assert build.labels["torch"].startswith("2.")
 
 
 def test_each_step_is_one_observation_and_an_empty_one_is_none() -> None:
