@@ -310,18 +310,13 @@ class Metrics:
             self.iteration_tokens.observe(stats.iteration_tokens)
 
     def observe_end(
-        self,
-        finish_reason: str,
-        latency: float,
-        timing: Timing | None,
-        num_prompt: int,
-        num_generated: int | None = None,
+        self, finish_reason: str, latency: float, timing: Timing | None, num_prompt: int, num_output: int | None = None
     ) -> None:
         """Count a request of the engine that ended, `latency` seconds after it arrived.
 
         timing: None for requests that ended before the engine reported when it took them.
         num_prompt: Tokens of its prompt.
-        num_generated: Tokens that it generated, or None if it generates none.
+        num_output: Tokens that it generated, or None if it generates none.
         """
         self.request_success.labels(finish_reason).inc()
         record = current_record.get()
@@ -331,8 +326,8 @@ class Metrics:
             return
         self.e2e_request_latency.labels("unmatched" if record is None else record.route).observe(latency)
         self.request_prompt_tokens.observe(num_prompt)
-        if num_generated is not None:
-            self.request_generation_tokens.observe(num_generated)
+        if num_output is not None:
+            self.request_generation_tokens.observe(num_output)
         if timing is None or timing.scheduled is None:
             return
         self.request_queue_time.observe(max(timing.scheduled - timing.arrival, 0.0))

@@ -8,6 +8,7 @@ import pytest
 
 from lightwell_client import Client, Embeddings
 from lightwell_client._embeddings import parse_embeddings
+from lightwell_client.interventions import patch
 from tests.client.answers import Arrays, as_json, as_safetensors, draw, fields_of
 from tests.client.test_attention import TOKENS, causal, one
 from tests.client.test_inspection import NEXT
@@ -76,6 +77,16 @@ def test_embeddings_are_their_matrix_and_an_embedding_its_vector() -> None:
     assert np.asarray(each[0]).shape == (2, 2)
     with pytest.raises(ValueError, match="one vector a token"):
         np.asarray(each)
+
+
+def test_results_are_values_of_interventions_as_their_arrays_are(client: Client, server: WireServer) -> None:
+    server.will(as_json("points", (fields_of(0), {"blocks.0.hook_resid_post": TRACED["blocks.0.hook_resid_post"]})))
+    trace = client.trace("The fox", "hook_resid_post")
+    point, array = trace.point("hook_resid_post"), trace["hook_resid_post"]
+    assert patch("hook_resid_post", trace) == patch("hook_resid_post", point) == patch("hook_resid_post", array)
+    for value in (trace, point, array):
+        client.generate("x", interventions={"point": "hook_resid_post", "op": "patch", "value": value})
+        assert server.seen[-1].body["interventions"][0]["value"] == STREAM.tolist()
 
 
 def test_a_data_frame_has_a_row_for_each_number_with_its_tokens(client: Client, server: WireServer) -> None:

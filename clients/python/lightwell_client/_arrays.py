@@ -91,6 +91,8 @@ def encoded(value: Any) -> Any:
     Raises:
         ValueError: it is no number or no array of real ones, or holds NaN or plus infinity, which no point takes.
     """
+    if hasattr(value, "__array__") and not hasattr(value, "tolist"):  # a result, or an array with its axes
+        value = value.__array__()
     if hasattr(value, "detach"):  # a torch tensor, of whatever device and dtype
         tensor = value.detach().cpu()
         value = (tensor if tensor.is_complex() else tensor.float()).numpy()  # numpy lacks bfloat16

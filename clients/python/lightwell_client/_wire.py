@@ -175,6 +175,8 @@ def plain(value: Any) -> Any:
             raise TypeError(f"{value} has steps; a slice without them, or a list of indices, is accepted")
         ends = ":".join("" if end is None else str(int(end)) for end in (value.start, value.stop))
         return "all" if ends == ":" else ends
+    if hasattr(value, "__array__") and not hasattr(value, "tolist"):  # a result, or an array with its axes
+        value = value.__array__()
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True, exclude_none=True)
     if hasattr(value, "tolist"):
