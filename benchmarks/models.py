@@ -29,7 +29,7 @@ class Model:
 
 MODELS = {
     "124m": Model(make_checkpoint, ("float32", "bfloat16", "int8"), (1, 8, 32), ttft_ms=500, tpot_ms=50),
-    "default": Model(lambda cache: ROOT / "model" / "fables", ("float32",), (1, 8, 64), ttft_ms=100, tpot_ms=10),
+    "fables": Model(lambda cache: ROOT / "model" / "fables", ("float32",), (1, 8, 64), ttft_ms=100, tpot_ms=10),
 }
 """The 124M checkpoint with random weights, and the model that ships with Lightwell."""
 

@@ -22,8 +22,8 @@ from server.config.settings import Settings
 from tests.support.processes import serve
 
 CASES = (
-    ("default", "float32", "none"),
-    ("default", "bfloat16", "none"),
+    ("fables", "float32", "none"),
+    ("fables", "bfloat16", "none"),
     ("124m", "float32", "none"),
     ("124m", "bfloat16", "none"),
     ("124m", "bfloat16", "int8"),

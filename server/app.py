@@ -182,6 +182,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
                 "whoever reaches %s may use this server: it has no API key (--api-key-file or --api-key)", settings.host
             )
         files = load_model_files(settings)
+        metrics.name_model(files.model_id)
         if is_wanted(settings.otlp_endpoint, os.environ):
             tracing = Tracing(settings.otlp_endpoint, files.model_id)
         return processes.run(

@@ -144,9 +144,15 @@ def _places(config: ModelConfig, stack: Stack) -> Iterator[tuple[Point, int | No
                 yield point, layer
 
 
-def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "") -> float:
+FLOAT32_BOUND = 2e-5
+"""The largest error of any number in float32, relative to the largest absolute value of its tensor."""
+
+
+def worst(
+    ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "", *, relative: bool = False
+) -> float:
     """Return the largest difference over all points whose names have this ending. Both must have the same; -inf
-    equals only -inf.
+    equals only -inf. `relative`: divide each difference by the largest absolute value of the expected tensor.
     """
     assert set(ours) == set(expected), set(ours) ^ set(expected)
     found = 0.0
@@ -156,8 +162,10 @@ def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], endi
             assert mine.shape == other.shape, name
             assert torch.equal(mine.isinf(), other.isinf()), name
             assert not mine.isnan().any(), name
-            difference = (mine - other).masked_fill(mine.isinf(), 0.0).abs().max()
-            found = max(found, float(difference))
+            difference = float((mine - other).masked_fill(mine.isinf(), 0.0).abs().max())
+            if relative:
+                difference /= float(other.masked_fill(other.isinf(), 0.0).abs().max()) or 1.0
+            found = max(found, difference)
     return found
 
 

@@ -2,9 +2,9 @@
 [name ...]`.
 
 It uses small random checkpoints (`tests.tiny`) and ordinary random tokens. It prints two tables in Markdown, family x
-quantity, each entry the largest absolute error over all layers, heads and positions of the prompts; `--write docs` puts
-them into docs/parity.md. It ends with status 1 when an entry is over its bound. No server process is started: HTTP
-requests go to the application in this process.
+quantity. Each entry is the largest error over all layers, heads and positions of the prompts, relative to the largest
+absolute value of its tensor; `--write docs` puts them into docs/parity.md. It ends with status 1 when an entry is over
+its bound. No server process is started: HTTP requests go to the application in this process.
 
 The two tables themselves say what they compare, and how.
 
@@ -29,7 +29,7 @@ from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
 from model.loading.loader import load_model
 from tests import reference, tiny
-from tests.network import CPU, look_at_everything
+from tests.network import CPU, FLOAT32_BOUND, look_at_everything
 from tests.parity_numbers import Errors, Numbers, Prompt, draw_prompts
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import build_site
@@ -45,7 +45,7 @@ the log of its pattern has no more than seven digits; scores are then those of t
 without the cast to float32 that they begin with."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
 BOUNDS = {
-    "float32": {"logits": 1e-4, "patterns": 1e-5, "scores": 1e-4, "hidden states": 1e-4, "embeddings": 1e-4},
+    "float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND),
     "float64": dict.fromkeys(QUANTITIES, 1e-10),
 }
 ROWS = (
@@ -251,7 +251,8 @@ def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> s
             "# How far our numbers are from those of transformers",
             "Made by `python -m tests.parity --write docs` and checked by tests/e2e/test_parity.py. One small random "
             "checkpoint a family, or two where its options differ (tests/tiny), ordinary random tokens; each entry is "
-            "the largest absolute error over all layers, heads and positions. Empty: a family without logits.",
+            "the largest error over all layers, heads and positions, relative to the largest absolute value of its "
+            "tensor. Empty: a family without logits.",
             "## float32, over HTTP",
             _flat(OVER_HTTP),
             table("float32", over_http),

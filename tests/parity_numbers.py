@@ -16,7 +16,9 @@ LENGTH = 45
 ENCODER_LENGTH = 38
 
 Errors = dict[str, float]
-"""Quantity -> largest absolute error; a quantity that the family does not have is missing."""
+"""Quantity -> largest error, relative to the largest absolute value of its tensor; a quantity that the family does not
+have is missing.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Numbers:
     """[position, vocab], or None without a head."""
 
     def errors(self, expected: "Numbers") -> Errors:
-        """Return the largest differences from what is expected."""
+        """Return the largest differences from the expected numbers, relative to the largest of each tensor."""
         found = {
             "patterns": _largest(self.patterns, expected.patterns),
             "scores": _largest([_centred(s) for s in self.scores], [_centred(s) for s in expected.scores]),
@@ -56,7 +58,9 @@ class Numbers:
 def _largest(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
     pairs = list(zip(ours, expected, strict=True))
     assert all(mine.shape == other.shape for mine, other in pairs)
-    return float(torch.stack([(mine.double() - other.double()).abs().max() for mine, other in pairs]).max())
+    return max(
+        float((mine.double() - other.double()).abs().max()) / (float(other.abs().max()) or 1.0) for mine, other in pairs
+    )
 
 
 def _centred(scores: torch.Tensor) -> torch.Tensor:

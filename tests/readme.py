@@ -202,6 +202,10 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
     return text
 
 
+DEFAULT_MODEL = ["smollm2", "--kv-cache-memory", "256MiB"]
+"""The arguments of a server of the model that `make serve` serves."""
+
+
 def minilm() -> list[str]:
     """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs.
 
@@ -213,7 +217,7 @@ def minilm() -> list[str]:
 
 
 def rewrite() -> None:
-    for arguments, documents in (([], {*DOCUMENTS} - {RERANKING}), (minilm(), {RERANKING})):
+    for arguments, documents in ((DEFAULT_MODEL, {*DOCUMENTS} - {RERANKING}), (minilm(), {RERANKING})):
         with serve(arguments) as server:
             for path in sorted(documents):
                 text = path.read_text(encoding="utf-8")

@@ -105,6 +105,21 @@ def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() ->
     assert all(line == "FROM ${BASE_IMAGE}" or " AS " in line for line in re.findall(r"^FROM .*$", DOCKERFILE, re.M))
 
 
+def test_a_user_of_any_number_may_write_where_the_image_s_own_may() -> None:
+    """Check for OpenShift, which gives a container a random user of group 0."""
+    (user,) = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert user == "10001:0"
+    folders = "/cache /var/lib/lightwell"
+    assert f"chgrp -R 0 {folders} && chmod -R g=u {folders}" in DOCKERFILE
+
+
+@pytest.mark.tool
+def test_hadolint_has_nothing_to_say() -> None:
+    if not os.environ.get("TEST_TOOLS"):
+        pytest.skip("hadolint is run by `make test-nightly` (tests/tools/install.sh)")
+    subprocess.run([ROOT / ".tools" / "hadolint" / "bin" / "hadolint", ROOT / "Dockerfile"], check=True)
+
+
 def test_the_image_is_healthy_where_lightwell_health_says_so() -> None:
     """Check that `lightwell health` finds the port by itself: a port of the image's own made a server at another
     port unhealthy for ever.

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from tests.support.processes import Server, serve
+from tests.support.wire import samples
 
 INPUT_TOKENS = 512
 QUESTIONS = 16
@@ -42,8 +43,7 @@ def decide(http: httpx.Client, text: str, questions: list[dict[str, Any]]) -> tu
 
 def computed_tokens(http: httpx.Client) -> float:
     """Return how many tokens the network has computed so far."""
-    lines = (line.split() for line in http.get("/metrics").text.splitlines())
-    return next(float(line[1]) for line in lines if line[:1] == ["lightwell_computed_tokens_total"])
+    return samples(http.get("/metrics").text)["lightwell_computed_tokens_total"]
 
 
 def count(http: httpx.Client, text: str) -> int:

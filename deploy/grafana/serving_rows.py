@@ -70,7 +70,11 @@ TRAFFIC = (
         ask("sum(rate(lightwell_prompt_tokens_total{HERE}[SPAN]))", "prompt"),
         ask("sum(rate(lightwell_generation_tokens_total{HERE}[SPAN]))", "generated"),
         ask("sum(rate(lightwell_computed_tokens_total{HERE}[SPAN]))", "computed"),
-        width=12,
+    ),
+    lines(
+        "Tokens of a request", "short", "Means of the requests that ended. Longer prompts and answers need more cache.",
+        ask(mean("request_prompt_tokens"), "prompt"),
+        ask(mean("request_generation_tokens"), "generated"),
     ),
     lines(
         "Requests of the engine", "reqps",
@@ -78,7 +82,6 @@ TRAFFIC = (
         ask("sum(rate(lightwell_requests_submitted_total{HERE}[SPAN]))", "handed in"),
         ask("sum by (finish_reason) (rate(lightwell_request_success_total{HERE}[SPAN]))", "{{finish_reason}}"),
         ask("sum(rate(lightwell_request_failed_total{HERE}[SPAN]))", "failed"),
-        width=12,
     ),
 )  # fmt: skip
 
@@ -103,6 +106,15 @@ LATENCY = (
           *quantiles("request_decode_time_seconds")),
     lines("End to end", "s", "From arrival to the end, also of requests that only look inside.",
           *quantiles("e2e_request_latency_seconds")),
+    lines(
+        "End to end by route", "s", "The 90th percentile. An objective for a route reads these buckets.",
+        ask(
+            "histogram_quantile(0.9, sum by (le, route) "
+            "(rate(lightwell_e2e_request_latency_seconds_bucket{HERE}[SPAN])))",
+            "{{route}}",
+        ),
+        width=24,
+    ),
     Panel(
         "Time to first token, all of it", "heatmap", "short",
         "Each column is a moment, each cell how many waited so long. Two bands are two kinds of requests.",

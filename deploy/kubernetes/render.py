@@ -1,11 +1,13 @@
 """Renders the chart with Helm's own engine (helm-python-sdk carries it), and writes plain/ from it.
 
-`python -m deploy.kubernetes.render` writes plain/ again; with `--values FILE` it prints what each map of a JSON list of
-values makes instead. It knows the chart's files by their names, and no cluster.
+`python -m deploy.kubernetes.render` writes plain/ and the names of settings in the schema again; with `--values FILE`
+it prints what each map of a JSON list of values makes instead. It knows the names of the files in the chart, and no
+cluster.
 """
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import helm_python
 
 FOLDER = Path(__file__).resolve().parent
 CHART = FOLDER / "chart" / "lightwell"
+SCHEMA = CHART / "values.schema.json"
 PLAIN = FOLDER / "plain"
 NAME = "lightwell"
 
@@ -48,8 +51,17 @@ def plain_files() -> dict[str, str]:
     return {name: BANNER + text for name, text in files.items()}
 
 
+def schema() -> str:
+    """Return the values' schema, whose `settings` are those of the server."""
+    from server.config.settings import setting_names
+
+    names = ",\n".join(f'          "{name}"' for name in sorted(setting_names()))
+    text = SCHEMA.read_text(encoding="utf-8")
+    return re.sub(r'("propertyNames": \{\n        "enum": \[)[^]]*\]', rf"\1\n{names}\n        ]", text)
+
+
 def main() -> int:
-    """Write plain/, or print what values make; return the exit status."""
+    """Write plain/ and the schema, or print what values make; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", metavar="FILE", help="JSON list of maps of values; - is standard input")
     arguments = parser.parse_args()
@@ -57,6 +69,7 @@ def main() -> int:
         text = sys.stdin.read() if arguments.values == "-" else Path(arguments.values).read_text(encoding="utf-8")
         print(json.dumps([attempt(values) for values in json.loads(text)]))
         return 0
+    SCHEMA.write_text(schema(), encoding="utf-8")
     for name, text in plain_files().items():
         path = PLAIN / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -183,17 +183,26 @@ def version_4_names(config: ModelConfig, stack: Stack) -> dict[str, str]:
     """
     own = stack_config(config, stack)
     names = dict(_VERSION_4)
-    if own.final_logit_softcap is None:
+    if own.final_logit_softcap is None and (own.logit_scale == 1 or own.cross_attention):  # Granite scales the logits
         names |= {"hook_unembed": "logits", "unembed.hook_out": "logits"}
+    if own.final_norm and own.logit_scale == 1 and own.embedding_size is None and own.kind == "decoder":
+        names |= {"unembed.hook_in": "ln_final.hook_out"}
+    if own.final_norm and own.altup is None:
+        names |= {"ln_final.hook_in": f"blocks.{own.num_layers - 1}.hook_resid_post"}
     names |= (
         {"mlp.gate.hook_out": "mlp.hook_pre", "mlp.in.hook_out": "mlp.hook_pre_linear"}
         if own.gated_mlp
         else {"mlp.in.hook_out": "mlp.hook_pre"}
     )
-    if own.norm_placement in ("pre", "post"):
-        names |= {"attn.hook_out": "hook_attn_out", "mlp.hook_out": "hook_mlp_out"}
-        names |= {"cross_attn.hook_out": "hook_cross_attn_out"}
-    if own.norm_placement in ("pre", "sandwich"):
+    before = own.norm_placement in ("pre", "sandwich")
+    attn_in = "ln1.hook_out" if before else "hook_resid_pre"
+    mlp_in = "ln2.hook_out" if before else "hook_resid_mid_cross" if own.cross_attention else "hook_resid_mid"
+    names |= {f"{reader}.hook_in": attn_in for reader in ("attn", "attn.q", "attn.k", "attn.v")}
+    names |= {f"{reader}.hook_in": mlp_in for reader in ("mlp", "mlp.in", *["mlp.gate"][: own.gated_mlp])}
+    if own.norm_placement in ("pre", "post") and own.residual_scale == 1:
+        outputs = {"attn": "attn.o", "cross_attn": "cross_attn.o", "mlp": "mlp.out"}
+        names |= {f"{name}.hook_out": f"hook_{of}_out" for of, last in outputs.items() for name in (of, last)}
+    if before:
         names |= {"ln1.hook_in": "hook_resid_pre"}
         if not own.parallel_blocks and not own.cross_attention:
             names |= {"ln2.hook_in": "hook_resid_mid"}
@@ -214,12 +223,14 @@ def read_name(config: ModelConfig, name: str) -> Written:
     UnknownPoint.
     """
     stack, rest = _stack_of(config, name)
-    layer = None
+    names, layer = version_4_names(config, stack), None
+    if _IN_BLOCK.fullmatch(names.get(rest, "")):  # a point outside the blocks there, and of the last block here
+        rest = names[rest]
     if match := _IN_BLOCK.fullmatch(rest):
         layer, rest = int(match[1]), match[2]
     elif match := _WITH_LAYER.fullmatch(rest):
         rest, layer = match[1], int(match[2])
-    known = version_4_names(config, stack).get(rest) or _SPELLINGS.get(rest)
+    known = _SPELLINGS.get(names.get(rest, rest))
     if known is None:
         raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
     point = BY_NAME[known]
@@ -251,13 +262,15 @@ def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
 
 
 def near_names(config: ModelConfig, name: str, changeable: bool = False, count: int = 5) -> str:
-    """Return the most similar points that the model has (only those that may be changed, if `changeable`), for a
-    message.
+    """Return the names of the model's points that are similar to `name`, at least the most similar one, for a message.
+
+    changeable: name only the points that an intervention may change.
     """
     wanted = re.sub(r"blocks\.-?\d+\.|\.-?\d+$", "", name)
-    has: dict[str, None] = {}
+    has: list[str] = []
     for stack in reversed(stacks(config)):
-        has |= {
-            short_name(config, stack, p.name): None for p in points_of(config, stack) if p.changeable or not changeable
-        }
-    return ", ".join(difflib.get_close_matches(wanted, has, count, cutoff=0.0))
+        own = {point.name for point in points_of(config, stack) if point.changeable or not changeable}
+        others = (other for other, meant in version_4_names(config, stack).items() if meant in own)
+        has += [short_name(config, stack, each) for each in (*own, *others)]
+    near = difflib.get_close_matches(wanted, has, count) or difflib.get_close_matches(wanted, has, 1, cutoff=0.0)
+    return ", ".join(dict.fromkeys(near))

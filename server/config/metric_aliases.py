@@ -1,43 +1,45 @@
-"""Gives gauges second names, so that a scheduler that asks for vLLM's finds ours: which may have one, how it is
-written.
+"""Second names of metrics, so that a scheduler or a dashboard of vLLM finds ours: the metrics that may have one, and
+their form on the command line.
 
-It needs the standard library only and knows no registry; `server.observability.metrics` shows the gauges under both
-names.
+It needs the standard library only. `server.observability.metrics` shows the metrics under both names.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 
-GAUGES = (
-    "num_requests_running",
-    "num_requests_waiting",
-    "kv_cache_usage_ratio",
-    "inflight_capture_bytes",
-    "cache_config_info",
-)
-"""Gauges that may have another name, without `lightwell_`."""
+METRICS = (
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "inflight_capture_bytes",
+    "cache_config_info", "prompt_tokens_total", "generation_tokens_total", "num_preemptions_total",
+    "prefix_cache_queries_total", "prefix_cache_hits_total", "request_success_total", "time_to_first_token_seconds",
+    "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
+    "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens",
+    "request_generation_tokens", "iteration_tokens",
+)  # fmt: skip
+"""Gauges, counters and histograms that may have another name, without `lightwell_`."""
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _TAKEN = ("lightwell_", "process_")
 
 
 def parse_alias(text: str) -> tuple[str, str]:
-    """Read `NAME=GAUGE` as (name, gauge without `lightwell_`). Raises ValueError that says what is accepted."""
-    name, separator, gauge = (part.strip() for part in text.partition("="))
-    gauge = gauge.removeprefix("lightwell_")
+    """Read `NAME=METRIC` as (name, metric without `lightwell_`). Raises ValueError with the accepted forms."""
+    name, separator, metric = (part.strip() for part in text.partition("="))
+    metric = metric.removeprefix("lightwell_")
     if not separator or not _NAME.fullmatch(name):
         raise ValueError(
-            "NAME=GAUGE is accepted, with a NAME of letters, digits, _ and : that begins with no digit, such as "
+            "NAME=METRIC is accepted, with a NAME of letters, digits, _ and : that begins with no digit, such as "
             "vllm:num_requests_waiting=num_requests_waiting"
         )
     if name.startswith(_TAKEN):
         raise ValueError(
             f"{name} would be one of this server's own; one that begins with neither {' nor '.join(_TAKEN)} is accepted"
         )
-    if gauge not in GAUGES:
-        raise ValueError(f"{gauge!r} is no gauge that may have another name; accepted are {', '.join(GAUGES)}")
-    return name, gauge
+    if metric not in METRICS:
+        raise ValueError(f"{metric!r} is no metric that may have another name; accepted are {', '.join(METRICS)}")
+    if metric.endswith("_total") and not name.endswith("_total"):
+        raise ValueError(f"{metric} is a counter, whose name ends in _total; {name}_total is accepted")
+    return name, metric
 
 
 def repeated_name(aliases: Sequence[tuple[str, str]]) -> str | None:

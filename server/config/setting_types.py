@@ -146,7 +146,7 @@ def frame_ancestors() -> SettingType:
 
 def metric_aliases() -> SettingType:
     """Return the type of pairs: another name, and the gauge that it names."""
-    return texts("NAME=GAUGE", parse_alias)
+    return texts("NAME=METRIC", parse_alias)
 
 
 def secrets(metavar: str) -> SettingType:

@@ -251,7 +251,7 @@ class Settings:
     )
     metric_alias: tuple[tuple[str, str], ...] = _repeated(
         types.metric_aliases(),
-        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting",
+        "Another name under which /metrics shows a metric too, such as vllm:num_requests_waiting=num_requests_waiting",
     )
     log_level: str = _setting("info", types.choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", types.choice("text", "json"), "One line of text, or one JSON object, per event.")
@@ -285,7 +285,7 @@ class Settings:
         if self.batch_invariant and self.no_batch_invariant:
             raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
         if name := repeated_name(self.metric_alias):
-            raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
+            raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one metric")
         if self.no_compile and self.kernels == "native":
             raise SettingsError("--no-compile stands for --kernels torch; --kernels native contradicts it; give one")
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):

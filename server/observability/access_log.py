@@ -36,6 +36,7 @@ class RequestRecord:
 
     request_id: str
     path: str = ""
+    scope: Scope = field(default_factory=dict, repr=False)
     started: float = field(default_factory=time.monotonic)
     """Start in CLOCK_MONOTONIC seconds, as all times of requests."""
     engine_requests: int = 0
@@ -60,6 +61,11 @@ class RequestRecord:
     def is_probe(self) -> bool:
         """Return whether it is a request for the server's state, which monitoring sends every few seconds."""
         return self.path.startswith("/health") or self.path == "/metrics"
+
+    @property
+    def route(self) -> str:
+        """Return the template of the route that answers, or "unmatched": a label that no client can invent."""
+        return getattr(self.scope.get("route"), "path", "unmatched")
 
     def count_prompt(self, num_tokens: int) -> None:
         """Count a prompt of so many tokens that was admitted to the engine."""
@@ -116,7 +122,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope))
+        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope), scope)
         status: int | None = None
         without_answer = CLIENT_CLOSED_REQUEST
 

@@ -1,4 +1,6 @@
-"""How metrics are collected: families filled when they are read, a fast histogram, second names. Defines no metric."""
+"""How metrics are collected: families filled when they are read, a fast histogram, common labels, second names. Defines
+no metric.
+"""
 
 import math
 from bisect import bisect_left
@@ -65,18 +67,26 @@ class Histogram(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)
 
 
-class WithAliases(Collector):
-    """Every metric of a registry, repeated under each of its other names."""
+class Shown(Collector):
+    """Every metric of a registry: our own with common labels, and repeated under each of their other names."""
 
     def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
         self._registry = registry
         self._aliases = aliases
+        self.labels: dict[str, str] = {}
+        """The labels that each sample gets."""
 
     def collect(self) -> Iterable[Metric]:
         for family in self._registry.collect():
+            if not family.name.startswith(PREFIX):
+                yield family
+                continue
+            family.samples = [sample._replace(labels={**sample.labels, **self.labels}) for sample in family.samples]
             yield family
+            ending = "_total" if family.type == "counter" else ""  # which the names of counters' families lack
             for name, original in self._aliases:
-                if family.name == PREFIX + original:
-                    copy = Metric(name, family.documentation, family.type)
-                    copy.samples = [sample._replace(name=name) for sample in family.samples]
+                if family.name + ending == PREFIX + original:
+                    copy = Metric(name.removesuffix(ending), family.documentation, family.type)
+                    start = len(family.name)
+                    copy.samples = [each._replace(name=copy.name + each.name[start:]) for each in family.samples]
                     yield copy

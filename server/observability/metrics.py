@@ -17,8 +17,9 @@ from prometheus_client.exposition import generate_latest
 from server.auth.keys import Keyring
 from server.engine.outputs import EngineInfo, EngineStats, Timing
 from server.observability.access_log import HttpExchange, current_record
-from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, WithAliases, counter, gauge
+from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
 from server.observability.logs import num_dropped_lines
+from server.observability.version import versions
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
@@ -154,6 +155,9 @@ def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
 
 
 def _of_this_process() -> Iterable[Metric]:
+    known = versions()
+    text = "Always 1; its labels are the versions of this server, Python and torch."
+    yield gauge("build_info", text, [(tuple(known.values()), 1)], tuple(known))
     yield counter(
         "log_lines_dropped_total", "Lines of this process's log that stderr did not take.", num_dropped_lines()
     )
@@ -199,13 +203,13 @@ def _of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
 class Metrics:
     """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
 
-    `aliases` are pairs of another name and the gauge that it names (`server.config.metric_aliases`).
+    `aliases` are pairs of another name and the metric that it names (`server.config.metric_aliases`).
     """
 
     def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._shown = WithAliases(self.registry, aliases)
+        self._shown = Shown(self.registry, aliases)
         ProcessCollector(registry=self.registry)
         self.registry.register(ReadAtScrape(_of_this_process))
         self.request_success = self._counter(
@@ -243,8 +247,12 @@ class Metrics:
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds", "Between one token of a request and the next.", _ITL_BUCKETS + _ITL_TAIL
         )
-        self.e2e_request_latency = self._histogram(
-            "e2e_request_latency_seconds", "From a request's arrival to its end.", _TTFT_BUCKETS
+        self.e2e_request_latency = prometheus_client.Histogram(
+            f"{PREFIX}e2e_request_latency_seconds",
+            "From a request's arrival to its end, by the route that it came on.",
+            ["route"],
+            buckets=_TTFT_BUCKETS,
+            registry=self.registry,
         )
         self.request_queue_time = self._histogram(
             "request_queue_time_seconds", "From a request's arrival in the engine to its first step.", _TTFT_BUCKETS
@@ -254,6 +262,12 @@ class Metrics:
         )
         self.request_decode_time = self._histogram(
             "request_decode_time_seconds", "From a request's first token to its last.", _TTFT_BUCKETS
+        )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Prompt tokens of a request of the engine that ended well.", _TOKEN_BUCKETS
+        )
+        self.request_generation_tokens = self._histogram(
+            "request_generation_tokens", "Generated tokens of a request that generates and ended well.", _TOKEN_BUCKETS
         )
         self.iteration_tokens = self._histogram("iteration_tokens", "Tokens of one engine step.", _TOKEN_BUCKETS)
 
@@ -269,6 +283,10 @@ class Metrics:
         histogram = Histogram(PREFIX + name, text, buckets)
         self.registry.register(histogram)
         return histogram
+
+    def name_model(self, name: str) -> None:
+        """Give every sample the label `model_name`, as vLLM's have it."""
+        self._shown.labels["model_name"] = name
 
     def watch(self, engine: EngineStatus) -> None:
         """Read the engine's counters and gauges at each scrape. Call once."""
@@ -291,10 +309,14 @@ class Metrics:
         if stats.iteration_tokens > 0:
             self.iteration_tokens.observe(stats.iteration_tokens)
 
-    def observe_end(self, finish_reason: str, latency: float, timing: Timing | None) -> None:
+    def observe_end(
+        self, finish_reason: str, latency: float, timing: Timing | None, num_prompt: int, num_output: int | None = None
+    ) -> None:
         """Count a request of the engine that ended, `latency` seconds after it arrived.
 
-        `timing` is None for requests that ended before the engine reported when it took them.
+        timing: None for requests that ended before the engine reported when it took them.
+        num_prompt: Tokens of its prompt.
+        num_output: Tokens that it generated, or None if it generates none.
         """
         self.request_success.labels(finish_reason).inc()
         record = current_record.get()
@@ -302,7 +324,10 @@ class Metrics:
             record.note_end(finish_reason, timing)
         if finish_reason == "abort":
             return
-        self.e2e_request_latency.observe(latency)
+        self.e2e_request_latency.labels("unmatched" if record is None else record.route).observe(latency)
+        self.request_prompt_tokens.observe(num_prompt)
+        if num_output is not None:
+            self.request_generation_tokens.observe(num_output)
         if timing is None or timing.scheduled is None:
             return
         self.request_queue_time.observe(max(timing.scheduled - timing.arrival, 0.0))
@@ -315,9 +340,8 @@ class Metrics:
     def observe_exchange(self, exchange: HttpExchange) -> dict[str, str]:
         """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
         # Templates and known methods only: a label a client can invent would grow the registry without bound.
-        route = getattr(exchange.scope.get("route"), "path", "unmatched")
         method = exchange.scope["method"] if exchange.scope["method"] in _METHODS else "other"
-        self.http_requests.labels(route, method, str(exchange.status)).inc()
+        self.http_requests.labels(exchange.record.route, method, str(exchange.status)).inc()
         return {}
 
     def render(self) -> bytes:

@@ -11,9 +11,21 @@ from server.schemas.tools import ToolDefinition
 
 Row = dict[str, Any]
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""The roles of OpenAI's API, which every template is given."""
 
-async def chat_rows(messages: Sequence[ChatMessage]) -> list[Row]:
-    """Return messages as rows. Raises BadRequest for arguments that are not an object as JSON."""
+
+async def chat_rows(messages: Sequence[ChatMessage], template: str) -> list[Row]:
+    """Return messages as rows for the chat template with this source.
+
+    Raises BadRequest for a role that is neither OpenAI's nor a string of the template, and for arguments that are not
+    an object as JSON.
+    """
+    for role in dict.fromkeys(message.role for message in messages):
+        if role not in ROLES and not any(f"{quote}{role}{quote}" in template for quote in "'\""):
+            field = f"messages[{[message.role for message in messages].index(role)}].role"
+            accepted = f"{', '.join(ROLES)} and the roles that the chat template names are accepted"
+            raise BadRequest(f"{field}: {accepted}, got {shown(role)}.", param=field)
     if any(message.tool_calls for message in messages):  # there may be much JSON to read
         return await asyncio.to_thread(_rows, messages)
     return _rows(messages)

@@ -231,7 +231,7 @@ async def render_chat(
     tools: Sequence[ToolDefinition] = (),
 ) -> str:
     """Return the conversation as the model's template writes it. Raises BadRequest if there is none, or it refuses."""
-    if context.chat_template is None:
+    if (template := context.chat_template) is None:
         raise BadRequest(
             f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
             "start the server with --chat-template.",
@@ -239,8 +239,8 @@ async def render_chat(
             code="no_chat_template",
         )
     try:
-        rows, given = await context.chat_template.with_tools(await chat_rows(messages), tool_rows(tools))
-        text = await context.chat_template.render_async(rows, add_generation_prompt, arguments, given)
+        rows, given = await template.with_tools(await chat_rows(messages, template.source), tool_rows(tools))
+        text = await template.render_async(rows, add_generation_prompt, arguments, given)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
     try:

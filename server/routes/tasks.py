@@ -139,7 +139,9 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
             result.num_cached_tokens = max(result.num_cached_tokens, output.num_cached_tokens)
             if output.finish_reason is not None:
                 outcome = None
-                context.metrics.observe_end(output.finish_reason, time.monotonic() - arrival, output.timing)
+                context.metrics.observe_end(
+                    output.finish_reason, time.monotonic() - arrival, output.timing, work.prompt.num_tokens
+                )
                 if work.is_sent:
                     context.engine.hold_capture(work.capture_bytes, request_context=request_context)
                 return result
@@ -151,4 +153,4 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
     finally:
         handle.close()
         if outcome is not None:
-            context.metrics.observe_end(outcome, time.monotonic() - arrival, None)
+            context.metrics.observe_end(outcome, time.monotonic() - arrival, None, work.prompt.num_tokens)

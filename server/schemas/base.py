@@ -1,5 +1,6 @@
 """Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
+import re
 from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
@@ -88,7 +89,22 @@ PromptInput = Text | TokenIds | Texts | ManyTokenIds
 
 MAX_SELECTED = 65536
 Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED, fail_fast=True)]
+
+
+def _range(text: str) -> str:
+    if re.fullmatch(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?", text) is None:
+        raise ValueError('"all" or a range such as "0:2" or "-4:" is accepted')
+    return text
+
+
+Range = Annotated[str, AfterValidator(_range)]
+"""A range of indices, "start:end" as in Python; each end may be left out."""
+Selector = (
+    Literal["all"]
+    | Range
+    | Index
+    | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED, fail_fast=True)]
+)
 """Layers, heads or positions; negative ones count from the end."""
 
 

@@ -2,17 +2,34 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
-from lightwell_client import AsyncClient, BadRequest, Client, NotFound, PageView, TooLarge
+from lightwell_client import (
+    AsyncClient,
+    AttentionResult,
+    BadRequest,
+    ChatCompletion,
+    Client,
+    Completion,
+    InspectionResult,
+    NotFound,
+    PageView,
+    TooLarge,
+    TraceResult,
+)
+from lightwell_client._notebook import NotebookView
 from lightwell_client.interventions import patch, temperature, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
 from tests.support.shared import shared_server
+
+mpl.use("Agg")  # no display in tests
 
 PROMPT = "Once upon a time there was a king who had a "
 
@@ -239,8 +256,25 @@ def test_the_readmes_blocks_run_on_the_real_server(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run_blocks(url)
-    assert "looks most at" in capsys.readouterr().out
+    made = run_blocks(url)
+    printed = capsys.readouterr().out
+    assert "looks most at" in printed
+    claimed = [value for value in made.values() if isinstance(value, NotebookView)]
+    assert {"AttentionResult", "TraceResult", "Completion", "Embeddings"} <= {type(v).__name__ for v in claimed}
+    for value in claimed:
+        if not isinstance(value, Completion | ChatCompletion):  # which draw log-probabilities
+            one_point = {"name": "hook_resid_post"} if isinstance(value, TraceResult) else {}
+            assert value.plot(**one_point).get_title()
+        assert value.to_html().startswith("<!doctype html>")
+        if isinstance(value, InspectionResult | AttentionResult):
+            assert isinstance(value, Mapping)
+            assert all(array.flags.writeable for array in dict(value).values())
+    pyplot.close("all")
+    pairs = re.search(r"^\[\('Once', .*$", printed, re.MULTILINE)
+    assert pairs is not None
+    assert pairs[0].count("('") == len(made["who"].tokens), "no repeated word is dropped"
+    assert len(made["two_layers"].layers) == 2
+    assert 'src="data:image/png' in (tmp_path / "heat_maps.html").read_text(encoding="utf-8")
 
 
 def test_a_view_is_shown_alike_by_both_clients_and_saved(url: str, client: Client, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import html
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib as mpl
@@ -172,16 +173,23 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     paths["weights"] = "/v1/models/org/toy/weights/W_E"
     assert server.seen[-1].path == paths.get(method, f"/v1/{method}")
     assert isinstance(result, result_type)
+    assert isinstance(result, Mapping)
+    assert dict(result).keys() == result.keys() == arrays.keys()
     for name, (axes, array) in arrays.items():
         assert (result[name] == array).all()
         assert result.arrays[name].axes == axes
     drawn = result.plot()
     assert drawn.get_xlabel() or drawn.get_ylabel()
+    assert drawn.get_title()
     check_nothing_is_cut(drawn.figure)
     for name, (axes, array) in arrays.items():
         lengths = ", ".join(f"{axis} {length}" for axis, length in zip(axes, array.shape, strict=True))
         assert f"\n  {name}: [{lengths}] {array.dtype.name}" in str(result)
     assert html.escape(str(result)) in result._repr_html_()
+    assert (
+        result.to_html()
+        == f"<!doctype html><meta charset=utf-8><title>{result_type.__name__}</title>{result._repr_html_()}\n"
+    )
     pyplot.close(drawn.figure)
 
 
@@ -269,7 +277,7 @@ def test_rows_and_columns_of_a_weight_are_asked_for_as_python_writes_them(client
         server.will(as_safetensors("arrays", (fields_of(0, **WEIGHTS), WEIGHTS_ARRAYS)))
         found = client.weights("attn.W_Q", layer=2, head=5, rows=rows, model="org/toy")
         assert server.seen[-1].path == f"/v1/models/org/toy/weights/attn.W_Q?layer=2&head=5&rows={written}"
-        assert (found.values == WEIGHTS_ARRAYS["weights"][1]).all()
+        assert (found.array == WEIGHTS_ARRAYS["weights"][1]).all()
     with pytest.raises(TypeError, match="has steps"):
         client.weights("W_E", rows=slice(0, 8, 2), model="org/toy")
     data = [{"name": "embed.W_E", "axes": ["d_vocab", "d_model"], "shape": [5, 4], "stored": "bfloat16"}]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lightwell_client import BadRequest, Client, InvalidResponse
+from lightwell_client import AsyncClient, BadRequest, Client, Health, InvalidResponse
+from lightwell_client.interventions import zero
 from tests.client.conftest import Asker
 from tests.client.wire_server import TEXT, USAGE, Reply, WireServer, completion_chunk, error, event_stream
 
@@ -90,11 +91,33 @@ def test_models_version_and_capabilities(ask: Asker) -> None:
 
 
 def test_health_tells_why_the_server_is_not_ready_instead_of_raising(ask: Asker, server: WireServer) -> None:
-    assert ask.call("health").ready
+    assert ask.call("health") == Health(ready=True, reason="ready")
     server.will(error(503, "loading 3 of 10", {"Retry-After": "30"}))
     health = ask.call("health")
     assert (health.ready, health.reason) == (False, "loading 3 of 10")
     assert len(server.seen) == 2, "not ready is an answer: it is not asked for again"
+
+
+def test_a_client_shows_its_address_and_no_key(kind: str) -> None:
+    client = (Client if kind == "sync" else AsyncClient)("http://127.0.0.1:8000/v1", api_key="sk-secret", model="toy")
+    assert repr(client) == f"{type(client).__name__}('http://127.0.0.1:8000', model='toy')"
+    assert repr(Client("http://x")) == "Client('http://x')"
+
+
+def test_slices_and_a_single_intervention_are_sent_as_the_server_reads_them(ask: Asker, server: WireServer) -> None:
+    change = zero("attn.hook_z", layer=slice(1, None), head=3)
+    ask.call(
+        "attention", "x", layers=slice(0, 2), heads=slice(-2, None), key_positions=slice(None), interventions=change
+    )
+    assert server.seen[-1].body == {
+        "input": "x",
+        "layers": "0:2",
+        "heads": "-2:",
+        "key_positions": "all",
+        "interventions": [{"point": "attn.hook_z", "op": "zero", "layer": "1:", "head": 3}],
+    }
+    with pytest.raises(TypeError, match="has steps"):
+        ask.call("attention", "x", layers=slice(0, 4, 2))
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])

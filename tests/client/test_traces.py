@@ -60,8 +60,8 @@ def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client
     pyplot.close(drawn.figure)
     with pytest.raises(ValueError, match=r"head is 0; this answer has \[5, 2\]"):
         trace.plot("attn.hook_q", layer=1, head=0)
-    with pytest.raises(ValueError, match="say which head"):
-        trace.plot("attn.hook_q", layer=1)
+    assert trace.plot("attn.hook_q", layer=1).get_title() == "attn.hook_q: 2 maps"
+    pyplot.close("all")
     assert (trace["attn.hook_q"] == q).all()
     assert (trace["hook_resid_pre"] == cross).all()  # as in requests
     with pytest.raises(ValueError, match="in both stacks"):

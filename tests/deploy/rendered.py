@@ -33,8 +33,32 @@ VALUES: dict[str, dict[str, Any]] = {
         "apiKeys": {"configMap": "hashes"},
         "cache": {"existingClaim": "shared"},
     },
+    "openshift": {
+        "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+        "resources": {"requests": {"cpu": "500m"}},
+    },
     "on": {
-        "image": {"repository": "example.com/lightwell", "tag": "1.2", "pullSecrets": [{"name": "pull"}]},
+        "fullnameOverride": "lightwell-own",
+        "image": {
+            "repository": "example.com/lightwell",
+            "tag": "1.2",
+            "digest": "sha256:" + "0a" * 32,
+            "pullSecrets": [{"name": "pull"}],
+        },
+        "args": ["--log-format", "json"],
+        "envFrom": [{"secretRef": {"name": "more"}}],
+        "extraVolumes": [{"name": "certificates", "configMap": {"name": "certificates"}}],
+        "extraVolumeMounts": [{"name": "certificates", "mountPath": "/certificates", "readOnly": True}],
+        "initContainers": [{"name": "wait", "image": "busybox:1.37", "command": ["true"]}],
+        "securityContext": {"runAsNonRoot": True},
+        "resources": {"requests": {"cpu": 12}, "limits": {"cpu": "7500m"}},
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"example.com/timeout": "600"},
+            "hosts": [{"host": "lightwell.example", "paths": [{"path": "/"}]}],
+            "tls": [{"secretName": "tls", "hosts": ["lightwell.example"]}],
+        },
         "model": {"name": "org/name", "claim": "models", "hubTokenSecret": "hub"},
         "settings": {
             "max_num_seqs": 128,

@@ -36,7 +36,7 @@ RULES = [rule for file in RULE_FILES for group in yaml.safe_load(file.read_text(
 ALERTS = {rule["alert"] for rule in RULES if "alert" in rule}
 RUNBOOK = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 SELECTOR = re.compile(r"(?<![\w:\"])(?:lightwell_\w+|up\b|process_\w+)(?:\{[^}]*\})?")
-NOT_SHOWN = {"lightwell_cache_config_info"}
+NOT_SHOWN = {"lightwell_build_info", "lightwell_cache_config_info"}
 """Metrics that only programs read."""
 KEY, SMALL_KEY = "k" * 40, "s" * 40
 

@@ -29,8 +29,10 @@ KEPT = SCRIPT.with_name("transformer_lens.safetensors")
 # LayerNorm and learned positions; RMSNorm, rotation and key heads; norms before and after, soft caps and windows; norms
 # after, and of queries and keys.
 VARIANTS = ("gpt2", "llama-gqa", "gemma2", "olmo2")
-NOT_OURS = re.compile(r"(.*\.)?(hook_(in|cos|sin|hidden_states|[qk]_normed)|attn\.[qk]_norm\..*|mlp\.out\.hook_out)")
-BEFORE_A_NORM = ["attn.hook_out", "mlp.hook_out"]
+NOT_OURS = re.compile(
+    r"(.*\.)?(hook_(cos|sin|hidden_states|[qk]_normed)|attn\.[qk]_norm\..*|(rotary_emb|ln[12]_post)\.hook_in)"
+)
+BEFORE_A_NORM = ["attn.hook_out", "mlp.hook_out", "mlp.out.hook_out"]
 BEFORE_THE_CAP = ["hook_unembed", "unembed.hook_out"]
 
 

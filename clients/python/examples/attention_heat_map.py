@@ -24,7 +24,7 @@ def main() -> None:
             result = client.attention(arguments.text, layers=arguments.layer)
     except LightwellError as error:
         parser.exit(1, f"{error}\n")
-    arguments.out.write_text(f"<!doctype html><meta charset=utf-8>{result._repr_html_()}", encoding="utf-8")
+    arguments.out.write_text(result.to_html(), encoding="utf-8")
     print(f"{len(result.heads)} heads over {len(result.tokens)} tokens: {arguments.out}")
 
 

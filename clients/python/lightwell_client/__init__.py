@@ -29,7 +29,8 @@ from lightwell_client._exceptions import (
     Unavailable,
     UnsupportedMediaType,
 )
-from lightwell_client._inspection_result import InspectionResult, NamedArray
+from lightwell_client._inspection_result import InspectionResult
+from lightwell_client._mapping import NamedArray
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._page_view import PageView
 from lightwell_client._parsing import Parsed

@@ -50,13 +50,13 @@ def require_numpy(purpose: str) -> ModuleType:
 
 
 def array_of(tensor: RawTensor) -> Array:
-    """Return a read-only view of the tensor's bytes; bfloat16, which numpy lacks, becomes float32 exactly."""
+    """Return a copy of the tensor, which may be written to; bfloat16, which numpy lacks, becomes float32 exactly."""
     np = require_numpy("reading a tensor")
     if tensor.dtype == "BF16":
         upper: Array = np.frombuffer(tensor.data, "<u2").astype("<u4") << 16
         return upper.view("<f4").reshape(tensor.shape)
     flat: Array = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.dtype])
-    return flat.reshape(tensor.shape)
+    return flat.reshape(tensor.shape).copy()
 
 
 def array_from_json(data: Any, dtype: str, shape: tuple[int, ...] | None) -> Array:
@@ -70,7 +70,7 @@ def array_from_json(data: Any, dtype: str, shape: tuple[int, ...] | None) -> Arr
         raise InvalidResponse(f"dtype is {dtype!r}; known are {', '.join(WIRE_DTYPES)}")
     try:
         if isinstance(data, str):
-            array: Array = np.frombuffer(base64.b64decode(data, validate=True), WIRE_DTYPES[dtype])
+            array: Array = np.frombuffer(base64.b64decode(data, validate=True), WIRE_DTYPES[dtype]).copy()
         else:
             floats = np.array(data, dtype=np.float64)  # None becomes nan
             array = np.where(np.isnan(floats), -np.inf, floats) if dtype.startswith("float") else floats
@@ -91,6 +91,8 @@ def encoded(value: Any) -> Any:
     Raises:
         ValueError: it is no number or no array of real ones, or holds NaN or plus infinity, which no point takes.
     """
+    if hasattr(value, "__array__") and not hasattr(value, "tolist"):  # a result, or an array with its axes
+        value = value.__array__()
     if hasattr(value, "detach"):  # a torch tensor, of whatever device and dtype
         tensor = value.detach().cpu()
         value = (tensor if tensor.is_complex() else tensor.float()).numpy()  # numpy lacks bfloat16

@@ -6,13 +6,15 @@ It knows what the numbers mean; _attention_wire reads them from the wire, and _h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._heatmap import heat_map_html, heat_map_png
+from lightwell_client._mapping import ArrayMapping, NamedArray
 from lightwell_client._notebook import described, listed
-from lightwell_client._places import Stacks, own_number, place_of, total_of
-from lightwell_client._plots import picture
+from lightwell_client._places import Stacks, own_number, place_of, places_of, total_of
+from lightwell_client._plots import heat_map, many_maps
 from lightwell_client._results import Usage
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ MAX_NOTEBOOK_MAPS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionResult:
-    """The attention of one input.
+class AttentionResult(ArrayMapping):
+    """The attention of one input: a mapping with the array "attention".
 
     `attention` has the axes that `axes` names, by default [layer, head, query, key]: row = query = the position that
     attends, column = key = the position attended to. Under `pairs` the first axis is "pair"; `reduce` leaves the head
@@ -63,16 +65,17 @@ class AttentionResult:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.attention.shape)
 
+    @property
+    def arrays(self) -> dict[str, NamedArray]:
+        """Return "attention", and under `top_k` "indices", with the names of their axes."""
+        found = {"attention": self.attention, "indices": self.indices}
+        return {name: NamedArray(array, self.axes) for name, array in found.items() if array is not None}
+
     def __repr__(self) -> str:
         """Return the fields in a line, then the axes and dtype of each array."""
         about = f"AttentionResult(index={self.index}, kind={self.kind!r}, model={self.model!r}"
         about += f", compute_dtype={self.compute_dtype!r}, layers={self.layers}, heads={self.heads})"
-        arrays = {"attention": self.attention, "indices": self.indices}
-        lines = [
-            f"{name}: {described(self.axes, array.shape, array.dtype)}"
-            for name, array in arrays.items()
-            if array is not None
-        ]
+        lines = [f"{name}: {described(self.axes, array.shape, array.dtype)}" for name, array in self.items()]
         return listed(about, lines)
 
     @property
@@ -107,15 +110,33 @@ class AttentionResult:
         return chosen
 
     def plot(self, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
-        """Draw one map with matplotlib and return its axes; `layer` and `head` as for `matrix`.
+        """Draw the maps of this answer with matplotlib and return the axes: one map with its tokens, or several side by
+        side, layers down and heads across. `layer` and `head` choose some of them, as for `matrix`.
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            ValueError: as `matrix`.
+            ValueError: this answer does not have that layer or head.
         """
-        matrix = self.matrix(layer, head)
-        rows, columns = self._row_and_column_labels(matrix)
-        return picture(matrix, rows, columns, names=self.axes[-2:], label=self.kind, ax=ax, cmap="Blues")
+        maps = self._dense()
+        if "pair" in self.axes:
+            chosen = self._pair_indices(layer, head) or [self._pair_index(layer, head)]
+            rows, columns = [f"{one}.{other}" for one, other in map((self.pairs or ()).__getitem__, chosen)], [""]
+            maps, names = maps[chosen][:, None], ("layer.head", "")
+        else:
+            places = places_of("layer", layer, self.layers, self._total("layer"))
+            rows, columns, names = [str(self.layers[place]) for place in places], [""], ("layer", "")
+            maps = maps[places][:, None] if "head" not in self.axes else maps[places]
+            if "head" in self.axes:
+                places = places_of("head", head, self.heads, self._total("head"))
+                maps, columns, names = maps[:, places], [str(self.heads[place]) for place in places], ("layer", "head")
+            elif head is not None:
+                self.matrix(self.layers[0], head)  # which raises
+        title = f"{self.kind}: layer {', '.join(rows)}" + (f", head {', '.join(columns)}" if columns[0] else "")
+        if maps.shape[:2] == (1, 1):
+            labels = self._row_and_column_labels(maps[0, 0])
+            return heat_map(maps[0, 0], *labels, names=self.axes[-2:], label=self.kind, title=title, ax=ax)
+        title = f"{self.kind}: {maps.shape[0] * maps.shape[1]} maps"
+        return many_maps(maps, rows, columns, names=names, label=self.kind, title=title, ax=ax)
 
     def png(self, layer: int | None = None, head: int | None = None) -> bytes:
         """Return one map as a PNG, one pixel per cell; this needs no matplotlib."""
@@ -143,25 +164,32 @@ class AttentionResult:
             for j, head in enumerate(self.heads)
         ]
 
+    def _names(self, named: NamedArray, axis: str, length: int) -> list[str]:
+        if axis == "pair":
+            return [f"{layer}.{head}" for layer, head in self.pairs or ()]
+        labels = {"query": self.query_labels, "key": self.key_labels}.get(axis, [])
+        return labels if len(labels) == length else super()._names(named, axis, length)
+
     def _row_and_column_labels(self, matrix: Array) -> tuple[list[str], list[str]]:
         """Return tokens, or plain numbers if the map was resized and its cells belong to no single token."""
-        labels = [self.query_labels, self.key_labels]
-        if self.axes[-2:] == ("key", "query"):
-            labels.reverse()
-        rows, columns = (
-            names if len(names) == size else [str(i) for i in range(size)]
-            for names, size in zip(labels, matrix.shape, strict=True)
+        named = self.arrays["attention"]
+        rows, columns = map(
+            partial(self._names, named), ("key" if axis == "k" else axis for axis in self.axes[-2:]), matrix.shape
         )
         return rows, columns
 
     def _pair_index(self, layer: int | None, head: int | None) -> int:
-        pairs = self.pairs or ()
+        found = self._pair_indices(layer, head)
+        if len(found) != 1:
+            raise ValueError(
+                f"layer {layer}, head {head} choose {len(found)} of the pairs {list(self.pairs or ())}; choose one"
+            )
+        return found[0]
+
+    def _pair_indices(self, layer: int | None, head: int | None) -> list[int]:
         layer = None if layer is None else own_number("layer", layer, self._total("layer"))
         head = None if head is None else own_number("head", head, self._total("head"))
-        found = [i for i, pair in enumerate(pairs) if layer in (None, pair[0]) and head in (None, pair[1])]
-        if len(found) != 1:
-            raise ValueError(f"layer {layer}, head {head} choose {len(found)} of the pairs {list(pairs)}; choose one")
-        return found[0]
+        return [i for i, pair in enumerate(self.pairs or ()) if layer in (None, pair[0]) and head in (None, pair[1])]
 
     def _total(self, kind: str) -> int | None:
         return total_of(self.stacks, "encoder" if self.part == "encoder" else "decoder", kind)

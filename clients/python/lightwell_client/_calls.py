@@ -178,6 +178,8 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     body = plain(given | dict(options.get("extra_body") or {}))
     assert isinstance(body, dict)
     changes = body.get("interventions")
+    if isinstance(changes, dict):  # one of them
+        changes = body["interventions"] = [changes]
     for change in changes if isinstance(changes, list) else ():
         if isinstance(change, dict) and "value" in change:
             change["value"] = encoded(change["value"])
@@ -256,5 +258,4 @@ def _read_health(answer: Answer) -> Health:
         body = {}
     error = body.get("error")
     reason = error.get("message") if isinstance(error, dict) else body.get("reason") or body.get("status")
-    ready = answer.status < 300
-    return Health(ready=ready, reason="" if ready else str(reason or f"status {answer.status}"))
+    return Health(ready=answer.status < 300, reason=str(reason or f"status {answer.status}"))

@@ -70,6 +70,10 @@ class Connection:
         self._owns_http = http_client is None
         self._http = http_client or httpx.Client(verify=tls_context(), limits=LIMITS)
 
+    def __repr__(self) -> str:
+        model = "" if self._config.model is None else f", model={self._config.model!r}"
+        return f"{type(self).__name__}({self._config.root!r}{model})"
+
     def __enter__(self) -> Self:
         return self
 

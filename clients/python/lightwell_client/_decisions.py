@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lightwell_client._calls import body_of, reader_of
-from lightwell_client._notebook import table
+from lightwell_client._notebook import NotebookView, table
 from lightwell_client._options import ModelOptions
+from lightwell_client._plots import bars
 from lightwell_client._reasons import Explain, Reasons, with_reasons
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -58,7 +59,7 @@ class DecisionsUsage(Result):
     total_tokens: int = 0
 
 
-class Decisions(Result):
+class Decisions(Result, NotebookView):
     """The answer to `decisions`; `answers` are in the order of the questions."""
 
     answers: tuple[DecisionAnswer, ...]
@@ -80,6 +81,19 @@ class Decisions(Result):
         return named[name]
 
     def _repr_html_(self) -> str:
+        return with_reasons(self, table("answers", ["question", "option", "probability"], self._rows()), self.answers)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the probability of each option as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        pairs = [(f"{name}: {option}", probability) for name, option, probability in self._rows()]
+        return bars(pairs, label="probability", title="answers", ax=ax)
+
+    def _rows(self) -> list[list[Any]]:
+        """Return question, option and probability of each option."""
         rows: list[list[Any]] = []
         for number, one in enumerate(self.answers):
             name = one.name or str(number)
@@ -87,7 +101,7 @@ class Decisions(Result):
                 rows.append([name, "true", one.probability])
             for option in one.probabilities or ():
                 rows.append([name, str(option.value) if option.label is None else option.label, option.probability])
-        return with_reasons(self, table("answers", ["question", "option", "probability"], rows), self.answers)
+        return rows
 
 
 def decisions(model: str | None, input: Any, questions: Any, options: Mapping[str, Any]) -> Call[Decisions]:

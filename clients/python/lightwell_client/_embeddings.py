@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._exceptions import InvalidResponse, MissingDependency
-from lightwell_client._notebook import described, listed, maps, page
+from lightwell_client._mapping import as_asked, require_pandas
+from lightwell_client._notebook import NotebookView, described, listed, maps, page
+from lightwell_client._plots import heat_map
 from lightwell_client._results import Usage
 
 if TYPE_CHECKING:
@@ -52,18 +54,22 @@ class Embedding:
 
     @property
     def matrix(self) -> Array:
-        """Return the vectors as [token, d], float32; [1, d] when pooled. The array is a read-only view of `data`.
+        """Return the vectors as [token, d], float32; [1, d] when pooled; each call returns a new array.
 
         Raises:
             MissingDependency: numpy is not installed.
         """
         np = require_numpy("a matrix of embeddings")
-        flat: Array = np.frombuffer(self.data, "<f4")
+        flat: Array = np.frombuffer(self.data, "<f4").copy()
         return flat.reshape(self.num_vectors, -1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the vector of a pooled embedding, [d], else the vectors, [token, d]."""
+        return as_asked(self.matrix[0] if self.tokens is None else self.matrix, dtype, copy)
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings:
+class Embeddings(NotebookView):
     """The answer to `embed`: as many embeddings as inputs, in their order."""
 
     model: str
@@ -94,6 +100,33 @@ class Embeddings:
             for picture in maps(f"input {one.index}", one.matrix, ("token", "d"), one._names)
         )
         return page(repr(self), [], pictures, len(self.data))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the vectors as a heat map, a row for each input, or for each token if there is a vector per token.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        matrix = require_numpy("plot()").concatenate([one.matrix for one in self.data])
+        axis, columns = ("input" if self.data[0].tokens is None else "token"), _numbers("d", matrix.shape[1])
+        rows = [name for one in self.data for name in (one.tokens or (str(one.index),))]
+        return heat_map(
+            matrix, rows, columns, names=(axis, "d"), label="value", title=f"embeddings, {self.model}", ax=ax
+        )
+
+    def to_pandas(self) -> Any:
+        """Return the vectors as a data frame, a row for each input.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+            ValueError: there is one vector per token: take each embedding's own `matrix`.
+        """
+        pandas, matrix = require_pandas(), self.matrix
+        return pandas.DataFrame(matrix, index=pandas.RangeIndex(len(matrix), name="input"))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return `matrix`, for `np.asarray`. Raises what it raises."""
+        return as_asked(self.matrix, dtype, copy)
 
     def __len__(self) -> int:
         return len(self.data)

@@ -41,7 +41,7 @@ def heat_map_png(matrix: Array, *, signed: bool = False) -> bytes:
     np = require_numpy("a heat map")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"a heat map needs a matrix with rows and columns, not shape {matrix.shape}")
-    values: Array = _shrunk(np.asarray(matrix, dtype=np.float64), signed)
+    values: Array = shrunk(np.asarray(matrix, dtype=np.float64), signed)
     finite = np.isfinite(values)
     low = min(0.0, float(values[finite].min())) if finite.any() else 0.0
     high = float(values[finite].max()) if finite.any() else 0.0
@@ -96,12 +96,12 @@ def _label(text: str) -> str:
     return html.escape(shown if len(shown) <= 16 else shown[:15] + "…")
 
 
-def _shrunk(values: Array, signed: bool) -> Array:
-    """Shrink a matrix to at most MAX_PIXELS a side; a block becomes its largest finite value, or if `signed` the one
-    farthest from 0, and stays empty if it has none.
+def shrunk(values: Array, signed: bool, limit: int = MAX_PIXELS) -> Array:
+    """Shrink a matrix to at most `limit` pixels a side. A block becomes its largest finite value, or if `signed` the
+    one farthest from 0, and stays empty if it has none.
     """
     np = require_numpy("a heat map")
-    steps = [-(-side // MAX_PIXELS) for side in values.shape]
+    steps = [-(-side // limit) for side in values.shape]
     if max(steps) == 1:
         return values
     # Not finite is carried as -inf, which loses to every number.

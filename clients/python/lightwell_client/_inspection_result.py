@@ -6,7 +6,6 @@ It knows the form that these answers share, as safetensors or as JSON; each resu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -14,6 +13,7 @@ from pydantic import Field, InstanceOf, ValidationError
 
 from lightwell_client._arrays import array_from_json, array_of
 from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._mapping import ArrayMapping, NamedArray
 from lightwell_client._notebook import described, listed, maps, num_maps, page
 from lightwell_client._result import Result
 from lightwell_client._results import Usage
@@ -25,37 +25,12 @@ if TYPE_CHECKING:
 
 _HOLDERS = ("points", "arrays")
 """What an entry calls its arrays: the points of a trace, or the arrays of the other routes."""
-_NUMBERS = {
-    "layer": ("layers",),
-    "head": ("heads",),
-    "kv_head": ("heads",),
-    "measure": ("measures",),
-    "position": ("positions",),
-    "query": ("query_positions", "positions"),
-    "key": ("key_positions",),
-}
-"""The fields that give the indices along an axis of an array: those of the array, or else of the whole answer."""
 
 
-@dataclass(frozen=True, eq=False)
-class NamedArray:
-    """Numbers and the names of their axes."""
-
-    array: Array = field(repr=False)
-    axes: tuple[str, ...]
-    about: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What else the server reports of it, such as layer, heads and positions of a traced point."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    def __repr__(self) -> str:
-        return f"NamedArray({described(self.axes, self.shape, self.array.dtype)})"
-
-
-class InspectionResult(Result):
-    """The answer for one input. `result["name"]` is an array; `result.arrays["name"].axes` names its axes."""
+class InspectionResult(Result, ArrayMapping):
+    """The answer for one input, a mapping: `result["name"]` is an array, and `result.arrays["name"].axes` names its
+    axes.
+    """
 
     index: int
     tokens: tuple[str, ...] = Field(default=(), repr=False)
@@ -77,24 +52,8 @@ class InspectionResult(Result):
         """Remember what an answer must know of its request to be read; most need nothing."""
         return self
 
-    def __getitem__(self, name: str) -> Array:
-        """Return the array of that name.
-
-        Raises:
-            KeyError: this answer has no such array; the message lists those it has.
-        """
-        if name not in self.arrays:
-            raise KeyError(f"no array {name!r} in this answer; it has {', '.join(self.arrays) or 'none'}")
-        return self.arrays[name].array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.arrays
-
-    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # a mapping's face; fields have names of their own
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a mapping; pydantic's has pairs of fields
         return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
     def __repr__(self) -> str:
         """Return the fields in a line, then a line for each array: its name, axes and dtype."""
@@ -125,14 +84,11 @@ class InspectionResult(Result):
         """Return the tokens along an axis of positions (numbers if the answer has two texts), else the model's own
         numbers.
         """
-        told = (named.about.get(holder) or getattr(self, holder, None) for holder in _NUMBERS.get(axis, ()))
-        numbers = next((numbers for numbers in told if numbers is not None and len(numbers) == length), None)
-        if axis in ("position", "query", "key") and not self.encoder_tokens:
-            if numbers is None and length == len(self.tokens):
-                return list(self.tokens)
-            if numbers is not None:
-                return [self.tokens[number] for number in numbers]
-        return [str(number) for number in (range(length) if numbers is None else numbers)]
+        numbers = self._numbers(named, axis, length)
+        is_known = not isinstance(numbers, range) or length == len(self.tokens)
+        if axis in ("position", "query", "key") and not self.encoder_tokens and is_known:
+            return [self.tokens[number] for number in numbers]
+        return [str(number) for number in numbers]
 
 
 L = TypeVar("L", bound=InspectionResult)

@@ -13,7 +13,7 @@ from lightwell_client._inspection import Inspection
 from lightwell_client._inspection_result import InspectionResult
 from lightwell_client._options import AnyPart, InspectionOptions, Selection
 from lightwell_client._places import place_of, total_of
-from lightwell_client._plots import axes_for, bars, heat_map, visible
+from lightwell_client._plots import axes_for, bars, heat_map, many_maps, visible
 from lightwell_client._predictions import TargetToken
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -75,7 +75,8 @@ class Explanation(InspectionResult):
             MissingDependency: matplotlib is not installed.
         """
         pairs = list(zip(self.key_labels, map(float, self["weights"]), strict=True))
-        return bars(pairs, label=f"weight, layer {self.layer}, head {self.head}", ax=ax)
+        title = f"layer {self.layer}, head {self.head}: weights of query {self.query_position}"
+        return bars(pairs, label="weight", title=title, ax=ax)
 
 
 EXPLAIN = Inspection("explain", Explanation, ExplainOptions)
@@ -137,16 +138,21 @@ class Contributions(InspectionResult):
         return summed
 
     def plot(self, query: int | None = None, ax: Any = None) -> Any:
-        """Draw `by_key` as bars.
+        """Draw `by_key` as bars, or without `query` the sums of several queries as a map [query, key].
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            ValueError: as `by_key`.
+            ValueError: this answer does not have that query.
         """
         tokens = self.encoder_tokens if self.part in ("cross", "encoder") and self.encoder_tokens else self.tokens
-        names = [tokens[position] for position in self.key_positions]
-        what = "norms" if self.target is None else f"logit of {self.target.token!r}"
-        return bars(list(zip(names, map(float, self.by_key(query)), strict=True)), label=f"contribution, {what}", ax=ax)
+        keys = [tokens[position] for position in self.key_positions]
+        label = "contribution, " + ("norms" if self.target is None else f"logit of {self.target.token!r}")
+        if query is None and len(self.query_positions) > 1:
+            tokens = self.encoder_tokens if self.part == "encoder" and self.encoder_tokens else self.tokens
+            queries = [tokens[position] for position in self.query_positions]
+            summed = self["attributions" if "attributions" in self else "norms"].sum(axis=(0, 1))
+            return heat_map(summed, queries, keys, names=("query", "key"), label=label, ax=ax)
+        return bars(list(zip(keys, map(float, self.by_key(query)), strict=True)), label=label, ax=ax)
 
 
 CONTRIBUTIONS = Inspection("contributions", Contributions, ContributionsOptions)
@@ -181,6 +187,7 @@ class Trajectory(InspectionResult):
             axes.plot(line, label=visible(self.tokens[position]) if self.part != "encoder" else str(position))
         axes.set_xlabel("layer")
         axes.set_ylabel(name)
+        axes.set_title(name)
         axes.legend()
         return axes
 
@@ -243,6 +250,7 @@ class HeadScores(InspectionResult):
                 axes.annotate(f"{layer}.{head}", (other[i, j], found[i, j]), fontsize=7)
         axes.set_xlabel(versus)
         axes.set_ylabel(measure)
+        axes.set_title(f"{measure} and {versus} of each head")
         return axes
 
 
@@ -284,17 +292,22 @@ class Rollout(InspectionResult):
         return found
 
     def plot(self, layer: int | None = None, ax: Any = None) -> Any:
-        """Draw `matrix` as a heat map.
+        """Draw `matrix` as a heat map, or without `layer` the maps of several layers side by side.
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            ValueError: as `matrix`.
+            ValueError: not a layer of this answer.
         """
+        if layer is None and len(self.layers) > 1:
+            maps = self["rollout" if "rollout" in self else "normalized"][:, None]
+            rows, title = [str(each) for each in self.layers], f"{self.method}: {len(self.layers)} layers"
+            return many_maps(maps, rows, [""], names=("layer", ""), label=self.method, title=title, ax=ax)
         matrix = self.matrix(layer)
         tokens = self.encoder_tokens if self.part == "encoder" and self.encoder_tokens else self.tokens
         rows = [tokens[position] for position in self.query_positions]
         columns = list(tokens[: matrix.shape[1]])
-        return heat_map(matrix, rows, columns, names=("query", "key"), label=self.method, ax=ax)
+        title = f"{self.method} up to layer {self.layers[0] if layer is None else layer}"
+        return heat_map(matrix, rows, columns, names=("query", "key"), label=self.method, title=title, ax=ax)
 
 
 ROLLOUT = Inspection("rollout", Rollout, RolloutOptions)

@@ -6,12 +6,12 @@ It knows arrays with named axes; it knows nothing of what they mean.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
-from lightwell_client._heatmap import heat_map_html
+from lightwell_client._heatmap import heat_map_html, signed_colours
 
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
@@ -20,6 +20,36 @@ MAX_MAPS = 64
 MAX_LISTED = 64
 _BESIDE = ("kind", "measure", "temperature", "k", "kv_head", "head", "layer")
 """Axes with a picture for each index, the first of them first; two axes are left for the picture."""
+
+
+class NotebookView:
+    """A result that a notebook shows as HTML."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        raise NotImplementedError
+
+    def to_html(self) -> str:
+        """Return the view that a notebook shows, as a whole HTML page."""
+        shown = self._repr_html_() or f"<pre>{html.escape(repr(self))}</pre>"
+        return f"<!doctype html><meta charset=utf-8><title>{type(self).__name__}</title>{shown}\n"
+
+
+def coloured(pieces: Iterable[tuple[str, str, float]]) -> str:
+    """Return a text as a line of HTML, each piece on the colour of its share, from -1 to 1.
+
+    pieces: the texts, the titles that a mouse shows, and the shares.
+    """
+    spans = []
+    for text, title, share in pieces:
+        ground, ink = signed_colours(share)
+        shown = html.escape(text.replace("\n", "⏎").replace("\t", "⇥"))
+        spans.append(
+            f'<span title="{html.escape(title)}" style="background:{ground};color:{ink};'
+            f'display:inline-block;min-width:.5em;padding:0 1px;white-space:pre">{shown}</span>'
+        )
+    return f'<p style="font:14px/1.7 monospace;margin:4px 0">{"".join(spans)}</p>'
 
 
 def described(axes: Sequence[str], shape: Sequence[int], dtype: object) -> str:

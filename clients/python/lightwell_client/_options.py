@@ -26,8 +26,8 @@ OneText = str | Sequence[int] | Sequence[Message]
 Texts = list[str] | list[list[int]]
 """Several texts, or the token ids of several."""
 
-Selection = Literal["all"] | int | Sequence[int]
-"""Which indices of an axis: all, one, or several; negative numbers count from the end."""
+Selection = Literal["all"] | int | Sequence[int] | slice
+"""Which indices of an axis: all, one, several, or a slice; negative numbers count from the end."""
 
 
 AnyPart = Annotated[
@@ -36,8 +36,8 @@ AnyPart = Annotated[
 ]
 """The `part` of methods that take cross attention too."""
 Interventions = Annotated[
-    Sequence[Mapping[str, Any]],
-    Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
+    Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    Argument("Changes inside the network meanwhile: one or several, made by zero, add, patch ... or plain dicts."),
 ]
 """The `interventions` of every method that runs the network."""
 

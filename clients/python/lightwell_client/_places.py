@@ -26,6 +26,11 @@ def place_of(name: str, wanted: int | None, present: Sequence[int], total: int |
     return list(present).index(number)
 
 
+def places_of(name: str, wanted: int | None, present: Sequence[int], total: int | None) -> list[int]:
+    """Return the index of one number as `place_of` does, or of None all indices."""
+    return [*range(len(present))] if wanted is None else [place_of(name, wanted, present, total)]
+
+
 def own_number(name: str, wanted: int, total: int | None) -> int:
     """Return the model's own number of what is `wanted`, which may count from the end.
 

@@ -109,6 +109,7 @@ class NextResult(InspectionResult):
         axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
         axes.invert_yaxis()
         axes.set_xlabel("probability")
+        axes.set_title(f"next token after position {self.position}")
         axes.legend()
         return axes
 

@@ -4,7 +4,6 @@ they are asked for, drawn and shown.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -12,8 +11,8 @@ from pydantic import Field
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._exceptions import MissingDependency
-from lightwell_client._heatmap import heat_map_html, signed_colours
-from lightwell_client._notebook import page, table
+from lightwell_client._heatmap import heat_map_html
+from lightwell_client._notebook import NotebookView, coloured, page, table
 from lightwell_client._plots import axes_for, bars, heat_map, visible
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
@@ -106,7 +105,7 @@ class Verified(Result):
     """Logit, or difference, that the network gives without them."""
 
 
-class Reasons(Result):
+class Reasons(Result, NotebookView):
     """The parts whose sum a logit is, or the difference of two. A notebook shows the text, each word with the colour of
     what it adds.
     """
@@ -163,14 +162,14 @@ class Reasons(Result):
         others = len(self.parts) - len(shown)
         told = sum(value for _, value in shown) + sum(self.rest.values())
         more = [(f"{others} other words", self.sum - told)] if others else []
-        return bars([*shown, *more, *self.rest.items()], label=self.title, ax=ax)
+        return bars([*shown, *more, *self.rest.items()], label="adds", title=self.title, ax=ax)
 
     def _plot_heads(self, ax: Any) -> Any:
         axes = axes_for(ax)
         matrix, rows, columns = self._heads()
-        axes = heat_map(matrix, rows, columns, names=("layer", "head"), label=self.title, ax=axes)
-        axes.set_title(", ".join(f"{name} {value:.3g}" for name, value in self.rest.items()), fontsize="small")
-        return axes
+        rest = ", ".join(f"{name} {value:.3g}" for name, value in self.rest.items())
+        title = f"{self.title}\n{rest}" if rest else self.title
+        return heat_map(matrix, rows, columns, names=("layer", "head"), label="adds", title=title, ax=axes)
 
     def _plot_layers(self, ax: Any) -> Any:
         axes = axes_for(ax)
@@ -185,7 +184,8 @@ class Reasons(Result):
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.axhline(0, color="black", linewidth=0.5)
         axes.set_xlabel("layer")
-        axes.set_ylabel(self.title)
+        axes.set_ylabel("adds")
+        axes.set_title(self.title)
         axes.legend()
         return axes
 
@@ -200,7 +200,8 @@ class Reasons(Result):
         axes.axvline(self.value, color="black", linestyle=":", label="with all words")
         axes.set_yticks(places, [visible(f"without {_without(row)}") for row in self.verify])
         axes.invert_yaxis()
-        axes.set_xlabel(self.title)
+        axes.set_xlabel("logit" if self.versus is None else "difference of logits")
+        axes.set_title(self.title)
         axes.legend()
         return axes
 
@@ -274,16 +275,12 @@ def _without(row: Verified) -> str:
 
 
 def _coloured(words: Sequence[WordPart]) -> str:
-    """Return the text as HTML, each word on the colour of what it adds, which its title tells; the encoder's on a line
-    of its own.
+    """Return the text as HTML, each word on the colour of its part, which its title gives; the encoder's on a line of
+    its own.
     """
     reach = max((abs(word.value) for word in words), default=0.0) or 1.0
-    lines: dict[str | None, list[str]] = {}
+    lines: dict[str | None, list[tuple[str, str, float]]] = {}
     for word in words:
-        ground, ink = signed_colours(word.value / reach)
-        shown = html.escape(word.token.replace("\n", "⏎").replace("\t", "⇥"))
-        lines.setdefault(word.stack, []).append(
-            f'<span title="{html.escape(_place(word))}: {word.value:.4g}" style="background:{ground};color:{ink};'
-            f'display:inline-block;min-width:.5em;padding:0 1px;white-space:pre">{shown}</span>'
-        )
-    return "".join(f'<p style="font:14px/1.7 monospace;margin:4px 0">{"".join(line)}</p>' for line in lines.values())
+        piece = (word.token, f"{_place(word)}: {word.value:.4g}", word.value / reach)
+        lines.setdefault(word.stack, []).append(piece)
+    return "".join(map(coloured, lines.values()))

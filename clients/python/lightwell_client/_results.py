@@ -4,13 +4,14 @@ error.
 It knows the wire's fields; it does no input or output. Answers that are arrays are in _attention and _embeddings.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from lightwell_client._reasons import Reasons
 from lightwell_client._result import Result
+from lightwell_client._text_view import TextView
 from lightwell_client._token_attention import MaybeTokenAttention
 
 
@@ -44,7 +45,7 @@ class CompletionChoice(Result):
     """The rows that chose these tokens, when asked for."""
 
 
-class Completion(Result):
+class Completion(Result, TextView):
     """The answer to `generate`; choices are numbered prompt by prompt, `n` for each."""
 
     id: str = ""
@@ -57,6 +58,9 @@ class Completion(Result):
     def text(self) -> str:
         """Return the first choice's text."""
         return self.choices[0].text
+
+    def _texts(self) -> Sequence[tuple[str, CompletionChoice]]:
+        return [(choice.text, choice) for choice in self.choices]
 
 
 class CompletionChunk(Result):
@@ -164,7 +168,7 @@ class ChatChoice(Result):
     """With `explain`: why each of the first 16 tokens was likely."""
 
 
-class ChatCompletion(Result):
+class ChatCompletion(Result, TextView):
     """The answer to `chat`."""
 
     id: str = ""
@@ -182,6 +186,9 @@ class ChatCompletion(Result):
     def text(self) -> str:
         """Return the first choice's content."""
         return self.message.content or ""
+
+    def _texts(self) -> Sequence[tuple[str, ChatChoice]]:
+        return [(choice.message.content or "", choice) for choice in self.choices]
 
 
 class ChatDelta(Result):
@@ -243,7 +250,8 @@ class Model(Result):
 
 
 class Health(Result):
-    """Reports whether the server accepts requests now; `reason` says why not."""
+    """Reports whether the server accepts requests now."""
 
     ready: bool
     reason: str = ""
+    """The server's word for its state: "ready", or why it accepts no requests."""

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lightwell_client._calls import body_of, reader_of
-from lightwell_client._notebook import table
+from lightwell_client._notebook import NotebookView, table
 from lightwell_client._options import ModelOptions, Prompt
+from lightwell_client._plots import bars
 from lightwell_client._reasons import Explain, Reasons, with_reasons
 from lightwell_client._result import Result
 from lightwell_client._results import Usage
@@ -60,7 +61,7 @@ class Ranked(Result):
     """With explain: why the score is what it is."""
 
 
-class Reranking(Result):
+class Reranking(Result, NotebookView):
     """The answer to `rerank`: the documents, the best first."""
 
     id: str = ""
@@ -72,6 +73,16 @@ class Reranking(Result):
         rows = [[each.index, each.relevance_score, (each.document or {}).get("text")] for each in self.results]
         return with_reasons(self, table("documents", ["number", "score", "text"], rows), self.results)
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw each document's score, the best first as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        names = [(each.document or {}).get("text", str(each.index))[:60] for each in self.results]
+        scores = [each.relevance_score for each in self.results]
+        return bars(list(zip(names, scores, strict=True)), label="score", title="documents", ax=ax)
+
 
 class PairScore(Result):
     """One pair's score."""
@@ -82,7 +93,7 @@ class PairScore(Result):
     """With explain: why it is what it is."""
 
 
-class Scores(Result):
+class Scores(Result, NotebookView):
     """The answer to `score`: one entry a pair, in their order."""
 
     id: str = ""
@@ -99,6 +110,14 @@ class Scores(Result):
         rows = [[each.index, each.score] for each in self.data]
         return with_reasons(self, table("pairs", ["pair", "score"], rows), self.data)
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw each pair's score as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        return bars([(str(each.index), each.score) for each in self.data], label="score", title="pairs", ax=ax)
+
 
 class Classified(Result):
     """One input's labels."""
@@ -113,7 +132,7 @@ class Classified(Result):
     """With explain: why the likeliest label is the likeliest."""
 
 
-class Classification(Result):
+class Classification(Result, NotebookView):
     """The answer to `classify`: one entry an input, in their order."""
 
     id: str = ""
@@ -124,6 +143,15 @@ class Classification(Result):
     def _repr_html_(self) -> str:
         rows = [[each.index, each.label, max(each.probs, default=None)] for each in self.data]
         return with_reasons(self, table("inputs", ["input", "label", "its number"], rows), self.data)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the number of each input's likeliest label as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        pairs = [(f"{each.index}: {each.label}", max(each.probs, default=0.0)) for each in self.data]
+        return bars(pairs, label="number of the label", title="inputs", ax=ax)
 
 
 def rerank(

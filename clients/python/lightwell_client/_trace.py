@@ -10,10 +10,11 @@ from pydantic import PrivateAttr
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._inspection import Inspection
-from lightwell_client._inspection_result import InspectionResult, NamedArray
+from lightwell_client._inspection_result import InspectionResult
+from lightwell_client._mapping import NamedArray
 from lightwell_client._options import InspectionOptions, Selection
-from lightwell_client._places import own_number, place_of, total_of
-from lightwell_client._plots import heat_map
+from lightwell_client._places import own_number, places_of, total_of
+from lightwell_client._plots import heat_map, many_maps
 from lightwell_client._signatures import Argument
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ _NAME = re.compile(r"(?:(encoder|decoder)\.)?(?:blocks\.(-?\d{1,9})\.(.+)|(.+?)(
 def _bare(point: str) -> str:
     """Drop what TransformerLens's users leave out: "attn.hook_q", "attn.q" and "hook_q" are "q"."""
     return point.replace("hook_", "").removeprefix("attn.")
+
+
+_HEAD_AXES = ("head", "kv_head", "key_head", "value_head")
 
 
 class TraceOptions(InspectionOptions, total=False):
@@ -116,6 +120,9 @@ class TraceResult(InspectionResult):
         """
         return self.arrays[self._full_name(name, layer)]
 
+    def _named(self, name: str) -> NamedArray:
+        return self.point(name)
+
     def _full_name(self, name: str, layer: int | None) -> str:
         """Return the full name. A name that both stacks have means the decoder's, as in a request."""
         found = self._meant(name, layer)
@@ -165,27 +172,58 @@ class TraceResult(InspectionResult):
         stacked: Array = np.stack([self.arrays[full].array for full in found])
         return stacked
 
-    def plot(self, name: str, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
-        """Draw a point as a heat map: its first axis down, its last across; `layer` and `head` are the model's own
-        numbers, negative from its end; either may be left out if there is one only.
+    def plot(self, name: str | None = None, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
+        """Draw a point: of one layer and head as a heat map, its first axis down, its last across; of several side by
+        side, layers down and heads across. `layer` and `head` choose some by the model's own numbers, negative from its
+        end. `name` may be left out if this answer has one point only.
 
         Raises:
+            KeyError: not in this answer.
             MissingDependency: matplotlib is not installed.
-            ValueError: the point has several heads and none was named, or this answer does not have that one.
+            ValueError: this answer does not have that head, or has several points and none was named, or the layers
+                of the point differ in shape.
         """
-        full = self._full_name(name, layer)
+        found = self._meant(self._only_point() if name is None else name, layer)
+        found = (
+            [full for full in found if not full.startswith("encoder.")] or found or [self._full_name(name or "", layer)]
+        )
+        shown = [self._by_head(full, head) for full in found]
+        heads, maps, axes = shown[0]
+        if any(each.shape != maps.shape or numbers != heads for numbers, each, _ in shown):
+            raise ValueError(f"{found[0]} and the other layers differ in shape: say which layer")
+        layers = ["" if (own := Written.read(full).layer) is None else str(own) for full in found]
+        title = found[0] + (f", head {heads[0]}" if heads[0] else "")
+        if len(found) == len(maps) == 1:
+            rows, columns = (
+                self._names(self.arrays[found[0]], *pair) for pair in zip(axes, maps[0].shape, strict=True)
+            )
+            return heat_map(maps[0], rows, columns, names=axes, label=name or title, title=title, ax=ax)
+        title = f"{Written.read(found[0]).point}: {len(found) * len(maps)} maps"
+        every = require_numpy("plot()").stack([each for _, each, _ in shown])
+        return many_maps(
+            every, layers, heads, names=("layer", "head" * bool(heads[0])), label=name or "", title=title, ax=ax
+        )
+
+    def _only_point(self) -> str:
+        """Return the name of the only point, in one layer or in several. Raises ValueError."""
+        names = {full: Written.read(full) for full in self.arrays}
+        if len({(written.stack, written.point) for written in names.values()}) == 1:
+            return next(iter(names.values())).point
+        raise ValueError(f"this answer has {len(names)} points; plot() draws one of them: {', '.join(names) or 'none'}")
+
+    def _by_head(self, full: str, head: int | None) -> tuple[list[str], Array, list[str]]:
+        """Return the numbers of heads, the maps [head, y, x] of a point, and the names of their axes."""
         point = self.arrays[full]
-        matrix, axes = point.array, list(point.axes)
-        for place, axis in enumerate(axes):
-            if axis in ("head", "kv_head"):
-                heads = point.about.get("heads") or range(int(matrix.shape[place]))
-                total = total_of(self.stacks, "encoder" if full.startswith("encoder.") else "decoder", axis)
-                matrix = matrix.take(place_of(axis, head, heads, total), axis=place)
-                axes.pop(place)
-                break
-        rows = self._names(point, axes[0], int(matrix.shape[0]))
-        columns = self._names(point, axes[1], int(matrix.shape[1]))
-        return heat_map(matrix, rows, columns, names=(axes[0], axes[1]), label=name, ax=ax)
+        axes = list(point.axes)
+        axis = next((axis for axis in axes if axis in _HEAD_AXES), None)
+        if axis is None:
+            return [""], point.array[None], axes
+        place = axes.index(axis)
+        numbers = list(point.about.get("heads") or range(int(point.array.shape[place])))
+        total = total_of(self.stacks, "encoder" if full.startswith("encoder.") else "decoder", axis)
+        chosen = places_of(axis, head, numbers, total)
+        maps = require_numpy("plot()").moveaxis(point.array, place, 0)[chosen]
+        return [str(numbers[each]) for each in chosen], maps, [each for each in axes if each != axis]
 
 
 TRACE = Inspection("trace", TraceResult, TraceOptions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -14,10 +14,13 @@ from lightwell_client._exceptions import InvalidResponse
 from lightwell_client._inspection import ACCEPT
 from lightwell_client._inspection_result import InspectionResult, parse_inspections
 from lightwell_client._options import ModelOptions
-from lightwell_client._plots import heat_map
+from lightwell_client._plots import heat_map, many_maps
 from lightwell_client._result import Result
 from lightwell_client._signatures import Argument
-from lightwell_client._wire import Answer, Call
+from lightwell_client._wire import Answer, Call, plain
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
 
 
 class WeightName(Result):
@@ -48,7 +51,7 @@ class WeightsOptions(ModelOptions, total=False):
 class Weights(InspectionResult):
     """The numbers of a weight, or of a part of it, as the network uses them: dequantised, without LoRA adapters.
 
-    Array: weights, which `result.values` gives too.
+    Array: weights, which `result.array` gives too.
     """
 
     name: str
@@ -60,21 +63,21 @@ class Weights(InspectionResult):
     tied_to: str | None = None
 
     @property
-    def values(self) -> Any:
-        """Return the array."""
+    def array(self) -> Array:
+        """Return the numbers."""
         return self["weights"]
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a matrix; a vector as one row.
+        """Draw a matrix; a vector as one row; the matrices of several heads side by side.
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            ValueError: these are several heads; ask for one.
         """
-        array = self.values
+        array, axes = self.array, self.arrays["weights"].axes
         if array.ndim > 2:
-            raise ValueError(f"{self.name} has {array.shape[0]} heads here; ask for one of them with head=")
-        axes = self.arrays["weights"].axes
+            heads = [str(head) for head in range(len(array))]
+            title = f"{self.name}: {len(heads)} heads"
+            return many_maps(array[None], [""], heads, names=("", axes[0]), label=self.name, title=title, ax=ax)
         matrix = array if array.ndim == 2 else array[None]
         rows = [str(row) for row in self.rows or range(len(matrix))] if array.ndim == 2 else [axes[0]]
         columns = [str(i) for i in (self.columns if array.ndim == 2 else self.rows) or range(matrix.shape[1])]
@@ -99,13 +102,8 @@ def weights(model: str, name: str, options: Mapping[str, Any]) -> Call[list[Weig
 
 def _indices(chosen: Any) -> str:
     """Return rows or columns as a query has them. Raises TypeError for a slice with steps."""
-    if isinstance(chosen, slice):
-        if chosen.step not in (None, 1):
-            raise TypeError(f"{chosen} has steps; a slice without them, or a list of indices, is accepted")
-        return ":".join("" if end is None else str(end) for end in (chosen.start, chosen.stop))
-    if isinstance(chosen, str | int):
-        return str(chosen)
-    return ",".join(str(int(index)) for index in chosen)
+    chosen = plain(chosen)
+    return ",".join(str(int(index)) for index in chosen) if isinstance(chosen, list) else str(chosen)
 
 
 def _read_names(answer: Answer) -> list[WeightName]:

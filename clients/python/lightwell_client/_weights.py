@@ -14,7 +14,7 @@ from lightwell_client._arrays import require_numpy
 from lightwell_client._calls import check_names, reader_of
 from lightwell_client._inspection import ACCEPT, Inspection
 from lightwell_client._inspection_result import InspectionResult, parse_inspections
-from lightwell_client._notebook import table
+from lightwell_client._notebook import NotebookView, table
 from lightwell_client._options import AnyPart, InspectionOptions, ModelOptions, Options, Selection
 from lightwell_client._plots import axes_for, bars, heat_map
 from lightwell_client._result import Result
@@ -54,7 +54,7 @@ class CensusRow(Result):
     """The weight whose storage it shares."""
 
 
-class Parameters(Result):
+class Parameters(Result, NotebookView):
     """Where the parameters are."""
 
     model: str = ""
@@ -83,7 +83,10 @@ class Parameters(Result):
         Raises:
             MissingDependency: matplotlib is not installed.
         """
-        return bars([(one.component, float(one.parameters)) for one in self.components], label="parameters", ax=ax)
+        title = f"{self.architecture}, {self.total:,} parameters"
+        return bars(
+            [(one.component, float(one.parameters)) for one in self.components], label="parameters", title=title, ax=ax
+        )
 
 
 class Baseline(Result):
@@ -156,7 +159,8 @@ class Geometry(InspectionResult):
         """
         axes = _histogram(self["histogram"], ax)
         axes.axvspan(-3 * self.baseline.std, 3 * self.baseline.std, alpha=0.15, color="C1", label="random, 3 std")
-        axes.set_xlabel(f"cosine of the {self.axis} of {self.matrix}")
+        axes.set_xlabel("cosine")
+        axes.set_title(f"cosines of the {self.axis} of {self.matrix}")
         axes.legend()
         return axes
 
@@ -237,7 +241,8 @@ class Correlations(InspectionResult):
             MissingDependency: matplotlib is not installed.
         """
         axes = _histogram(self["histogram"], ax)
-        axes.set_xlabel(f"correlation of units of {self.point}")
+        axes.set_xlabel("correlation")
+        axes.set_title(f"correlations of the units of {self.point}")
         return axes
 
 

@@ -163,10 +163,20 @@ def error_of(answer: Answer, now: datetime) -> ApiError:
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON can express it: numpy arrays and numbers, ranges and other sequences become lists and
-    numbers, and a message of an answer what the server sent.
+    numbers, a slice "start:end", and a message of an answer what the server sent.
+
+    Raises:
+        TypeError: JSON has no such value, or a slice has steps.
     """
     if isinstance(value, str | bool | int | float) or value is None:
         return value
+    if isinstance(value, slice):
+        if value.step not in (None, 1):
+            raise TypeError(f"{value} has steps; a slice without them, or a list of indices, is accepted")
+        ends = ":".join("" if end is None else str(int(end)) for end in (value.start, value.stop))
+        return "all" if ends == ":" else ends
+    if hasattr(value, "__array__") and not hasattr(value, "tolist"):  # a result, or an array with its axes
+        value = value.__array__()
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True, exclude_none=True)
     if hasattr(value, "tolist"):

@@ -25,18 +25,28 @@ _JSON_INDEX_BYTES = 6.0
 
 
 def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int, ...]:
-    """Return "all", an index or a list of them as absolute indices below `count`, in the order given.
+    """Return "all", a range ("0:2"), an index or a list of them as absolute indices below `count`, in the order given.
 
-    Raises BadRequest naming the field, the value and the range when an index is out of range or is given twice.
+    Raises BadRequest naming the field, the value and the range when an index is out of range or is given twice, or
+    when a range is empty.
     """
     if isinstance(selector, str):
-        return tuple(range(count))
+        chosen = span(selector, count)
+        if not chosen:
+            message = f"{field}: {selector!r} chooses none of {count} {what}s; at least one is accepted."
+            raise BadRequest(message, param=field, code="out_of_range")
+        return tuple(chosen)
     indices = [selector] if isinstance(selector, int) else selector
     absolute = tuple(_absolute(index, count, field, what) for index in indices)
     if len(set(absolute)) != len(absolute):
         twice = next(index for i, index in enumerate(absolute) if index in absolute[:i])
         raise BadRequest(f"{field}: {what} {twice} is given twice in {shown(selector)}; once is accepted.", param=field)
     return absolute
+
+
+def span(selector: str, count: int) -> range:
+    """Return the indices below `count` of "all" or of a range such as "-4:"."""
+    return range(count)[slice(*(int(end) if end else None for end in selector.replace("all", ":").split(":")))]
 
 
 def resolve_attending(selector: Selector, config: ModelConfig, field: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.tensor_formats import Wire
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, span
 from server.schemas.inspect.trace import TraceRequest
 
 _ITEM_BYTES = {"float32": 4, "float16": 2}
@@ -281,6 +281,8 @@ def _count(selector: Any, lengths: _Counts) -> _Counts:
     """Return how many of so many positions a selector takes."""
     if selector == "all":
         return lengths
+    if isinstance(selector, str):
+        return np.array([len(span(selector, length)) for length in lengths.tolist()])
     return np.full_like(lengths, 1 if isinstance(selector, int) else len(selector))
 
 
@@ -293,7 +295,7 @@ def _smaller(
     yield "layers", _halves(list(layers))
     heads = [list(_heads(one, config)) for one in chosen if head_axis(one.point) is not None]
     yield "heads", _halves(min(heads, key=len, default=[]))
-    if request.positions == "all":  # the last ones, in inputs of any length
+    if isinstance(request.positions, str):  # the last ones, in inputs of any length
         shortest = min(int(_rows_and_keys(one, config, lengths)[0].min()) for one in chosen)
         positions = list(range(-shortest, 0))
     else:

@@ -54,17 +54,17 @@ class ChoiceText:
         self._stops = StopMatcher(stop_strings, include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
-        self._num_tokens = 0
+        self.num_tokens = 0
         self._end_of_text_ids = end_of_text_ids
 
     def take_token(self, token_id: int) -> str:
         """Return what a token adds that ends nothing; the choice has no stop strings."""
-        self._num_tokens += 1
+        self.num_tokens += 1
         return self._detokenizer.push(token_id)
 
     def take(self, output: RequestOutput) -> Piece:
         """Return the piece that an output adds; its finish_reason is set when the choice is over."""
-        self._num_tokens += output.token_id is not None
+        self.num_tokens += output.token_id is not None
         finish_reason: str | None = output.finish_reason
         stop_reason: str | int | None = None
         shows_token = output.token_id is not None
@@ -75,7 +75,7 @@ class ChoiceText:
         raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
         if finish_reason is not None:
             raw += self._detokenizer.flush()
-        found = self._stops.push(raw, may_stop=self._num_tokens > self._min_tokens)
+        found = self._stops.push(raw, may_stop=self.num_tokens > self._min_tokens)
         text = found.text
         if found.stopped_by is not None:
             finish_reason, stop_reason = "stop", found.stopped_by
@@ -102,10 +102,12 @@ class Run:
         text: ChoiceText,
         metrics: Metrics,
         arrival: float,
+        num_prompt: int,
         keep_rows: Callable[[], None],
     ) -> None:
-        """Make the run. `keep_rows` is called when the engine has nothing more to report but the client may not have
-        read it all.
+        """Make the run of a prompt of `num_prompt` tokens.
+
+        `keep_rows` is called when the engine has nothing more to report but the client may not have read it all.
         """
         self.index = index
         self.num_cached_tokens = 0
@@ -115,6 +117,7 @@ class Run:
         self._text = text
         self._metrics = metrics
         self._arrival = arrival
+        self._num_prompt = num_prompt
         self._keep_rows = keep_rows
         self._last_token: float | None = None
         self._timing: Timing | None = None
@@ -171,7 +174,7 @@ class Run:
         now, timing = time.monotonic(), self._timing
         if timing is not None and timing.finished is None:  # a stop string or the client ended it, not the engine
             timing = replace(timing, finished=now)
-        self._metrics.observe_end(finish_reason, now - self._arrival, timing)
+        self._metrics.observe_end(finish_reason, now - self._arrival, timing, self._num_prompt, self._text.num_tokens)
 
     def close(self) -> None:
         """Abort the choice if it is unfinished."""

@@ -99,7 +99,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, handle, text, context.metrics, arrival, keep_rows)
+                run = Run(index, handle, text, context.metrics, arrival, job.prompt.num_tokens, keep_rows)
                 started.runs.append(run)
     except BaseException as error:
         started.close()

@@ -91,6 +91,21 @@ def test_short_names_of_transformer_lens_mean_attention() -> None:
         ({"norm_placement": "sandwich"}, "attn.hook_out", None),  # stands before ln1_post, and hook_attn_out behind it
         ({"norm_placement": "sandwich"}, "ln1_post.hook_out", "ln1_post.hook_out"),
         ({"norm_placement": "output"}, "ln1_post.hook_scale", "ln1.hook_scale"),
+        ({}, "blocks.0.attn.hook_in", "ln1.hook_out"),
+        ({}, "attn.q.hook_in", "ln1.hook_out"),
+        ({"norm_placement": "post"}, "attn.v.hook_in", "hook_resid_pre"),
+        ({}, "attn.o.hook_out", "hook_attn_out"),
+        ({"norm_placement": "sandwich"}, "attn.o.hook_out", None),
+        ({"residual_scale": 0.5}, "attn.hook_out", None),  # before the factor
+        ({}, "mlp.hook_in", "ln2.hook_out"),
+        ({"norm_placement": "output"}, "mlp.in.hook_in", "hook_resid_mid"),
+        ({"gated_mlp": True}, "mlp.gate.hook_in", "ln2.hook_out"),
+        ({"gated_mlp": False}, "mlp.gate.hook_in", None),
+        ({}, "mlp.out.hook_out", "hook_mlp_out"),
+        ({}, "ln_final.hook_in", "hook_resid_post"),
+        ({}, "blocks.0.ln_final.hook_in", None),
+        ({}, "unembed.hook_in", "ln_final.hook_out"),
+        ({"logit_scale": 0.5}, "unembed.hook_in", None),
         ({}, "unembed.hook_out", "logits"),
         ({"final_logit_softcap": 30.0}, "unembed.hook_out", None),  # stands before the cap
     ],
@@ -169,12 +184,19 @@ def test_a_first_block_without_norm_is_refused_by_layer_only() -> None:
         ("blocks.0.attn.hook_patern", "attn.hook_pattern"),
         ("mlp.hook_pots", "mlp.hook_post"),
         ("encoder.blocks.0.attn.hook_qq", "encoder.attn.hook_q"),
+        ("embed.hook_in", "embed.hook_out"),
     ],
 )
 def test_a_misspelt_name_lists_near_ones(name: str, near: str) -> None:
     with pytest.raises(UnknownPoint, match="there is no point") as caught:
         read_name(BOTH, name)
     assert near in str(caught.value)
+    assert "hook_pre_linear" not in str(caught.value), "names that differ much are not proposed"
+
+
+def test_a_name_of_the_last_blocks_output_has_its_layer() -> None:
+    read = read_name(DECODER, "ln_final.hook_in")
+    assert (read.point.name, read.layer) == ("hook_resid_post", DECODER.num_layers - 1)
 
 
 def test_a_stack_that_the_model_lacks_is_named() -> None:
@@ -190,7 +212,7 @@ def test_a_layer_of_what_stands_outside_the_blocks_is_refused() -> None:
 def test_near_names_can_be_those_that_may_be_changed() -> None:
     assert "ln1.hook_scale" in near_names(DECODER, "ln1.hook_scale")
     proposed = near_names(DECODER, "ln1.hook_scale", changeable=True).split(", ")
-    assert all(BY_NAME[name].changeable for name in proposed)
+    assert all(read_name(DECODER, name).point.changeable for name in proposed)
 
 
 @given(st.text(max_size=40))

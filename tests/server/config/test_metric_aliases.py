@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.config.command_line import add_arguments, from_arguments
-from server.config.metric_aliases import GAUGES
+from server.config.metric_aliases import METRICS
 from server.config.settings import Settings, SettingsError
 from server.engine.outputs import EngineInfo
 from server.observability.metrics import Metrics
@@ -39,12 +39,16 @@ def test_flags_are_repeated_and_the_variable_has_commas() -> None:
 @pytest.mark.parametrize(
     ("alias", "message"),
     [
-        ("waiting", "NAME=GAUGE is accepted"),
-        ("=num_requests_waiting", "NAME=GAUGE is accepted"),
+        ("waiting", "NAME=METRIC is accepted"),
+        ("=num_requests_waiting", "NAME=METRIC is accepted"),
         ("1st=num_requests_waiting", "begins with no digit"),
         ("num-waiting=num_requests_waiting", "letters, digits, _ and :"),
-        ("waiting=num_waiting", "'num_waiting' is no gauge .* accepted are num_requests_running, num_requests_waiting"),
-        ("waiting=prompt_tokens_total", "is no gauge"),
+        (
+            "waiting=num_waiting",
+            "'num_waiting' is no metric .* accepted are num_requests_running, num_req",
+        ),
+        ("waiting=http_requests_total", "is no metric"),
+        ("read=prompt_tokens_total", "is a counter, whose name ends in _total; read_total is accepted"),
         ("lightwell_worker_up=num_requests_running", "this server's own"),
         ("process_open_fds=num_requests_running", "this server's own"),
     ],
@@ -79,8 +83,24 @@ def test_without_aliases_nothing_is_shown_twice() -> None:
     assert set(shown(Metrics())) == {family.name for family in Metrics().registry.collect()}
 
 
-def test_there_is_a_gauge_for_each_name_that_may_have_another() -> None:
+def test_counters_and_histograms_may_have_another_name_with_the_label_that_vllm_gives_its_own() -> None:
+    names = {"vllm:request_success_total": "request_success_total", "vllm:e2e": "e2e_request_latency_seconds"}
+    metrics = Metrics(list(names.items()))
+    metrics.name_model("toy")
+    metrics.observe_end("stop", 1.0, None, 3, 20)
+    told = shown(metrics)
+    for alias, name in names.items():
+        copy = told[alias.removesuffix("_total")]
+        assert copy == told[f"lightwell_{name.removesuffix('_total')}"]
+        assert all(labels["model_name"] == "toy" for labels, _ in copy)
+    lines = metrics.render().decode().splitlines()
+    assert 'vllm:request_success_total{finish_reason="stop",model_name="toy"} 1.0' in lines
+    assert 'vllm:e2e_count{model_name="toy",route="unmatched"} 1.0' in lines
+    assert 'vllm:e2e_bucket{le="1.0",model_name="toy",route="unmatched"} 1.0' in lines
+
+
+def test_there_is_a_metric_for_each_name_that_may_have_another() -> None:
     from tests.readme import metrics_table
 
-    gauges = {line.split("`")[1].split("{")[0] for line in metrics_table().splitlines() if "| gauge |" in line}
-    assert {f"lightwell_{name}" for name in GAUGES} <= gauges
+    known = {line.split("`")[1].split("{")[0] for line in metrics_table().splitlines() if "`" in line}
+    assert {f"lightwell_{name}" for name in METRICS} <= known

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.server.running import PATIENCE, RunningServer, wait_for
+from tests.support.wire import samples
 
 LONG = {"prompt": [1, 2], "max_tokens": 1_000_000}
 """A request that does not end by itself within a test."""
@@ -45,9 +46,7 @@ def wait_inflight(server: RunningServer, count: int) -> None:
 
 def metric(server: RunningServer, name: str) -> float:
     """Return the value of the only line of /metrics with this name and these labels."""
-    lines = server.get("/metrics").text.splitlines()
-    (value,) = (line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} "))
-    return float(value)
+    return samples(server.get("/metrics").text)[name]
 
 
 def events(server: RunningServer) -> Iterator[dict[str, Any]]:

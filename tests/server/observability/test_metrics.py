@@ -15,6 +15,7 @@ from server.engine.outputs import EngineStats, Timing
 from server.observability.access_log import RequestLog
 from server.observability.collectors import Histogram
 from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers
+from server.observability.version import lightwell_version
 
 
 @dataclass
@@ -101,14 +102,14 @@ def test_each_worker_has_its_own_numbers() -> None:
 
 def test_two_servers_in_one_process_count_apart() -> None:
     first, second = Metrics(), Metrics()
-    first.observe_end("stop", 1.0, None)
+    first.observe_end("stop", 1.0, None, 3)
     assert value(second, "lightwell_request_success_total", finish_reason="stop") == 0
 
 
 def test_phases_come_from_the_workers_clock() -> None:
     metrics = Metrics()
-    metrics.observe_end("length", 4.0, Timing(arrival=10.0, scheduled=10.5, first_token=11.5, finished=13.5))
-    assert value(metrics, "lightwell_e2e_request_latency_seconds_sum") == 4.0
+    metrics.observe_end("length", 4.0, Timing(arrival=10.0, scheduled=10.5, first_token=11.5, finished=13.5), 3)
+    assert value(metrics, "lightwell_e2e_request_latency_seconds_sum", route="unmatched") == 4.0
     assert value(metrics, "lightwell_request_queue_time_seconds_sum") == 0.5
     assert value(metrics, "lightwell_request_prefill_time_seconds_sum") == 1.0
     assert value(metrics, "lightwell_request_decode_time_seconds_sum") == 2.0
@@ -116,9 +117,34 @@ def test_phases_come_from_the_workers_clock() -> None:
 
 def test_an_abort_is_counted_but_is_no_latency() -> None:
     metrics = Metrics()
-    metrics.observe_end("abort", 4.0, None)
+    metrics.observe_end("abort", 4.0, None, 3, 2)
     assert value(metrics, "lightwell_request_success_total", finish_reason="abort") == 1
-    assert value(metrics, "lightwell_e2e_request_latency_seconds_count") == 0
+    assert value(metrics, "lightwell_e2e_request_latency_seconds_count", route="unmatched") is None
+    assert value(metrics, "lightwell_request_prompt_tokens_count") == 0
+
+
+def test_tokens_of_requests_are_counted_in_histograms() -> None:
+    metrics = Metrics()
+    metrics.observe_end("stop", 1.0, None, 3, 20)
+    metrics.observe_end("done", 1.0, None, 5)
+    for name, count, total in (("prompt", 2, 8), ("generation", 1, 20)):
+        assert value(metrics, f"lightwell_request_{name}_tokens_count") == count
+        assert value(metrics, f"lightwell_request_{name}_tokens_sum") == total
+    assert value(metrics, "lightwell_request_generation_tokens_bucket", le="32.0") == 1
+
+
+def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    metrics.name_model('a "model"')
+    metrics.observe_end("stop", 1.0, None, 3, 20)
+    families = [*text_string_to_metric_families(metrics.render().decode())]
+    samples = [sample for family in families for sample in family.samples if sample.name.startswith("lightwell_")]
+    assert {sample.labels.get("model_name") for sample in samples} == {'a "model"'}
+    (build,) = (sample for sample in samples if sample.name == "lightwell_build_info")
+    assert build.value == 1
+    assert build.labels["version"] == lightwell_version()
+    assert build.labels["torch"].startswith("2.")
 
 
 def test_each_step_is_one_observation_and_an_empty_one_is_none() -> None:

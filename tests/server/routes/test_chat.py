@@ -72,10 +72,10 @@ async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
 
 async def test_without_a_limit_the_rest_of_the_context_may_be_used(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        await at.post(PATH, {"messages": [{"role": "u", "content": "x" * 10}]})
+        await at.post(PATH, {"messages": [{"role": "user", "content": "x" * 10}]})
         task = at.engine.submitted[0].task
     assert isinstance(task, GenerateTask)
-    assert task.sampling.max_tokens == 64 - len("<u>" + "x" * 10 + "<A>")
+    assert task.sampling.max_tokens == 64 - len("<user>" + "x" * 10 + "<A>")
 
 
 @pytest.mark.parametrize("field", NULLABLE)
@@ -123,6 +123,20 @@ async def test_messages_that_the_template_refuses_are_400(tmp_path: Path) -> Non
     async with site(tmp_path, template="{{ raise_exception('roles must alternate') }}") as at:
         error = await at.error(PATH, {"messages": MESSAGES}, 400)
     assert "roles must alternate" in error["message"]
+
+
+async def test_a_role_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "U"}, {"role": "usr", "content": "U"}]
+    template = "{% for m in messages %}{{ m.role }}{% if m.role == 'usr' %}!{% endif %}{% endfor %}"
+    async with site(tmp_path) as at:
+        for path in (PATH, "/tokenize"):
+            error = await at.error(path, {"messages": messages}, 400)
+            assert error["param"] == "messages[1].role"
+            assert "system, developer, user, assistant, tool, function" in error["message"]
+            assert "got 'usr'" in error["message"]
+    async with site(tmp_path, template=template) as at:
+        await at.post(PATH, {"messages": messages, "max_tokens": 1})
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"userusr!", "roles of the template are accepted"
 
 
 async def test_chat_tokens_bring_their_rows_too(tmp_path: Path) -> None:

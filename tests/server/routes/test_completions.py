@@ -277,7 +277,8 @@ async def test_the_latencies_of_a_request_are_observed_once_per_token(tmp_path: 
         await complete(at, n=2)
         assert await at.metric("lightwell_time_to_first_token_seconds_count") == 2
         assert await at.metric("lightwell_inter_token_latency_seconds_count") == 6
-        assert await at.metric("lightwell_e2e_request_latency_seconds_count") == 2
+        assert await at.metric('lightwell_e2e_request_latency_seconds_count{route="/v1/completions"}') == 2
+        assert await at.metric("lightwell_request_generation_tokens_count") == 2
         assert await at.metric('lightwell_request_success_total{finish_reason="length"}') == 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from server.http.errors import BadRequest, PayloadTooLarge
 from server.routes.inspect.selectors import AttentionPlan, check_answer_size, plan_attention, resolve, select_heads
@@ -25,6 +26,23 @@ def test_all_is_every_index() -> None:
 
 def test_one_index_selects_one() -> None:
     assert resolve(-1, 3, "layers", "layer") == (2,)
+
+
+@given(st.integers(1, 50), st.none() | st.integers(-60, 60), st.none() | st.integers(-60, 60))
+def test_a_range_selects_what_a_python_slice_selects(count: int, start: int | None, end: int | None) -> None:
+    written = ":".join("" if each is None else str(each) for each in (start, end))
+    expected = tuple(range(count)[start:end])
+    if expected:
+        assert resolve(written, count, "layers", "layer") == expected
+    else:
+        with pytest.raises(BadRequest, match=f"'{written}' chooses none of {count} layers"):
+            resolve(written, count, "layers", "layer")
+
+
+@pytest.mark.parametrize("text", ["al", "0:2:1", "0-2", "1", "-:", ":-", "0: 2", "9999999999:"])
+def test_a_selector_that_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match='"all" or a range such as "0:2" or "-4:" is accepted'):
+        AttentionRequest.model_validate({"input": "x", "layers": text})
 
 
 @given(st.integers(1, 50), st.data())

@@ -70,6 +70,18 @@ async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
     assert np.array_equal(np.array(point["data"], np.float32), numbers)
 
 
+async def test_ranges_select_layers_heads_and_positions(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(
+            at, points=["attn.hook_pattern"], layers="1:", heads=":2", positions="-2:", key_positions="1:2"
+        )
+        error = await at.error("/v1/trace", {"input": "abc", "points": ["hook_q"], "layers": "7:9"}, 400)
+    assert list(entry["points"]) == ["blocks.1.attn.hook_pattern", "blocks.2.attn.hook_pattern"]
+    point = entry["points"]["blocks.2.attn.hook_pattern"]
+    assert (point["heads"], point["positions"], point["key_positions"]) == ([0, 1], [1, 2], [1])
+    assert error["message"] == "layers: '7:9' chooses none of 3 layers; at least one is accepted."
+
+
 SELECTORS = {"head": "heads", "kv_head": "heads", "position": "positions", "query": "positions", "key": "key_positions"}
 
 

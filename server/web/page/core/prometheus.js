@@ -57,11 +57,13 @@ export function rate(before, after, name, matches) {
  * histogram_quantile; null if it saw nothing.
  */
 export function quantile(before, after, name, share) {
-  const earlier = new Map(before.samples(`${name}_bucket`).map(({ labels, value }) => [labels.le, value]));
+  const counts = (reading) => reading.samples(`${name}_bucket`).reduce(
+    (sums, { labels, value }) => sums.set(labels.le, (sums.get(labels.le) ?? 0) + value), new Map());
+  const earlier = counts(before);
   const restarted = (after.sum(`${name}_count`) ?? 0) < (before.sum(`${name}_count`) ?? 0);
-  const buckets = after.samples(`${name}_bucket`).map(({ labels, value }) => ({
-    most: Number(labels.le.replace("+Inf", "Infinity")),
-    count: value - (restarted ? 0 : (earlier.get(labels.le) ?? 0)),
+  const buckets = [...counts(after)].map(([le, value]) => ({
+    most: Number(le.replace("+Inf", "Infinity")),
+    count: value - (restarted ? 0 : (earlier.get(le) ?? 0)),
   }));
   buckets.sort((a, b) => a.most - b.most);
   const total = buckets.at(-1)?.count ?? 0;

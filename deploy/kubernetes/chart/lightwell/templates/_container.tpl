@@ -34,6 +34,12 @@
 - name: LIGHTWELL_{{ upper $name }}
   value: {{ include "lightwell.plain" $value | quote }}
 {{- end }}
+{{- if not (hasKey .Values.settings "threads") }}
+{{- with include "lightwell.cpus" . }}
+- name: LIGHTWELL_THREADS
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
 - name: HF_HOME
   value: /cache/hub
 - name: TRITON_CACHE_DIR
@@ -58,6 +64,18 @@
 {{- int64 . -}}
 {{- else -}}
 {{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A worker's share of the whole CPUs of the limit, or else of the request; nothing where neither is set. */}}
+{{- define "lightwell.cpus" -}}
+{{- $limits := .Values.resources.limits | default dict -}}
+{{- $requests := .Values.resources.requests | default dict -}}
+{{- with $limits.cpu | default $requests.cpu -}}
+{{- $cpu := toString . -}}
+{{- $count := ternary (divf (float64 (trimSuffix "m" $cpu)) 1000) (float64 (trimSuffix "m" $cpu)) (hasSuffix "m" $cpu) -}}
+{{- $workers := ternary 1 (max 1 (int $.Values.gpu.count)) $.Values.gpu.tensorParallel -}}
+{{- max 1 (div (int (floor $count)) $workers) -}}
 {{- end -}}
 {{- end -}}
 
@@ -88,6 +106,9 @@
 {{- if gt (int .Values.gpu.count) 1 }}
 - name: shm
   mountPath: /dev/shm
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
@@ -124,5 +145,8 @@
   emptyDir:
     medium: Memory
     sizeLimit: 1Gi
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}

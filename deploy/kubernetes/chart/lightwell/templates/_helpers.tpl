@@ -1,5 +1,7 @@
 {{- define "lightwell.name" -}}
-{{- if contains "lightwell" .Release.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains "lightwell" .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-lightwell" .Release.Name | trunc 50 | trimSuffix "-" -}}
