@@ -108,6 +108,9 @@ class RequestHandle:
             self.fail(BadRequest(f"{output.error}.", code="not_finite"))
         elif output.finish_reason == "grammar":
             self.fail(BadRequest(f"The grammar is too much for this server: {output.error}", code="grammar_refused"))
+        elif output.finish_reason == "prefix":
+            message = "messages: the answer continues the last message, which what the answer keeps to does not allow"
+            self.fail(BadRequest(f"{message}.", param="messages", code="grammar_refused"))
         elif output.finish_reason in ("error", "abort"):
             reason = output.error or "the engine aborted it"
             self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.http.errors import BadRequest, shown
-from server.schemas.base import ChatMessage
+from server.schemas.base import ChatMessage, encodable
 from server.schemas.tools import ToolDefinition
 
 Row = dict[str, Any]
@@ -43,6 +43,7 @@ def _with_arguments(call: Row, field: str) -> Row:
     text = call["function"]["arguments"]
     try:
         arguments = json.loads(text or "{}")
+        encodable(json.dumps(arguments, ensure_ascii=False) if "\\u" in text else "")
     except (ValueError, RecursionError) as error:
         raise BadRequest(
             f"{field}: an object as JSON is accepted, which {shown(text)} is not: {error}", param=field

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from model.tokenization.chat_formats.prefill import until_mark, with_mark
 from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
@@ -227,8 +228,12 @@ async def render_chat(
     add_generation_prompt: bool,
     arguments: Mapping[str, Any] | None = None,
     tools: Sequence[ToolDefinition] = (),
+    *,
+    is_continued: bool = False,
 ) -> str:
-    """Return the conversation as the model's template writes it. Raises BadRequest if there is none, or it refuses."""
+    """Return the conversation as the model's template writes it, or up to the end of its last message's text if that
+    `is_continued`. Raises BadRequest if there is no template, or it refuses.
+    """
     if context.chat_template is None:
         raise BadRequest(
             f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
@@ -238,7 +243,9 @@ async def render_chat(
         )
     try:
         rows, given = await context.chat_template.with_tools(await chat_rows(messages), tool_rows(tools))
+        rows = with_mark(rows) if is_continued else rows
         text = await context.chat_template.render_async(rows, add_generation_prompt, arguments, given)
+        text = until_mark(text) if is_continued else text
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
     try:
@@ -253,9 +260,13 @@ async def read_chat(
     add_generation_prompt: bool = True,
     arguments: Mapping[str, Any] | None = None,
     tools: Sequence[ToolDefinition] = (),
+    *,
+    is_continued: bool = False,
 ) -> Prompt:
-    """Return a conversation as one prompt. The template writes the special tokens itself: none are added."""
-    text = await render_chat(context, messages, add_generation_prompt, arguments, tools)
+    """Return a conversation as one prompt, as `render_chat` writes it. The template writes the special tokens itself:
+    none are added.
+    """
+    text = await render_chat(context, messages, add_generation_prompt, arguments, tools, is_continued=is_continued)
     return check_tokens(context, await encode(context, text, False, "messages"), "messages")
 
 

@@ -124,9 +124,8 @@ def user_message(text: str) -> ChatMessage:
 
 def _content(message: ChatMessage) -> str:
     """Return what a message says, its calls of tools included."""
-    row = message.as_template_input()
-    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in row.get("tool_calls", ())]
-    return "\n".join(filter(None, (row["content"], *calls)))
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
+    return "\n".join(filter(None, (message.text, *calls)))
 
 
 def _written(question: Question, labels: Mapping[str, int]) -> str:
