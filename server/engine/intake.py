@@ -114,7 +114,7 @@ class Intake:
 
     def _begin_with(self, request: EngineRequest, grammar: GrammarMatcher | None) -> None:
         if grammar is not None and grammar.error is not None:
-            self._end(request, "prefix", "the grammar does not allow the text that the answer continues")
+            self._end(request, "prefix", None)
             return
         try:
             self._active.begin(request, grammar)
