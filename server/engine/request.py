@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
-from model.sampling.grammar.thought_limit import ThoughtLimit
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.sampling_params import SamplingParams
@@ -114,7 +114,7 @@ class GenerateTask(BaseTask):
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
-    grammar_prefix: str = ""
+    grammar_prefix: Pieces = ()
     """The end of the prompt with which the grammar's text begins."""
     thought_limit: ThoughtLimit | None = None
     """The limit of the thought with which the text may begin; it needs a grammar."""

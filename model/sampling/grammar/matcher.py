@@ -10,7 +10,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
-from model.sampling.grammar.thought_limit import ThoughtCounter, ThoughtLimit
+from model.sampling.grammar.thought_limit import Pieces, ThoughtCounter, ThoughtLimit, ids_of
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
@@ -57,12 +57,12 @@ class GrammarMatcher:
         """Return another matcher at the same place."""
         return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
 
-    def begun(self, vocabulary: Any, prefix: str, limit: ThoughtLimit | None) -> "GrammarMatcher":
+    def begun(self, table: Any, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
         """Return another matcher of the same grammar, past the text `prefix`; if that breaks it, it has an `error`."""
         matcher = self.matcher.deep_copy()
         matcher.reset()
-        matcher.consume_tokens(vocabulary.tokenize_str(prefix))
-        thought = None if limit is None else ThoughtCounter(limit, vocabulary, prefix)
+        matcher.consume_tokens(ids_of(prefix, table))
+        thought = None if limit is None else ThoughtCounter(limit, table, prefix)
         return GrammarMatcher(matcher, self._vocab_size, thought=thought)
 
     @property

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+Pieces = tuple[str | int, ...]
+"""A text, in which special tokens are their ids."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtLimit:
@@ -14,7 +17,7 @@ class ThoughtLimit:
     """Whether the prompt has opened a thought."""
     opening: str
     """The tag that opens a thought, after white space."""
-    closing: str
+    closing: Pieces
     """The tag that closes it."""
     other_end: str
     """Another text that ends a thought, and after which there is none, or ""."""
@@ -23,30 +26,35 @@ class ThoughtLimit:
 class ThoughtCounter:
     """The place of one text in its thoughts."""
 
-    def __init__(self, limit: ThoughtLimit, vocabulary: Any, prefix: str) -> None:
-        """Count the tokens, of a vocabulary of `model.sampling.grammar.vocabulary`, that follow `prefix`."""
-        self._vocabulary = vocabulary
-        self._opening, self._closing, self._other_end = (
-            text.encode() for text in (limit.opening, limit.closing, limit.other_end)
-        )
+    def __init__(self, limit: ThoughtLimit, table: Any, prefix: Pieces) -> None:
+        """Count the tokens, of a table of `model.sampling.grammar.vocabulary`, that follow `prefix`."""
+        self._table = table
+        self._opening, self._other_end = limit.opening.encode(), limit.other_end.encode()
+        self._closing_ids = ids_of(limit.closing, table)
+        self._closing: bytes = table.decode_bytes(self._closing_ids)
+        self._is_plain = all(isinstance(piece, str) for piece in limit.closing)
         self._num_left = limit.max_tokens
         self._is_open = limit.is_open
         self._is_over = False
         self._text = b""
         """The text since the last tag; of a thought its end only, in which a tag may have begun."""
-        self._read(prefix.encode())
+        self._read(table.decode_bytes(ids_of(prefix, table)))
 
     def take(self, token_id: int) -> None:
         """Count a token."""
         self._num_left -= self._is_open
-        self._read(self._vocabulary.decode_bytes([token_id]))
+        self._read(self._table.decode_bytes([token_id]))
 
     def closing(self) -> list[int]:
-        """Return the tokens that must close the thought now, none if it has not reached the limit."""
+        """Return the tokens that must close the thought, none if it has not reached the limit. Where they cannot come
+        next, as within a character, they are asked for again after the next token.
+        """
         if not self._is_open or self._num_left > 0:
             return []
+        if not self._is_plain:
+            return self._closing_ids
         num_begun = next(n for n in range(len(self._closing) - 1, -1, -1) if self._text.endswith(self._closing[:n]))
-        rest: list[int] = self._vocabulary.tokenize_bytes(self._closing[num_begun:])
+        rest: list[int] = self._table.tokenize_bytes(self._closing[num_begun:])
         return rest
 
     def _read(self, new: bytes) -> None:
@@ -65,3 +73,8 @@ class ThoughtCounter:
                 self._is_open, self._text = True, self._text[len(self._opening) :]
         if self._is_over:
             self._text = b""
+
+
+def ids_of(pieces: Pieces, table: Any) -> list[int]:
+    """Return the token ids of a text, which follows another one."""
+    return [i for piece in pieces for i in ([piece] if isinstance(piece, int) else table.tokenize_str(piece))]

@@ -3,6 +3,7 @@ of it.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,7 @@ from llguidance import LLMatcher
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
-from model.sampling.grammar.thought_limit import ThoughtLimit
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.call_syntax import BareSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
@@ -33,7 +34,7 @@ class AnswerForm:
     new_parser: Callable[[], MessageParser] = PlainText
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads."""
-    prefix: str = ""
+    prefix: Pieces = ()
     """The beginning of the answer that is part of the prompt."""
     thought_limit: ThoughtLimit | None = None
 
@@ -70,7 +71,7 @@ async def answer_form(
             max_tokens=thinking_budget,
             is_open=start is Start.THOUGHT,
             opening=tags.opening,
-            closing=tags.closing,
+            closing=_pieces(context, tags.closing),
             other_end=syntax.opening if syntax is not None and syntax.is_tagged else "",
         )
     if tools or limit is not None or (grammar is not None and start is not Start.ANSWER):
@@ -86,7 +87,7 @@ async def answer_form(
         )
         grammar = await in_grammar_thread(_composed, answers)
     if syntax is None and start is Start.ANSWER:
-        return AnswerForm(grammar, prefix=prefilled)
+        return AnswerForm(grammar, prefix=_pieces(context, prefilled))
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
 
     def new_parser() -> MessageParser:
@@ -94,7 +95,7 @@ async def answer_form(
         parser.skip(prefilled)
         return parser
 
-    return AnswerForm(grammar, new_parser, _kept_ids(context, texts), prefilled, limit)
+    return AnswerForm(grammar, new_parser, _kept_ids(context, texts), _pieces(context, prefilled), limit)
 
 
 def _composed(answers: Answers) -> str:
@@ -115,6 +116,12 @@ def _problem(grammar: str) -> str:
 def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
     special = context.tokenizer.ids_of_special.items()
     return frozenset(token_id for token, token_id in special if any(token in text for text in texts))
+
+
+def _pieces(context: AppContext, text: str) -> Pieces:
+    ids = context.tokenizer.ids_of_special
+    parts = re.split(f"({'|'.join(map(re.escape, sorted(ids, key=len, reverse=True)))})", text) if ids else [text]
+    return tuple(ids.get(part, part) for part in parts if part)
 
 
 @dataclass(frozen=True)

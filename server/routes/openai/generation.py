@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from model.sampling.grammar.thought_limit import ThoughtLimit
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.parser import MessageParser, PlainText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
@@ -48,7 +48,7 @@ class Job:
     """Makes what reads the message out of a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""
-    grammar_prefix: str = ""
+    grammar_prefix: Pieces = ()
     """The end of the prompt with which the grammar's text begins."""
     thought_limit: ThoughtLimit | None = None
 

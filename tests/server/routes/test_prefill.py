@@ -20,7 +20,9 @@ from tests.tiny import make_variant
 LENGTH = 1024
 CHAT, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/api/chat"
 USER = {"role": "user", "content": "How is Bern?"}
-ENDED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
+ENDED = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
+)
 
 
 def continued(text: Any, **more: Any) -> dict[str, Any]:
@@ -91,11 +93,15 @@ async def test_a_template_that_leaves_the_text_out_is_named(tmp_path: Path) -> N
         (HERMES_CALL[:-20], HERMES_CALL[-20:], {"content": None, "arguments": '{"city": "K\u00f6ln"}'}),
     ],
 )
-async def test_the_answer_holds_only_what_is_new(tmp_path: Path, known: str, text: str, expected: dict[str, Any]) -> None:
+async def test_the_answer_holds_only_what_is_new(
+    tmp_path: Path, known: str, text: str, expected: dict[str, Any]
+) -> None:
     async with tool_site(tmp_path, text) as at:
         body = continued(known, tools=[WEATHER, TIME], max_tokens=200)
         (choice,) = (await at.post(CHAT, body)).json()["choices"]
-        deltas = [chunk["choices"][0]["delta"] for chunk in events_of(await at.post(CHAT, {**body, "stream": True}))[:-1]]
+        deltas = [
+            chunk["choices"][0]["delta"] for chunk in events_of(await at.post(CHAT, {**body, "stream": True}))[:-1]
+        ]
     message, calls = choice["message"], choice["message"].get("tool_calls", [])
     assert message["content"] == expected["content"]
     assert "".join(delta.get("content") or "" for delta in deltas) == (expected["content"] or "")
