@@ -20,6 +20,7 @@ HEADER = "%llguidance {}\n"
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,16}"}
 """White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
+_JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -110,12 +111,21 @@ class _Writer:
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
+            if not answers.syntax.is_tagged:
+                self._rules["calls"] = self._calls_like_json(answers.syntax)
             self._rules["answer"] = f"calls | {tag}{space}body"
         elif not answers.syntax.is_tagged:
             self._lexemes["TEXT"] = self._text_without(f"(SPACES {_quoted(answers.syntax.opening)} ANY)")
             self._rules["answer"] = f"{tag}TEXT | calls"
         else:
             self._write_text_or_calls(answers.syntax, tag)
+
+    def _calls_like_json(self, syntax: CallSyntax) -> str:
+        """Return calls that begin as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
+        heads = [f"{syntax.opening}{tool.name}{syntax.between}" for tool in self._answers.tools]
+        calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in enumerate(heads)]
+        prefix = f"({' '.join(self._parts(syntax.prefix))})? " if syntax.prefix else ""
+        return f"{prefix}SPACE ({' | '.join(calls)}) {' '.join(self._parts(syntax.closing))}"
 
     def _write_body(self) -> None:
         if self._answers.body is None:
