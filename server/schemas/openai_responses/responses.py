@@ -68,6 +68,8 @@ REFUSED_BY_RESPONSES: RefusedFields = {
     "return_token_ids": _NOT_HERE,
     "n": Refused("a response is one answer; POST /v1/chat/completions gives several", (1,)),
     "add_generation_prompt": Refused("an answer begins a message", (True,)),
+    "continue_final_message": Refused("an answer begins a message; POST /v1/chat/completions continues one"),
+    "reasoning_effort": Refused("reasoning.effort is its name"),
 }
 
 
