@@ -18,9 +18,7 @@ AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]
 CaptureDtype = Literal["float32", "float16", "uint8"]
 Part = Literal["decoder", "encoder", "cross"]
-"""Part of the network: "encoder" for the one stack of an encoder; "cross" for the decoder's attention to the
-encoder's output.
-"""
+"""Part of the network: "encoder" is the stack of an encoder, "cross" a decoder's attention to an encoder's output."""
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
@@ -114,10 +112,8 @@ class GenerateTask(BaseTask):
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
-    grammar_prefix: Pieces = ()
-    """The end of the prompt with which the grammar's text begins."""
-    thought_limit: ThoughtLimit | None = None
-    """The limit of the thought with which the text may begin; it needs a grammar."""
+    grammar_prefix: Pieces = ()  # the end of the prompt with which the grammar's text begins
+    thought_limit: ThoughtLimit | None = None  # of the thoughts with which that text may begin
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         if self.sampling.prompt_logprobs is not None:

@@ -199,8 +199,4 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, Any]:
 def _template_arguments(body: ConversationFields) -> dict[str, Any] | None:
     """Return the arguments of the chat template that the body asks for; the client's own come last."""
     thinks = body.thinking is not None and body.thinking.type != "disabled"
-    return (
-        dict.fromkeys(THINKING_SWITCHES, True) | (body.chat_template_kwargs or {})
-        if thinks
-        else body.chat_template_kwargs
-    )
+    return dict.fromkeys(THINKING_SWITCHES if thinks else (), True) | (body.chat_template_kwargs or {}) or None

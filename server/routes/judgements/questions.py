@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from model.tokenization.tokenizer import Tokenizer
 from server.http.errors import ApiError, BadRequest
+from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, encode, read_prompts, render_chat
+from server.routes.prompts import Prompt, encode, read_prompts
 from server.schemas.base import ChatMessage
 
 _PLACE = "<<the question stands here>>"

@@ -119,9 +119,10 @@ def _kept_ids(context: AppContext, texts: list[str]) -> frozenset[int]:
 
 
 def _pieces(context: AppContext, text: str) -> Pieces:
-    ids = context.tokenizer.ids_of_special
-    parts = re.split(f"({'|'.join(map(re.escape, sorted(ids, key=len, reverse=True)))})", text) if ids else [text]
-    return tuple(ids.get(part, part) for part in parts if part)
+    there = {token: i for token, i in context.tokenizer.ids_of_special.items() if token in text}
+    pattern = "|".join(map(re.escape, sorted(there, key=len, reverse=True)))
+    parts = re.split(f"({pattern})", text) if there else [text]
+    return tuple(there.get(part, part) for part in parts if part)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from server.http.errors import BadRequest
+from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encode, find_adapter, render_chat
+from server.routes.prompts import Prompt, check_ids, encode, find_adapter
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000

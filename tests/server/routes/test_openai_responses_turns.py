@@ -157,7 +157,7 @@ async def test_items_of_a_turn_go_back_as_one_message_of_a_chat(tmp_path: Path) 
         QUESTION,
         {"role": "assistant", "reasoning_content": "Two calls.", "content": said, "tool_calls": [call, other]},
         {"role": "tool", "tool_call_id": "call_a", "content": "2"},
-        {"role": "tool", "tool_call_id": "call_b", "content": "21"},
+        {"role": "tool", "tool_call_id": "call_b", "content": [{"type": "text", "text": "21"}]},
     ]
 
 
