@@ -1,4 +1,4 @@
-"""Defines the fields of a body that say how the chat template writes a conversation."""
+"""Fields of a body for the chat template: its variables, and where the prompt ends."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -25,13 +25,11 @@ TEMPLATE_ARGUMENTS = (
 )
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
-"""The names of the switch of thinking in templates, which ignore what they do not name: Qwen3 and GLM, and DeepSeek and
-Granite.
-"""
+"""Names of the switch of thinking: for Qwen3 and GLM, and for DeepSeek and Granite. Templates ignore the other."""
 
 
 class PromptEndFields(RequestModel):
-    """The fields that say where the prompt ends."""
+    """Fields for the end of the prompt."""
 
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
     continue_final_message: bool = Field(
@@ -42,7 +40,7 @@ class PromptEndFields(RequestModel):
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
 
     def check_continued(self, messages: Sequence[ChatMessage]) -> None:
-        """Raise PydanticCustomError unless the last message can be continued, if it is to be."""
+        """Raise PydanticCustomError if `continue_final_message` is set and the last message cannot be continued."""
         if not self.continue_final_message:
             return
         if self.add_generation_prompt and "add_generation_prompt" in self.model_fields_set:

@@ -1,4 +1,4 @@
-"""Counts the tokens of a thought, and closes it at a limit. It knows no grammar. Standard library only."""
+"""The limit of a thought: counts its tokens and closes it. Independent of grammars. Standard library only."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ class ThoughtLimit:
     """The limit of the thoughts with which a text may begin."""
 
     max_tokens: int
-    """Tokens after which a thought is closed, those of the prompt not counted."""
+    """Tokens after which a thought is closed, without the prompt's tokens."""
     is_open: bool
     """Whether the prompt has opened a thought."""
     opening: str
@@ -46,8 +46,8 @@ class ThoughtCounter:
         self._read(self._table.decode_bytes([token_id]))
 
     def closing(self) -> list[int]:
-        """Return the tokens that must close the thought, none if it has not reached the limit. Where they cannot come
-        next, as within a character, they are asked for again after the next token.
+        """Return the tokens that must close the thought, none below the limit. Call it again after the next token if
+        they cannot come next, as within a character.
         """
         if not self._is_open or self._num_left > 0:
             return []

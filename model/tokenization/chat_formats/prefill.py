@@ -1,4 +1,4 @@
-"""The beginning of an answer, where the client has written it: how the prompt ends, and what is new after it."""
+"""Prefilled answers: the end of a prompt whose last message the answer continues."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,12 +30,12 @@ def until_mark(text: str) -> str:
     """
     before, mark, after = text.rpartition(_MARK.rstrip())
     if not mark:
-        raise ChatTemplateError("it leaves out the text of the last message, which is to be continued")
+        raise ChatTemplateError("it leaves out the text of the last message, which the answer continues")
     return before if after.startswith(" ") else before.rstrip()
 
 
 def shared_end(prompt: str, text: str) -> str:
-    """Return with what both end: of a text that a template may write without its beginning, the part that it wrote."""
+    """Return the longest common end: templates may leave out the beginning of a text."""
     pairs = enumerate(zip(reversed(prompt), reversed(text), strict=False))
     length = next((index for index, (a, b) in pairs if a != b), min(len(prompt), len(text)))
     return prompt[len(prompt) - length :]

@@ -1,4 +1,4 @@
-"""Writes what a chat template does not know into ordinary messages: tools, calls and their results, roles, parts."""
+"""Messages for templates that lack tools, calls and their results, a role, or text parts."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -79,8 +79,8 @@ def _as_text(call: Row) -> Row:
 
 
 def with_known_names(rows: Sequence[Row], source: str) -> list[Row]:
-    """Return messages that have their reasoning by every name that templates read, and whose role `developer` is
-    `system` where the template's source does not name it.
+    """Return messages with their reasoning under every name that templates read. The role `developer` becomes `system`
+    if the template's source does not name it.
     """
     roles = {} if "developer" in source else {"developer": "system"}
     thoughts = [row.get("reasoning_content") for row in rows]
@@ -93,7 +93,7 @@ def with_known_names(rows: Sequence[Row], source: str) -> list[Row]:
 
 
 def with_parts_for(rows: Sequence[Row], roles: Collection[str]) -> list[Row]:
-    """Return messages whose content is a list of text parts for these roles only, and one text for the others."""
+    """Return messages that have lists of text parts for these roles only, and one text for the others."""
     return [
         {**row, "content": joined_parts(row["content"])}
         if isinstance(row.get("content"), list) and row["role"] not in roles

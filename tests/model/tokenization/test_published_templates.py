@@ -104,7 +104,7 @@ async def ours(template: ChatTemplate, body: Row) -> str:
 
 
 def theirs(template: ChatTemplate, special: Mapping[str, str], body: Row) -> str:
-    """Return what transformers makes of a chat."""
+    """Return the prompt that transformers writes."""
     told = sent(body, json.dumps if template.tool_use.arguments_as_text else lambda arguments: arguments)
     continued = body.get("continue_final_message", False)
     options = {**special, **body.get("chat_template_kwargs", {}), "continue_final_message": continued}
@@ -140,7 +140,7 @@ def as_vllm(row: Row) -> Row:
 
 
 def documented(template: ChatTemplate, body: Row, by_transformers: str | None) -> Row | None:
-    """Return the chat that transformers must be given to write what we do, or None if it is the same one.
+    """Return the chat with which transformers writes our prompt, or None if it is the same chat.
 
     - developer: templates that do not name the role would write it as it is, or refuse it. It is system for them.
     - text parts: templates that read one text would write Python's list, refuse it or leave it out.

@@ -1,4 +1,4 @@
-"""What of a chat reaches its template: reasoning by every name, text parts, roles, and what cannot."""
+"""The input of chat templates: reasoning under every name, text parts, roles."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ USERS_PARTS = """{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' and
 
 
 async def prompts_of(folder: Path, template: str, *conversations: list[dict[str, Any]]) -> list[str]:
-    """Return what the model reads of each conversation."""
+    """Return the prompt of each conversation."""
     prompts = []
     async with site(folder, template=template) as at:
         for messages in conversations:
