@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint.folder import one_line
-from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
+from model.tokenization.chat_formats.probe import ToolUse, find_part_roles, find_tool_use
 from model.tokenization.chat_formats.thoughts import find_tags
-from model.tokenization.chat_formats.written_out import with_arguments_as_text, write_out
+from model.tokenization.chat_formats.written_out import (
+    with_arguments_as_text,
+    with_known_names,
+    with_parts_for,
+    write_out,
+)
 from model.tokenization.template_client import ChatTemplateError, TemplateClient, shared_client
 from model.tokenization.tokenizer import Encoding, Tokenizer
 
@@ -49,13 +54,17 @@ class ChatTemplate:
     @cached_property
     def tool_use(self) -> ToolUse:
         """Return how the template writes tools, found out by rendering some small conversations."""
-
-        def render(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
-            return self._client.ask(self._source_line, self._variables(messages, False, None, tools))
-
         end = self._tokenizer.special_tokens.get("eos_token", "")
         thought_end = "" if self.thought_tags is None else self.thought_tags.closing
-        return find_tool_use(render, self._tokenizer.ids_of_special, end, thought_end)
+        return find_tool_use(self._probe, self._tokenizer.ids_of_special, end, thought_end)
+
+    @cached_property
+    def part_roles(self) -> frozenset[str]:
+        """Return the roles whose content the template reads as a list of text parts, found out in the same way."""
+        return find_part_roles(self._probe, self.tool_use.arguments_as_text)
+
+    def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        return self._client.ask(self._source_line, self._variables(messages, False, None, tools))
 
     def render(
         self,
@@ -84,10 +93,14 @@ class ChatTemplate:
 
         Both are in OpenAI's form, but for the arguments of calls, which are objects.
         """
+        messages = with_known_names(messages, self.source)
+        if any(isinstance(row.get("content"), list) for row in messages):
+            messages = with_parts_for(messages, await asyncio.to_thread(lambda: self.part_roles))
         if not tools and not any(row.get("role") == "tool" or row.get("tool_calls") for row in messages):
             return messages, tools
         use = await asyncio.to_thread(lambda: self.tool_use)
         if not use.by_template:
+            messages = with_parts_for(messages, ())
             return write_out(messages, tools, use.syntax, takes_system=use.takes_system), ()
         return with_arguments_as_text(messages) if use.arguments_as_text else messages, tools
 

@@ -101,16 +101,8 @@ class RequestHandle:
             self._count_token()
         if output.finish_reason == "deadline":
             self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
-        elif output.finish_reason == "memory":
-            message = f"The engine has no memory left for this request: {output.error}"
-            self.fail(Unavailable(message, code="no_memory", retry_after=1))
-        elif output.finish_reason == "overflow":
-            self.fail(BadRequest(f"{output.error}.", code="not_finite"))
-        elif output.finish_reason == "grammar":
-            self.fail(BadRequest(f"The grammar is too much for this server: {output.error}", code="grammar_refused"))
-        elif output.finish_reason in ("error", "abort"):
-            reason = output.error or "the engine aborted it"
-            self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))
+        elif (error := error_of(output)) is not None:
+            self.fail(error)
         else:
             self._outputs.append(output)
             self.is_finished = output.finish_reason is not None
@@ -162,3 +154,24 @@ class RequestHandle:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def error_of(output: RequestOutput) -> ApiError | None:
+    """Return the error of a request that the engine has ended early, or None if it has not."""
+    match output.finish_reason:
+        case "memory":
+            message = f"The engine has no memory left for this request: {output.error}"
+            return Unavailable(message, code="no_memory", retry_after=1)
+        case "overflow":
+            return BadRequest(f"{output.error}.", code="not_finite")
+        case "grammar":
+            message = f"The grammar is too much for this server: {output.error}"
+            return BadRequest(message, code="grammar_refused")
+        case "prefix":
+            message = "messages: the answer continues the last message, whose text the asked form does not allow."
+            return BadRequest(message, param="messages", code="grammar_refused")
+        case "error" | "abort":
+            reason = output.error or "the engine aborted it"
+            return EngineError(f"The engine failed on this request: {reason}", code="engine_error")
+        case _:
+            return None

@@ -106,13 +106,16 @@ class Intake:
             self._questions[request.uid] = request
             return
         if isinstance(request.task, GenerateTask) and request.task.grammar is not None:
-            grammar = self.grammars.matcher(request.task.grammar)
+            grammar = self.grammars.matcher(request.task)
             if grammar is None:
                 self.grammars.add(request)
                 return
         self._begin_with(request, grammar)
 
     def _begin_with(self, request: EngineRequest, grammar: GrammarMatcher | None) -> None:
+        if grammar is not None and grammar.error is not None:
+            self._end(request, "prefix", None)
+            return
         try:
             self._active.begin(request, grammar)
         except NoCaptureMemory as error:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar"]
+FinishReason = Literal[
+    "stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar", "prefix"
+]  # fmt: skip
 """Why a request ended. stop: an end or stop token, or a grammar after which nothing may follow; length: max_tokens;
 done: a task without tokens is complete; memory: there was no memory for it; overflow: what it asks for produced
-non-finite numbers where finite ones are needed; grammar: its grammar cannot be compiled or followed; the other names
-explain themselves.
+non-finite numbers where finite ones are needed; grammar: its grammar cannot be compiled or followed; prefix: its
+grammar does not allow the text that is continued; the other names explain themselves.
 """
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.sampling_params import SamplingParams
@@ -17,9 +18,7 @@ AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]
 CaptureDtype = Literal["float32", "float16", "uint8"]
 Part = Literal["decoder", "encoder", "cross"]
-"""Part of the network: "encoder" for the one stack of an encoder; "cross" for the decoder's attention to the
-encoder's output.
-"""
+"""Part of the network: "encoder" is the stack of an encoder, "cross" a decoder's attention to an encoder's output."""
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
@@ -113,6 +112,8 @@ class GenerateTask(BaseTask):
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
+    grammar_prefix: Pieces = ()  # the end of the prompt with which the grammar's text begins
+    thought_limit: ThoughtLimit | None = None  # of the thoughts with which that text may begin
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         if self.sampling.prompt_logprobs is not None:

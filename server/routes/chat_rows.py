@@ -1,18 +1,53 @@
-"""Writes a conversation and its tools as chat templates read them: plain values, with arguments of calls as objects."""
+"""Writes a conversation by its chat template, which reads plain values, with arguments of calls as objects."""
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from model.tokenization.chat_formats.prefill import until_mark, with_mark
+from model.tokenization.chat_template import ChatTemplateError
 from server.http.errors import BadRequest, shown
-from server.schemas.base import ChatMessage
+from server.routes.context import AppContext
+from server.schemas.base import ChatMessage, encodable
 from server.schemas.tools import ToolDefinition
 
 Row = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of OpenAI's API, which every template is given."""
+
+
+async def render_chat(
+    context: AppContext,
+    messages: Sequence[ChatMessage],
+    add_generation_prompt: bool,
+    arguments: Mapping[str, Any] | None = None,
+    tools: Sequence[ToolDefinition] = (),
+    *,
+    is_continued: bool = False,
+) -> str:
+    """Return the conversation as the model's template writes it, or up to the end of its last message's text if that
+    `is_continued`. Raises BadRequest if there is no template, or it refuses.
+    """
+    if (template := context.chat_template) is None:
+        raise BadRequest(
+            f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
+            "start the server with --chat-template.",
+            param="messages",
+            code="no_chat_template",
+        )
+    try:
+        rows, given = await template.with_tools(await chat_rows(messages, template.source), tool_rows(tools))
+        rows = with_mark(rows) if is_continued else rows
+        text = await template.render_async(rows, add_generation_prompt, arguments, given)
+        text = until_mark(text) if is_continued else text
+    except ChatTemplateError as error:
+        raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
+    try:
+        return encodable(text)
+    except ValueError as error:  # messages are known to be text, arguments of the template may be anything
+        raise BadRequest(f"chat_template_kwargs: {error}", param="chat_template_kwargs") from None
 
 
 async def chat_rows(messages: Sequence[ChatMessage], template: str) -> list[Row]:
@@ -55,6 +90,7 @@ def _with_arguments(call: Row, field: str) -> Row:
     text = call["function"]["arguments"]
     try:
         arguments = json.loads(text or "{}")
+        encodable(json.dumps(arguments, ensure_ascii=False) if "\\u" in text else "")
     except (ValueError, RecursionError) as error:
         raise BadRequest(
             f"{field}: an object as JSON is accepted, which {shown(text)} is not: {error}", param=field

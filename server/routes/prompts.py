@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
-from server.routes.chat_rows import chat_rows, tool_rows
+from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
-from server.schemas.base import ChatMessage, PromptInput, encodable
+from server.schemas.base import ChatMessage, PromptInput
 from server.schemas.tools import ToolDefinition
 
 _THREAD_CHARACTERS = 20_000
@@ -223,41 +222,19 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
     yield group
 
 
-async def render_chat(
-    context: AppContext,
-    messages: Sequence[ChatMessage],
-    add_generation_prompt: bool,
-    arguments: Mapping[str, Any] | None = None,
-    tools: Sequence[ToolDefinition] = (),
-) -> str:
-    """Return the conversation as the model's template writes it. Raises BadRequest if there is none, or it refuses."""
-    if (template := context.chat_template) is None:
-        raise BadRequest(
-            f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
-            "start the server with --chat-template.",
-            param="messages",
-            code="no_chat_template",
-        )
-    try:
-        rows, given = await template.with_tools(await chat_rows(messages, template.source), tool_rows(tools))
-        text = await template.render_async(rows, add_generation_prompt, arguments, given)
-    except ChatTemplateError as error:
-        raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
-    try:
-        return encodable(text)
-    except ValueError as error:  # messages are known to be text, arguments of the template may be anything
-        raise BadRequest(f"chat_template_kwargs: {error}", param="chat_template_kwargs") from None
-
-
 async def read_chat(
     context: AppContext,
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool = True,
     arguments: Mapping[str, Any] | None = None,
     tools: Sequence[ToolDefinition] = (),
+    *,
+    is_continued: bool = False,
 ) -> Prompt:
-    """Return a conversation as one prompt. The template writes the special tokens itself: none are added."""
-    text = await render_chat(context, messages, add_generation_prompt, arguments, tools)
+    """Return a conversation as one prompt, as `render_chat` writes it. The template writes the special tokens itself:
+    none are added.
+    """
+    text = await render_chat(context, messages, add_generation_prompt, arguments, tools, is_continued=is_continued)
     return check_tokens(context, await encode(context, text, False, "messages"), "messages")
 
 

@@ -263,6 +263,7 @@ class ChatMessage(RequestModel):
     reasoning_content: Text | None = Field(
         None, description="What the assistant thought before it answered, for templates that use it."
     )
+    thinking: Text | None = Field(None, description="The same under the name that gpt-oss's template reads.")
     reasoning: Text | None = Field(None, description="The same under vLLM's newer name.")
     tool_calls: Annotated[list[ToolCallPart], Field(max_length=MAX_CALLS, fail_fast=True)] | None = Field(
         None, description="Tool calls that the assistant made."
@@ -277,17 +278,31 @@ class ChatMessage(RequestModel):
         return self
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return the message as chat templates expect it: content is one string. Arguments of calls are still text."""
-        parts = [self.content] if isinstance(self.content, str) else [part["text"] for part in self.content or []]
-        message = {"role": self.role, "content": "".join(parts)}
-        thought = self.reasoning_content if self.reasoning is None else self.reasoning
+        """Return the message as chat templates expect it: content is a text or a list of text parts. Arguments of calls
+        are still text.
+        """
+        parts = [{"type": "text", "text": part["text"]} for part in self.content or () if not isinstance(part, str)]
         others = {
             "name": self.name,
-            "reasoning_content": thought,
+            "reasoning_content": self.thought,
             "tool_calls": self.tool_calls or None,
             "tool_call_id": self.tool_call_id,
         }
+        message = {"role": self.role, "content": parts or (self.content if isinstance(self.content, str) else "")}
         return message | {key: value for key, value in others.items() if value is not None}
+
+    @property
+    def thought(self) -> str | None:
+        """Return what the assistant thought, by whichever name it was given."""
+        given = (self.reasoning_content, self.thinking, self.reasoning)  # in the order of transformers
+        return next((text for text in given if text is not None), None)
+
+    @property
+    def text(self) -> str:
+        """Return the content as one text."""
+        return (
+            self.content if isinstance(self.content, str) else "\n".join([part["text"] for part in self.content or ()])
+        )
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]

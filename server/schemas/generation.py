@@ -15,7 +15,7 @@ from server.schemas.base import (
     check_equal,
     wrong,
 )
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.chat_templates import PromptEndFields
 from server.schemas.judgements.reasons import ExplainField, Reasons
 from server.schemas.known_fields import (
     IGNORED_BY_CHAT,
@@ -26,6 +26,7 @@ from server.schemas.known_fields import (
 )
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 from server.schemas.structured_outputs import CanConstrain
+from server.schemas.thinking import EFFORT, Effort, ThinkingFields
 from server.schemas.tools import ToolFields
 
 MAX_CHOICES = 128
@@ -117,7 +118,7 @@ class CompletionRequest(GenerationFields):
         return self.logprobs
 
 
-class ChatCompletionRequest(ToolFields, GenerationFields):
+class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, GenerationFields):
     """Body of POST /v1/chat/completions."""
 
     IGNORED = IGNORED_BY_CHAT
@@ -134,8 +135,7 @@ class ChatCompletionRequest(ToolFields, GenerationFields):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
     )
-    add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
-    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
+    reasoning_effort: Effort | None = Field(None, description=EFFORT)
     explain: ExplainField = Field(
         None,
         description="Also tell the reasons of the first 16 tokens of an answer that is not streamed; true asks with "
@@ -144,6 +144,7 @@ class ChatCompletionRequest(ToolFields, GenerationFields):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatCompletionRequest":
+        self.check_continued(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
         check_equal({"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens})

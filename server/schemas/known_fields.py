@@ -173,11 +173,13 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "return_hidden_states": Refused("POST /v1/trace gives hidden states"),
     "return_routed_experts": Refused("this model has no experts"),
     "repetition_detection": Refused("nothing but stop strings, tokens and limits ends an answer"),
-    "thinking_token_budget": Refused("max_tokens bounds reasoning and answer together"),
 }
 
 REFUSED_BY_COMPLETIONS: RefusedFields = {
     **REFUSED_BY_GENERATION,
+    **dict.fromkeys(
+        ("thinking_budget", "thinking_token_budget"), Refused("a completion is text, with no thought", (-1,))
+    ),
     "suffix": Refused("this model cannot fill in the middle"),
     "input_prefix": Refused("this model cannot fill in the middle"),
     "input_suffix": Refused("this model cannot fill in the middle"),
@@ -196,14 +198,12 @@ REFUSED_BY_CHAT: RefusedFields = {
     "modalities": Refused('this server makes text alone; ["text"] is accepted', (["text"],)),
     "web_search_options": Refused("this server does not search"),
     "moderation": Refused("this server does not moderate"),
-    "reasoning_effort": Refused("chat_template_kwargs tells a template how to reason"),
-    "reasoning": Refused("chat_template_kwargs tells a template how to reason"),
+    "reasoning": Refused("reasoning_effort and thinking_budget say how much a model thinks"),
     "verbosity": Refused("this model has no such setting", ("medium",)),
     "add_special_tokens": Refused("the chat template writes the special tokens"),
     "input_ids": Refused("POST /v1/completions takes token ids"),
     "task": Refused("this model has no such tasks"),
     "return_prompt_text": Refused("POST /detokenize writes the text of what POST /tokenize gives"),
-    "continue_final_message": Refused("an answer begins a message; POST /v1/completions continues a text"),
     "echo": Refused("POST /v1/completions repeats its prompt"),
     "documents": Refused("this server retrieves nothing: write them into a message"),
     "chat_template": Refused("the chat template is the model's, or --chat-template's"),
@@ -252,7 +252,6 @@ REFUSED_BY_TOKENIZE: RefusedFields = {
     "add_special": Refused("add_special_tokens is its name"),
     "with_pieces": Refused("return_token_strs is its name"),
     "parse_special": Refused("special tokens in a text are always read as such", (True,)),
-    "continue_final_message": REFUSED_BY_CHAT["continue_final_message"],
     "chat_template": REFUSED_BY_CHAT["chat_template"],
 }
 
@@ -275,8 +274,8 @@ REFUSED_IN_MESSAGES: RefusedFields = {
     "audio": Refused("this server reads no audio"),
     "function_call": Refused("write it as tool_calls"),
     "tools": Refused("send tools with the request"),
-    "prefix": Refused("an answer begins a message; POST /v1/completions continues a text"),
-    "partial": Refused("an answer begins a message; POST /v1/completions continues a text"),
+    "prefix": Refused("continue_final_message continues the last message"),
+    "partial": Refused("continue_final_message continues the last message"),
 }
 
 IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never padded"}

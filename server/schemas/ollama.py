@@ -128,8 +128,10 @@ class OllamaTextFields(CanIntervene, RunFields):
         None, description='What the answer has to be: "json" for any JSON object, or a JSON schema.'
     )
     options: OllamaOptions | None = Field(None, description="How tokens are chosen.")
-    think: bool | None = Field(
-        None, description="Turn the model's thinking on or off: enable_thinking of its chat template."
+    think: bool | Literal["low", "medium", "high"] | None = Field(
+        None,
+        description="Whether the model thinks, which is enable_thinking of its chat template, or how much, as "
+        "reasoning_effort of POST /v1/chat/completions; false is a budget of 0 tokens.",
     )
     logprobs: bool | None = Field(False, description="Give log-probabilities of the tokens.")
     top_logprobs: int | None = Field(
@@ -138,13 +140,6 @@ class OllamaTextFields(CanIntervene, RunFields):
     truncate: bool = _sampling("truncate")
     attention: GenerationAttention | None = _sampling("attention")
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
-
-    @field_validator("think", mode="before")
-    @classmethod
-    def _no_levels(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            raise ValueError("there are no levels of thinking; true and false are accepted")
-        return value
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "OllamaTextFields":

@@ -10,12 +10,12 @@ from server.schemas.base import (
     TokenIds,
     wrong,
 )
-from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
+from server.schemas.chat_templates import PromptEndFields
 from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
 from server.schemas.tools import TOOLS, Tools, check_names
 
 
-class TokenizeRequest(ModelField):
+class TokenizeRequest(PromptEndFields, ModelField):
     """Body of POST /tokenize: a prompt, or chat messages."""
 
     IGNORED = IGNORED_BY_TOKENIZE
@@ -28,8 +28,6 @@ class TokenizeRequest(ModelField):
     add_special_tokens: bool | None = Field(
         None, description="Let the tokenizer add its special tokens; null is true for a prompt, false for messages."
     )
-    add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
-    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
     tools: Tools | None = Field(None, description=f"{TOOLS} With messages.")
     return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
     return_offsets: bool = Field(False, description="Also give each token's span in the text.")
@@ -38,6 +36,8 @@ class TokenizeRequest(ModelField):
     def _prompt_or_messages(self) -> "TokenizeRequest":
         if (self.prompt is None) == (self.messages is None):
             raise wrong("prompt", "give either prompt or messages")
+        if self.messages is not None:
+            self.check_continued(self.messages)
         if self.tools and self.messages is None:
             raise wrong("tools", "a prompt has no tools; messages have")
         check_names(self.tools or ())

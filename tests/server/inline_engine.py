@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from server.dispatch.request_context import RequestContext
+from server.dispatch.request_handle import error_of
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, Intervention, Task
 from server.http.errors import BadRequest
@@ -61,7 +62,9 @@ class InlineEngine(FakeEngine):
             interventions=tuple(interventions),
             cache_salt=request_context.cache_salt,
         )
-        handle = FakeHandle(self._run(request), None, None)
+        outputs = self._run(request)
+        error = error_of(outputs[-1])
+        handle = FakeHandle(outputs if error is None else outputs[:-1], error, None)
         self.submitted.append(
             Submitted(
                 task,

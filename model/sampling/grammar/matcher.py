@@ -10,6 +10,8 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
+from model.sampling.grammar.thought_limit import Pieces, ThoughtCounter, ThoughtLimit, ids_of
+
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
 1 to 2 kB each. Errors don't repeat the grammar.
@@ -19,10 +21,18 @@ LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 class GrammarMatcher:
     """The place of one text in its grammar. Only one thread at a time may use it."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, forced: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocab_size: int,
+        forced: Sequence[int] | None = None,
+        thought: ThoughtCounter | None = None,
+    ) -> None:
         """Follow a text from where `matcher` is, in a vocabulary of `vocab_size` tokens. `forced` are the tokens that
-        must come next, if the matcher is past them already; None means that they are still to be found.
+        must come next, if the matcher is past them already; None means that they are still to be found. `thought` is
+        the counter of the thought with which the text begins, if that has a limit.
         """
+        self._thought = thought
         self._vocab_size = vocab_size
         self.matcher = matcher
         """llguidance's matcher; it is past the forced tokens."""
@@ -46,6 +56,14 @@ class GrammarMatcher:
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""
         return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
+
+    def begun(self, table: Any, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
+        """Return another matcher of the same grammar, past the text `prefix`; if that breaks it, it has an `error`."""
+        matcher = self.matcher.deep_copy()
+        matcher.reset()
+        matcher.consume_tokens(ids_of(prefix, table))
+        thought = None if limit is None else ThoughtCounter(limit, table, prefix)
+        return GrammarMatcher(matcher, self._vocab_size, thought=thought)
 
     @property
     def is_complete(self) -> bool:
@@ -91,6 +109,8 @@ class GrammarMatcher:
             del self._forced[0]
         else:
             self.matcher.consume_token(token_id)
+            if self._thought is not None:
+                self._thought.take(token_id)
         if not self._forced:
             self._look_ahead()
 
@@ -104,6 +124,14 @@ class GrammarMatcher:
         if not self.matcher.is_stopped():
             forced = self.matcher.compute_ff_tokens()
             self._forced = forced[: self.matcher.try_consume_tokens(forced)] if forced else []
+        if self._thought is not None:
+            for token_id in self._forced:
+                self._thought.take(token_id)
+            closing = self._thought.closing()
+            closing = closing[: self.matcher.try_consume_tokens(closing)] if closing else []
+            for token_id in closing:
+                self._thought.take(token_id)
+            self._forced += closing
 
 
 def _one_line(text: str) -> str:

@@ -23,6 +23,7 @@ _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
 _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
 _MOST_NOTED = 64
 """Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
+_JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -122,9 +123,18 @@ class _Writer:
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
+            for number, form in enumerate(answers.syntax.forms):
+                if not form.is_tagged:
+                    self._rules[f"calls_{number}"] = self._calls_like_json(form)
             self._rules["answer"] = f"calls | {tag}{space}body"
         else:
             self._write_text_or_calls(answers.syntax, tag)
+
+    def _calls_like_json(self, syntax: CallSyntax) -> str:
+        """Return calls that begin as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
+        heads = [f"{syntax.opening}{tool.name}{syntax.between}" for tool in self._answers.tools]
+        calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in enumerate(heads)]
+        return f"SPACE ({' | '.join(calls)}) {' '.join(self._parts(syntax.closing))}"
 
     def _write_body(self) -> None:
         if self._answers.body is None:

@@ -117,6 +117,12 @@ class TaggedText:
         self._is_over = True
         return self.push("")
 
+    def skip(self, text: str) -> None:
+        """Read the beginning of a message, which is known: it is left out, but for a call that it leaves unfinished."""
+        for call in self.push(text).tool_calls:
+            self._new.add_call(call.index, call.id, call.name, call.arguments)
+        self._new.known = self._unread
+
     # Each of these reads a part of what is unread, and returns whether there may be more to read in it.
 
     def _maybe_thought(self) -> bool:
@@ -260,10 +266,12 @@ class _NewParts:
     def __init__(self) -> None:
         self.content = ""
         self.reasoning = ""
+        self.known = ""
+        """The text that is left out where content or reasoning begins with it."""
         self._calls: dict[int, ToolCallDelta] = {}
 
-    def add_call(self, index: int, call_id: str, name: str) -> None:
-        self._calls[index] = ToolCallDelta(index=index, id=call_id, name=name)
+    def add_call(self, index: int, call_id: str | None, name: str | None, arguments: str = "") -> None:
+        self._calls[index] = ToolCallDelta(index=index, id=call_id, name=name, arguments=arguments)
 
     def add_arguments(self, index: int, text: str) -> None:
         before = self._calls.get(index, ToolCallDelta(index=index))
@@ -273,6 +281,14 @@ class _NewParts:
 
     def take(self) -> MessageDelta:
         calls = tuple(call for call in self._calls.values() if call != ToolCallDelta(index=call.index))
-        delta = MessageDelta(content=self.content, reasoning=self.reasoning, tool_calls=calls)
+        content, reasoning = (self._without_known(text) for text in (self.content, self.reasoning))
+        delta = MessageDelta(content=content, reasoning=reasoning, tool_calls=calls)
         self.content, self.reasoning, self._calls = "", "", {}
         return delta
+
+    def _without_known(self, text: str) -> str:
+        if self.known.startswith(text):
+            self.known = self.known[len(text) :]
+            return ""
+        known, self.known = self.known, ""
+        return text.removeprefix(known)

@@ -74,6 +74,33 @@ def _takes_system(render: Render) -> bool:
         return False
 
 
+_PARTS = [{"type": "text", "text": "Zqone"}, {"type": "text", "text": "Zqtwo"}]
+
+
+def find_part_roles(render: Render, arguments_as_text: bool) -> frozenset[str]:
+    """Return the roles whose content a template reads as a list of text parts, with tools and without.
+
+    `arguments_as_text` is that of the template's `ToolUse`.
+    """
+    calls = _with_calls(1, json.dumps(_OBJECT) if arguments_as_text else _OBJECT)
+    before: dict[str, list[dict[str, Any]]] = {"user": [], "assistant": [_USER], "tool": calls}
+    last: dict[str, Any] = {"content": _PARTS, "tool_call_id": _IDS[0], "name": _NAMES[0]}
+    conversations = {role: [*rows, {**last, "role": role}] for role, rows in before.items()}
+    conversations |= {role: [{"role": role, "content": _PARTS}, _USER] for role in ("system", "developer")}
+    return frozenset(role for role, rows in conversations.items() if all(_parts_are_read(render, rows)))
+
+
+def _parts_are_read(render: Render, messages: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
+    for tools in (None, [_TOOL]):
+        try:
+            text = render(messages, tools)
+        except ChatTemplateError:
+            yield False
+            continue
+        found, _, rest = text.partition("Zqone")[2].partition("Zqtwo")
+        yield bool(rest or text.endswith("Zqtwo")) and not re.search("[\"']text[\"']", found)  # the list as it is
+
+
 _OBJECT = {"zqone": 1}
 _AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
 _PAIRS = {"zqone": "Zqtext", "zqtwo": 7531}
@@ -170,14 +197,14 @@ def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str
     )
 
 
-_PARTS = re.compile(r"<[^<>\n]*>|\[/?[A-Z_]+\]|\w+|.", re.DOTALL)
+_TAGS = re.compile(r"<[^<>\n]*>|\[/?[A-Z_]+\]|\w+|.", re.DOTALL)
 """Tags, words and other characters: texts are compared by these, so that none is cut."""
 
 
 def _shared(one: str, other: str, *, at_end: bool = False) -> str:
     """Return the parts with which both texts begin, or end."""
     order = -1 if at_end else 1
-    pairs = zip(_PARTS.findall(one)[::order], _PARTS.findall(other)[::order], strict=False)
+    pairs = zip(_TAGS.findall(one)[::order], _TAGS.findall(other)[::order], strict=False)
     return "".join([ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)][::order])
 
 

@@ -1,13 +1,16 @@
-"""Writes tools, calls and their results into ordinary messages, for models whose templates know none."""
+"""Messages for templates that lack tools, calls and their results, a role, or text parts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from model.tokenization.chat_formats.call_syntax import CallSyntax
 
 Row = Mapping[str, Any]
 """One message as templates get it."""
+
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""The names under which templates read reasoning."""
 
 _ABOUT_TOOLS = """\
 You can call these tools, each described by a line of JSON:
@@ -73,3 +76,32 @@ def with_arguments_as_text(rows: Sequence[Row]) -> list[Row]:
 def _as_text(call: Row) -> Row:
     arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def with_known_names(rows: Sequence[Row], source: str) -> list[Row]:
+    """Return messages with their reasoning under every name that templates read. The role `developer` becomes `system`
+    if the template's source does not name it.
+    """
+    roles = {} if "developer" in source else {"developer": "system"}
+    thoughts = [row.get("reasoning_content") for row in rows]
+    return [
+        {**row, "role": roles.get(row["role"], row["role"]), **dict.fromkeys(REASONING_FIELDS, thought)}
+        if thought is not None or row["role"] in roles
+        else row
+        for row, thought in zip(rows, thoughts, strict=True)
+    ]
+
+
+def with_parts_for(rows: Sequence[Row], roles: Collection[str]) -> list[Row]:
+    """Return messages that have lists of text parts for these roles only, and one text for the others."""
+    return [
+        {**row, "content": joined_parts(row["content"])}
+        if isinstance(row.get("content"), list) and row["role"] not in roles
+        else row
+        for row in rows
+    ]
+
+
+def joined_parts(parts: Iterable[Mapping[str, Any]]) -> str:
+    """Return text parts as one text."""
+    return "\n".join([part["text"] for part in parts])

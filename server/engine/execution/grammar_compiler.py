@@ -73,16 +73,25 @@ class GrammarCompiler:
         """Begin to read the vocabulary, so that the first grammar need not wait for it."""
         self._queue(None)
 
-    def matcher(self, grammar: str) -> GrammarMatcher | None:
-        """Return a matcher at the beginning of a grammar, or None if that is not compiled."""
+    def matcher(self, task: GenerateTask) -> GrammarMatcher | None:
+        """Return a matcher at the beginning of a text, or None if that takes time: its grammar is not compiled, or
+        part of the text is there.
+        """
+        kept = None if task.grammar_prefix else self._find(task.grammar or "")
+        return None if kept is None else self._at_beginning(kept, task)
+
+    def _find(self, grammar: str) -> GrammarMatcher | None:
         with self._changed:
             kept = self._kept.get(grammar)
             if kept is not None:
                 self._kept.move_to_end(grammar)
-        if kept is None:
-            return None
-        self.num_cached += 1
-        return kept.copy()
+        self.num_cached += kept is not None
+        return kept
+
+    def _at_beginning(self, kept: GrammarMatcher, task: GenerateTask) -> GrammarMatcher:
+        if not task.grammar_prefix and task.thought_limit is None:
+            return kept.copy()
+        return kept.begun(self._vocabulary, task.grammar_prefix, task.thought_limit)
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request whose task has a grammar. Admission bounds how many wait."""
@@ -128,7 +137,7 @@ class GrammarCompiler:
         assert request.task.grammar is not None
         grammar = request.task.grammar
         try:
-            matcher = self.matcher(grammar)  # since another request has asked for the same
+            matcher = self._find(grammar)  # since another request has asked for the same
             if matcher is None:
                 began = time.monotonic()
                 matcher = GrammarMatcher.compile(grammar, self._find_vocabulary())
@@ -138,7 +147,7 @@ class GrammarCompiler:
                         self._kept.popitem(last=False)
                 self.compile_seconds += time.monotonic() - began
                 self.num_compiled += 1
-                matcher = matcher.copy()
+            matcher = self._at_beginning(matcher, request.task)
         except ValueError as error:
             return Compiled(request, None, Failure("grammar", str(error)))
         except Exception as error:  # of one request: it must not end the others

@@ -22,6 +22,7 @@ from server.schemas.anthropic.blocks import (
 )
 from server.schemas.anthropic.messages import ConversationFields, MessagesRequest, Tool, ToolChoice
 from server.schemas.base import RunFields
+from server.schemas.chat_templates import THINKING_SWITCHES
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.sampling import SamplingFields
 
@@ -34,6 +35,7 @@ _NAMES = (
     (r"(tools\[\d+\])\.function", r"\1"),
     (r"tool_choice\.function", "tool_choice"),
     (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+    (r"thinking_budget", "thinking.budget_tokens"),
 )
 """What a chat's fields are called here."""
 
@@ -152,10 +154,15 @@ def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, An
     if body.format is not None:
         schema = {"name": "answer", "schema": body.format.json_schema, "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if body.output_config is not None:
+        fields["reasoning_effort"] = body.output_config.effort
+    if body.thinking is not None:
+        fields["thinking_budget"] = body.thinking.budget
     if isinstance(body, MessagesRequest):
         fields |= {name: getattr(body, name) for name in body.model_fields_set & _LIKE_A_CHATS}
-    else:
-        fields["add_generation_prompt"] = body.messages[-1].role != "assistant"
+    last = turns[-1].message
+    fields["add_generation_prompt"] = last["role"] != "assistant"
+    fields["continue_final_message"] = last["role"] == "assistant" and "tool_calls" not in last
     return fields
 
 
@@ -190,14 +197,6 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, Any]:
 
 
 def _template_arguments(body: ConversationFields) -> dict[str, Any] | None:
-    """Return the arguments of the chat template that the body asks for; the client's own come last.
-
-    Templates name the switch of thinking `enable_thinking` (Qwen3, GLM) or `thinking` (DeepSeek, Granite), and ignore
-    what they do not name.
-    """
-    arguments: dict[str, Any] = {}
-    if body.thinking is not None:
-        arguments |= dict.fromkeys(("enable_thinking", "thinking"), body.thinking.type != "disabled")
-    if body.output_config is not None and body.output_config.effort is not None:
-        arguments["reasoning_effort"] = body.output_config.effort
-    return arguments | (body.chat_template_kwargs or {}) or None
+    """Return the arguments of the chat template that the body asks for; the client's own come last."""
+    thinks = body.thinking is not None and body.thinking.type != "disabled"
+    return dict.fromkeys(THINKING_SWITCHES if thinks else (), True) | (body.chat_template_kwargs or {}) or None

@@ -83,8 +83,7 @@ def _rows(body: DecisionsRequest) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "tool_calls": calls}
             calls = []
         if isinstance(item, Message):
-            role = "system" if item.role == "developer" else item.role
-            yield {"role": role, "content": text_of(item.content)}
+            yield {"role": item.role, "content": text_of(item.content)}
         elif not isinstance(item, str):
             yield {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)}
     if calls:

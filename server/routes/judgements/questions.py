@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from model.tokenization.tokenizer import Tokenizer
 from server.http.errors import ApiError, BadRequest
+from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, encode, read_prompts, render_chat
+from server.routes.prompts import Prompt, encode, read_prompts
 from server.schemas.base import ChatMessage
 
 _PLACE = "<<the question stands here>>"
@@ -124,9 +125,8 @@ def user_message(text: str) -> ChatMessage:
 
 def _content(message: ChatMessage) -> str:
     """Return what a message says, its calls of tools included."""
-    row = message.as_template_input()
-    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in row.get("tool_calls", ())]
-    return "\n".join(filter(None, (row["content"], *calls)))
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
+    return "\n".join(filter(None, (message.text, *calls)))
 
 
 def _written(question: Question, labels: Mapping[str, int]) -> str:

@@ -82,19 +82,22 @@ def _chat(
 ) -> ChatCompletionRequest:
     asked = {**shared_fields(body), **tools, "messages": messages}
     asked |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
-    arguments = dict(body.chat_template_kwargs or {})
-    if body.think is not None:
-        if body.think and not can_think(context):
-            raise BadRequest(
-                "think: the chat template of this model knows no enable_thinking; false is accepted.", param="think"
-            )
-        arguments["enable_thinking"] = body.think
-    return ChatCompletionRequest.model_validate({**asked, "chat_template_kwargs": arguments or None})
+    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        asked |= {"continue_final_message": True}
+    if body.think and not can_think(context):
+        raise BadRequest("think: the chat template of this model knows no thinking; false is accepted.", param="think")
+    if body.think is False:
+        asked |= {"thinking_budget": 0}
+    elif body.think is not None:
+        asked |= {"reasoning_effort": None if body.think is True else body.think}
+        asked |= {"chat_template_kwargs": {"enable_thinking": True, **(body.chat_template_kwargs or {})}}
+    return ChatCompletionRequest.model_validate({"chat_template_kwargs": body.chat_template_kwargs, **asked})
 
 
 def can_think(context: AppContext) -> bool:
-    """Return whether the model can be told to think, as far as its chat template says."""
-    return context.chat_template is not None and "enable_thinking" in context.chat_template.source
+    """Return whether the model thinks, or can be told to, as far as its chat template says."""
+    template = context.chat_template
+    return template is not None and (template.thought_tags is not None or "enable_thinking" in template.source)
 
 
 def shared_fields(body: OllamaTextFields) -> dict[str, Any]:

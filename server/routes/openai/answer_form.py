@@ -3,9 +3,10 @@ of it.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher
@@ -13,6 +14,7 @@ from llguidance import LLMatcher
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.call_syntax import BareSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
@@ -32,13 +34,26 @@ class AnswerForm:
     new_parser: Callable[[], MessageParser] = PlainText
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads."""
+    prefix: Pieces = ()
+    """The beginning of the answer that is part of the prompt."""
+    thought_limit: ThoughtLimit | None = None
 
 
-async def answer_form(context: AppContext, body: ToolFields, prompt: str, grammar: str | None = None) -> AnswerForm:
-    """Return the form of the answer to `prompt`, which is the conversation as the template wrote it.
+async def answer_form(
+    context: AppContext,
+    body: ToolFields,
+    prompt: str,
+    grammar: str | None = None,
+    *,
+    prefilled: str = "",
+    thinking_budget: int | None = None,
+) -> AnswerForm:
+    """Return the form of the answer to `prompt`, which is the conversation as the template wrote it, up to the
+    `prefilled` beginning of the answer.
 
     `grammar`, in llguidance's dialect of Lark, is what the answer keeps to where it is no call, after the reasoning;
-    None is free text. Raises BadRequest for a tool whose schema cannot be kept to.
+    None is free text. Reasoning has at most `thinking_budget` tokens, or any number if that is None. Raises BadRequest
+    for a tool whose schema cannot be kept to.
     """
     template = context.chat_template
     assert template is not None, "the template has written the prompt"
@@ -51,7 +66,16 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
         writer = _Writer(syntax.bare, context.tokenizer.ids_of_special)
         tools = await in_grammar_thread(_read_tools, definitions, writer)
     body_grammar = grammar
-    if tools or (grammar is not None and start is not Start.ANSWER):
+    limit = None
+    if thinking_budget is not None and tags is not None and start is not Start.ANSWER:
+        limit = ThoughtLimit(
+            max_tokens=thinking_budget,
+            is_open=start is Start.THOUGHT,
+            opening=tags.opening,
+            closing=_pieces(context, tags.closing),
+            other_end=syntax.opening if syntax is not None and syntax.is_tagged else "",
+        )
+    if tools or limit is not None or (grammar is not None and start is not Start.ANSWER):
         answers = Answers(
             tags=tags,
             start=start,
@@ -68,8 +92,14 @@ async def answer_form(context: AppContext, body: ToolFields, prompt: str, gramma
     # A grammar of the answer admits no special token: text that looks like one is text.
     special = tuple(kept) if body_grammar is None else ()
     if syntax is None and start is Start.ANSWER and not special:
-        return AnswerForm(grammar)
-    return AnswerForm(grammar, partial(TaggedText, tags, start, syntax, tools, special), frozenset(kept.values()))
+        return AnswerForm(grammar, prefix=_pieces(context, prefilled))
+
+    def new_parser() -> MessageParser:
+        parser = TaggedText(tags, start, syntax, tools, special)
+        parser.skip(prefilled)
+        return parser
+
+    return AnswerForm(grammar, new_parser, frozenset(kept.values()), _pieces(context, prefilled), limit)
 
 
 def _composed(answers: Answers) -> str:
@@ -90,6 +120,13 @@ def _problem(grammar: str) -> str:
 def _kept_tokens(context: AppContext, texts: list[str]) -> dict[str, int]:
     special = context.tokenizer.ids_of_special.items()
     return {token: token_id for token, token_id in special if any(token in text for text in texts)}
+
+
+def _pieces(context: AppContext, text: str) -> Pieces:
+    there = {token: i for token, i in context.tokenizer.ids_of_special.items() if token in text}
+    pattern = "|".join(map(re.escape, sorted(there, key=len, reverse=True)))
+    parts = re.split(f"({pattern})", text) if there else [text]
+    return tuple(there.get(part, part) for part in parts if part)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import PlainText
+from model.tokenization.chat_formats.prefill import shared_end
 from server.http.connection import BodyWriter
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
@@ -17,7 +18,9 @@ from server.routes.openai.generation import Arrived, Job, Started, begin, token_
 from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
+from server.schemas.chat_templates import THINKING_SWITCHES
 from server.schemas.generation import ChatCompletionRequest
+from server.schemas.thinking import EFFORT_BUDGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,23 @@ class Conversation:
 
 async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
     """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
-    arguments = body.chat_template_kwargs
-    return await read_chat(context, body.messages, body.add_generation_prompt, arguments, body.shown_tools)
+    arguments, _ = _thinking(context, body)
+    is_continued = body.continue_final_message
+    rest = (body.opens_answer, arguments, body.shown_tools)
+    return await read_chat(context, body.messages, *rest, is_continued=is_continued)
+
+
+def _thinking(context: AppContext, body: ChatCompletionRequest) -> tuple[dict[str, Any], int | None]:
+    """Return the arguments of the chat template, and the most tokens of a thought, or None for no limit."""
+    arguments, budget = dict(body.chat_template_kwargs or {}), body.budget
+    if body.reasoning_effort is not None:
+        if context.chat_template is not None and "reasoning_effort" in context.chat_template.source:
+            arguments.setdefault("reasoning_effort", body.reasoning_effort)
+        elif budget is None:
+            budget = EFFORT_BUDGETS.get(body.reasoning_effort)
+    if budget == 0:
+        arguments = dict.fromkeys(THINKING_SWITCHES, False) | arguments
+    return arguments, None if budget == -1 else budget
 
 
 async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:
@@ -138,14 +156,21 @@ async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max
     `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
     """
     conversation = await read_conversation(context, body)
-    form = await answer_form(context, body, conversation.text or "", await read_grammar(context, body))
+    prompt_text, prefilled = conversation.text or "", ""
+    if body.continue_final_message:
+        last = body.messages[-1]
+        prefilled = shared_end(prompt_text, last.text or last.thought or "")
+        prompt_text = prompt_text[: len(prompt_text) - len(prefilled)]
+    _, budget = _thinking(context, body)
+    grammar = await read_grammar(context, body)
+    form = await answer_form(context, body, prompt_text, grammar, prefilled=prefilled, thinking_budget=budget)
     conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     is_exact = limit is not None and not cuts_max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, body.truncate, "messages")
     sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids)
+    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids, form.prefix, form.thought_limit)
 
 
 async def begin_conversation(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import orjson
 
+from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.parser import MessageParser, PlainText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
@@ -47,6 +48,9 @@ class Job:
     """Makes what reads the message out of a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""
+    grammar_prefix: Pieces = ()
+    """The end of the prompt with which the grammar's text begins."""
+    thought_limit: ThoughtLimit | None = None
 
 
 @dataclass
@@ -86,6 +90,8 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
                     grammar=job.grammar,
+                    grammar_prefix=job.grammar_prefix,
+                    thought_limit=job.thought_limit,
                 )
                 text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
                 request_context.check_time()

@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from server.http.errors import BadRequest
+from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encode, find_adapter, render_chat
+from server.routes.prompts import Prompt, check_ids, encode, find_adapter
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
@@ -25,8 +26,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
         find_adapter(context, body.model)  # adapters have the tokens of the model
         if body.messages is not None:
-            asked = (body.messages, body.add_generation_prompt, body.chat_template_kwargs, body.tools or ())
-            text = await render_chat(context, *asked)
+            asked = (body.messages, body.opens_answer, body.chat_template_kwargs, body.tools or ())
+            text = await render_chat(context, *asked, is_continued=body.continue_final_message)
         else:
             text = body.prompt or ""
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from model.tokenization.chat_formats.written_out import joined_parts
 from server.http.error_handlers import validation_error
 from server.http.errors import ApiError
 from server.schemas.base import RequestModel
@@ -33,6 +34,7 @@ _NAMES: Mapping[str, str] = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
     "tool_choice.function": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
 }
@@ -73,6 +75,8 @@ class Translation:
             "top_logprobs": body.top_logprobs if body.gives_logprobs else None,
             "truncate": body.truncation == "auto",
             "chat_template_kwargs": body.chat_template_kwargs,
+            "thinking_budget": body.budget,
+            "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
             **self._format(body),
             **self._tools(body),
         }
@@ -129,10 +133,9 @@ class Translation:
         """Add an item. What the assistant thought, said and called in one turn is one message of a chat."""
         match item:
             case InputMessage(role="assistant"):
-                self._assistant(origin, "content", "tool_calls")["content"] = _text(item.content)
+                self._assistant(origin, "content", "tool_calls")["content"] = _content(item.content)
             case InputMessage():
-                role = "system" if item.role == "developer" else item.role
-                self._add({"role": role, "content": _text(item.content)}, origin)
+                self._add({"role": item.role, "content": _content(item.content)}, origin)
             case FunctionCall():
                 calls = self._assistant(origin).setdefault("tool_calls", [])
                 self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"] = origin
@@ -141,11 +144,10 @@ class Translation:
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutput():
                 self.names[f"messages[{len(self.messages)}].tool_call_id"] = f"{origin}.call_id"
-                self._add({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}, origin)
+                self._add({"role": "tool", "tool_call_id": item.call_id, "content": _content(item.output)}, origin)
             case _:
-                parts = "".join([part["text"] for part in item.content or item.summary or []])
                 message = self._assistant(origin, "reasoning_content", "content", "tool_calls")
-                message["reasoning_content"] = parts
+                message["reasoning_content"] = joined_parts(item.content or item.summary or [])
 
     def _format(self, body: ResponsesRequest) -> dict[str, Any]:
         wanted = None if body.text is None else body.text.format
@@ -182,5 +184,5 @@ def _choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
     return choice
 
 
-def _text(content: str | list[InputPart]) -> str:
-    return content if isinstance(content, str) else "".join([part["text"] for part in content])
+def _content(content: str | list[InputPart]) -> str | list[dict[str, str]]:
+    return content if isinstance(content, str) else [{"type": "text", "text": part["text"]} for part in content]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from server.http.errors import shown
-from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText
+from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText, ToolUseBlock
 from server.schemas.base import (
     MAX_MESSAGES,
     AnswerModel,
@@ -21,6 +21,7 @@ from server.schemas.base import (
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString
+from server.schemas.thinking import EFFORT
 
 MAX_TOOLS = 128
 
@@ -114,21 +115,24 @@ class ToolChoice(RequestModel):
 
 
 class Thinking(RequestModel):
-    """Whether the model thinks before it answers: the chat template's `enable_thinking`, or `thinking`."""
-
-    IGNORED: ClassVar[Ignored] = {
-        "budget_tokens": "a model stops thinking when it likes; max_tokens bounds thinking and text together"
-    }
+    """Whether the model thinks before it answers, and how much."""
 
     type: Literal["enabled", "adaptive", "disabled"] = Field(
-        description="enabled and adaptive: it may think; disabled: it does not. What the chat template has no switch "
-        "for stays as it is."
+        description="enabled and adaptive: it may think; disabled: it does not, as with a budget of 0."
+    )
+    budget_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="Most tokens of thinking, after which it is closed; null is no limit."
     )
     display: Literal["summarized", "omitted", "updates"] | None = Field(
         None,
         description="omitted leaves thinking out of the answer, and so does updates, which asks for notes on the "
         "progress that no model here writes; else it is sent as it is, not summarised.",
     )
+
+    @property
+    def budget(self) -> int | None:
+        """Return the most tokens of thinking, or None for no limit."""
+        return 0 if self.type == "disabled" else self.budget_tokens
 
     @property
     def is_shown(self) -> bool:
@@ -150,9 +154,7 @@ class OutputConfig(RequestModel):
 
     REFUSED: ClassVar[RefusedFields] = {"task_budget": Refused("max_tokens bounds an answer, and nothing else does")}
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="The chat template's `reasoning_effort`, where it has one."
-    )
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description=EFFORT)
     format: JsonFormat | None = Field(None, description="The form of the text; null is free text.")
 
 
@@ -160,7 +162,8 @@ class ConversationFields(RequestModel):
     """The fields that say what the model reads. Both routes have them."""
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
-        description="The conversation so far. Blocks of text are joined by newlines."
+        description="The conversation so far; the answer continues a last message of the assistant. Blocks of text "
+        "are joined by newlines."
     )
     system: Text | OnlyText | None = Field(None, description="What the system says before it: a text, or text blocks.")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
@@ -204,14 +207,10 @@ class MessagesRequest(ConversationFields, SamplingFields):
     )
 
     @model_validator(mode="after")
-    def _the_model_has_the_last_word(self) -> "MessagesRequest":
+    def _calls_have_results(self) -> "MessagesRequest":
         last = len(self.messages) - 1
-        if self.messages[last].role == "assistant":
-            raise wrong(
-                f"messages[{last}].role",
-                "the last message is the assistant's, and this server begins a message but continues none; a last "
-                "message of the user is accepted",
-            )
+        if any(isinstance(block, ToolUseBlock) for block in self.messages[last].content):
+            raise wrong(f"messages[{last}]", "the last message calls tools; a message with their results must follow")
         return self
 
 

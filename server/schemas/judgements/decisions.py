@@ -88,7 +88,7 @@ class Message(RequestModel):
 
     type: Literal["message"] = Field("message", description='"message"; it may be left out.')
     role: Literal["user", "assistant", "system", "developer"] = Field(
-        description="Who speaks; developer is written as system."
+        description="Who speaks; developer is system for a chat template that does not name it."
     )
     content: Parts = Field(description="The text, or a list of parts: texts and JSON.")
 

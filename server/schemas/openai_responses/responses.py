@@ -29,6 +29,7 @@ from server.schemas.openai_responses.items import (
     WebSearch,
 )
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
+from server.schemas.thinking import EFFORT, Effort, ThinkingFields
 
 MAX_INCLUDED = 32
 LOGPROBS = "message.output_text.logprobs"
@@ -67,9 +68,9 @@ REFUSED_BY_RESPONSES: RefusedFields = {
     "return_token_ids": _NOT_HERE,
     "n": Refused("a response is one answer; POST /v1/chat/completions gives several", (1,)),
     "add_generation_prompt": Refused("an answer begins a message", (True,)),
+    "continue_final_message": Refused("an answer begins a message; POST /v1/chat/completions continues one"),
+    "reasoning_effort": Refused("reasoning.effort is its name"),
 }
-
-_NO_SUCH_SETTING = Refused("chat_template_kwargs tells a template how to reason")
 
 
 class TextFormat(RequestModel):
@@ -100,15 +101,16 @@ class TextConfig(RequestModel):
 
 
 class Reasoning(RequestModel):
-    """How the assistant thinks. There is nothing that can be set here."""
+    """How the assistant thinks."""
 
     REFUSED: ClassVar[RefusedFields] = {
-        "effort": _NO_SUCH_SETTING,
         "summary": Refused("reasoning is given as it is, never summarised", ("auto",)),
         "generate_summary": Refused("reasoning is given as it is, never summarised"),
         "context": Refused("the model's template says which reasoning it reads", ("auto",)),
         "mode": Refused("there is one mode", ("standard",)),
     }
+
+    effort: Effort | None = Field(None, description=EFFORT)
 
 
 class ResponseStreamOptions(RequestModel):
@@ -134,7 +136,7 @@ Includable = Literal[
 _ECHOED = "A label of the client's own; the answer repeats it."
 
 
-class ResponsesRequest(SamplingFields):
+class ResponsesRequest(ThinkingFields, SamplingFields):
     """Body of POST /v1/responses."""
 
     IGNORED = IGNORED_BY_RESPONSES

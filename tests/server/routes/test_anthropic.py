@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a block without a type": (of_user({"text": "T"}), "messages[0].content[0].type"),
     "a block without its text": (of_user({"type": "text"}), "messages[0].content[0].text"),
     "a field that no block has": (of_user({**TEXT, "txet": "T"}), "messages[0].content[0].txet"),
-    "a prefill": ({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages[1].role"),
+    "calls without results": ({"messages": [USER, {"role": "assistant", "content": [CALL]}]}, "messages[1]"),
     "a tool that must be called of none": ({"tool_choice": {"type": "any"}}, "tool_choice"),
     "a call of a tool that no search has found": (
         {"tools": [{**TOOL, "defer_loading": True}], "tool_choice": {"type": "tool", "name": "look"}}, "tool_choice",

@@ -67,7 +67,7 @@ async def test_items_become_the_messages_that_the_template_writes(tmp_path: Path
         await at.post(PATH, {"input": "U", "max_output_tokens": 1})
         prompts = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
     assert answer.status_code == 200, answer.text
-    assert prompts == [b"<system>S<system>D<user>UV<assistant>(T)A<user>W", b"<user>U"]
+    assert prompts == [b"<system>S<system>D<user>U\nV<assistant>(T)A<user>W", b"<user>U"]
 
 
 async def test_a_whole_answer_is_a_response_of_the_package(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ({"conversation": "conv_1"}, "conversation", "nothing is stored"),
         ({"background": True}, "background", "nothing is stored"),
         ({"prompt": {"id": "p"}}, "prompt", "no stored prompts"),
-        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "chat_template_kwargs"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "'medium'"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", "never summarised"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "no such setting"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "needs schema"),

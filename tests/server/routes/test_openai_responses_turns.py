@@ -151,12 +151,13 @@ async def test_items_of_a_turn_go_back_as_one_message_of_a_chat(tmp_path: Path) 
     body = {"input": [QUESTION, *whole["output"], *OUTPUTS], "instructions": "Be brief."}
     call = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     other = {"id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    said = [{"type": "text", "text": "I look."}]
     assert Translation(ResponsesRequest.model_validate(body)).messages == [
         {"role": "system", "content": "Be brief."},
         QUESTION,
-        {"role": "assistant", "reasoning_content": "Two calls.", "content": "I look.", "tool_calls": [call, other]},
+        {"role": "assistant", "reasoning_content": "Two calls.", "content": said, "tool_calls": [call, other]},
         {"role": "tool", "tool_call_id": "call_a", "content": "2"},
-        {"role": "tool", "tool_call_id": "call_b", "content": "21"},
+        {"role": "tool", "tool_call_id": "call_b", "content": [{"type": "text", "text": "21"}]},
     ]
 
 

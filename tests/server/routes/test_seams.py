@@ -170,3 +170,21 @@ async def test_a_schema_holds_from_the_first_character_after_the_thought(at: Sit
     jsonschema.validate(json.loads(message["content"]), SCHEMA)
     stepwise = (await at.post(PATH, body_of(at, seed, response_format=form, logprobs=True))).json()["choices"][0]
     assert stepwise["message"] == message, "the tokens that take no step are those of single steps"
+
+
+@pytest.mark.parametrize("bias", [0.0, 12.0])
+async def test_with_tools_and_a_schema_an_answer_is_calls_or_text_of_the_schema(at: Site, bias: float) -> None:
+    """A server left the schema without effect where there were tools, or made calls impossible."""
+    form = {"type": "json_schema", "json_schema": {"name": "plan", "schema": SCHEMA, "strict": True}}
+    ends = set()
+    for seed in SEEDS:
+        body = body_of(at, seed, **ONE_CALL, response_format=form)
+        body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = bias
+        message, end = await message_of(at, body)
+        ends.add(end)
+        if end == "tool_calls":
+            check_calls(message)
+            assert message["content"] is None
+        else:
+            jsonschema.validate(json.loads(message["content"]), SCHEMA)
+    assert ends == ({"tool_calls"} if bias else ends & {"stop", "tool_calls"})

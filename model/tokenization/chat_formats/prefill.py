@@ -1,0 +1,41 @@
+"""Prefilled answers: the end of a prompt whose last message the answer continues."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from model.tokenization.chat_formats.written_out import REASONING_FIELDS, Row
+from model.tokenization.template_client import ChatTemplateError
+
+_MARK = "ZqEndOfPrefill "
+"""Put behind the text that is continued. The space shows whether a template strips the text."""
+
+
+def with_mark(rows: Sequence[Row]) -> list[Row]:
+    """Return messages with a mark behind the content of the last one, or behind its reasoning if it has no content."""
+    *before, last = rows
+    fields = [name for name in REASONING_FIELDS if last.get(name)] if not last["content"] else []
+    return [*before, {**last, **{name: _marked(last[name]) for name in fields or ("content",)}}]
+
+
+def _marked(content: str | list[dict[str, Any]]) -> Any:
+    if isinstance(content, str):
+        return content + _MARK
+    return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _MARK}]
+
+
+def until_mark(text: str) -> str:
+    """Return the prompt up to the mark, as transformers cuts it: without white space where the template strips texts.
+
+    Raises ChatTemplateError if the template does not write the text that is continued.
+    """
+    before, mark, after = text.rpartition(_MARK.rstrip())
+    if not mark:
+        raise ChatTemplateError("it leaves out the text of the last message, which the answer continues")
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def shared_end(prompt: str, text: str) -> str:
+    """Return the longest common end: templates may leave out the beginning of a text."""
+    pairs = enumerate(zip(reversed(prompt), reversed(text), strict=False))
+    length = next((index for index, (a, b) in pairs if a != b), min(len(prompt), len(text)))
+    return prompt[len(prompt) - length :]
