@@ -207,6 +207,8 @@ class Tokenizer:
             return None
         if self.byte_level:
             return tuple(self.byte_level_bytes(token))
+        if token_id in self.special_ids:
+            return tuple(token.encode())
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
             return (byte,)
         # Decoded twice in a row, the token is once at the start of the text, and once inside it.

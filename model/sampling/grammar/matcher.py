@@ -4,16 +4,19 @@ The work is llguidance's. It never raises for a grammar or a text: a matcher tha
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
+from model.sampling.grammar.vocabulary import Vocabulary
+
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
 1 to 2 kB each. Errors don't repeat the grammar.
 """
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+"""Lets llguidance only ask which tokens may follow, and not for the tokens of a text that must follow."""
 
 
 class GrammarMatcher:
@@ -32,16 +35,18 @@ class GrammarMatcher:
             self._look_ahead()
 
     @classmethod
-    def compile(cls, grammar: str, vocabulary: Any) -> "GrammarMatcher":
+    def compile(cls, grammar: str, vocabulary: Vocabulary) -> "GrammarMatcher":
         """Compile a grammar for a vocabulary (`model.sampling.grammar.vocabulary`). It takes milliseconds, in which
         Python's lock is free. Raises ValueError, with one line, for a grammar that llguidance refuses.
         """
-        matcher = LLMatcher(vocabulary, grammar, limits=LIMITS, log_level=0)
+        if not vocabulary.spells_bytes:
+            grammar += _NO_FORCING
+        matcher = LLMatcher(vocabulary.table, grammar, limits=LIMITS, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
         if matcher.is_error():
             raise ValueError(_one_line(matcher.get_error()))
-        return cls(matcher, vocabulary.vocab_size)
+        return cls(matcher, vocabulary.table.vocab_size)
 
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""

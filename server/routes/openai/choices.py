@@ -49,8 +49,9 @@ class ChoiceText:
         skip_special_tokens: bool,
         kept_ids: frozenset[int],
         end_of_text_ids: frozenset[int],
+        exact: bool,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids)
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids, exact=exact)
         self._stops = StopMatcher(stop_strings, include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens

@@ -155,6 +155,7 @@ def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> Choic
         skip_special_tokens=body.skip_special_tokens,
         kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
+        exact=job.grammar is not None,
     )
 
 
