@@ -17,6 +17,22 @@ from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, n
 logger = logging.getLogger(__name__)
 
 
+def error_of(output: RequestOutput) -> ApiError | None:
+    """Return the error that an output ends its request with, or None for an output that is no such end."""
+    match output.finish_reason:
+        case "memory":
+            message = f"The engine has no memory left for this request: {output.error}"
+            return Unavailable(message, code="no_memory", retry_after=1)
+        case "overflow":
+            return BadRequest(f"{output.error}.", code="not_finite")
+        case "grammar":
+            return BadRequest(f"no answer can keep to it: {output.error}.", code="grammar_refused")
+        case "error" | "abort":
+            reason = output.error or "the engine aborted it"
+            return EngineError(f"The engine failed on this request: {reason}", code="engine_error")
+    return None
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RequestHandle:
     """A request in flight. Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the
@@ -101,16 +117,8 @@ class RequestHandle:
             self._count_token()
         if output.finish_reason == "deadline":
             self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
-        elif output.finish_reason == "memory":
-            message = f"The engine has no memory left for this request: {output.error}"
-            self.fail(Unavailable(message, code="no_memory", retry_after=1))
-        elif output.finish_reason == "overflow":
-            self.fail(BadRequest(f"{output.error}.", code="not_finite"))
-        elif output.finish_reason == "grammar":
-            self.fail(BadRequest(f"The grammar is too much for this server: {output.error}", code="grammar_refused"))
-        elif output.finish_reason in ("error", "abort"):
-            reason = output.error or "the engine aborted it"
-            self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))
+        elif (error := error_of(output)) is not None:
+            self.fail(error)
         else:
             self._outputs.append(output)
             self.is_finished = output.finish_reason is not None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from server.dispatch.request_context import RequestContext
+from server.dispatch.request_handle import error_of
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, Intervention, Task
 from server.http.errors import BadRequest
@@ -60,7 +61,9 @@ class InlineEngine(FakeEngine):
             second_segment=second_segment,
             interventions=tuple(interventions),
         )
-        handle = FakeHandle(self._run(request), None, None)
+        outputs = self._run(request)
+        failure = error_of(outputs[-1])
+        handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None)
         self.submitted.append(
             Submitted(
                 task,

@@ -1,5 +1,6 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
+import re
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -15,6 +16,30 @@ STEPS = 8
 
 END = 256
 """The byte tokenizer's token for the end of a text."""
+_REASONS = (
+    ("nsatisfiable", ""),
+    ("look-around", "look-ahead and look-behind are not supported"),
+    ("ackreference", "references to groups are not supported"),
+    ("unclosed group", "a bracket ( is unclosed"),
+    ("unopened group", "a bracket ) closes nothing"),
+    ("flag", "flags in (?...) are not supported"),
+    ("capture group", "the name of a group is wrong"),
+    ("repetition", "a repetition repeats nothing, or its count is wrong"),
+    ("character class", "a character class [...] is unclosed, or a range in it is wrong"),
+    ("range boundary", "a character class [...] is unclosed, or a range in it is wrong"),
+    ("escape sequence", "an escape \\ is not supported"),
+    ("literal", "the number of an escaped character is wrong"),
+    ("nicode", "a class \\p{...} is not supported"),
+    ("unknown name", "a rule or terminal is used and not defined"),
+    ("special token", "the model has no such special token"),
+    ("Expected token", "the syntax is wrong"),
+    ("lexer error", "the syntax is wrong"),
+    ("JSON schema", "the schema in %json is wrong or not supported"),
+)
+"""What llguidance's messages contain, and what is said instead: its messages are for programmers. "" is said of a
+grammar that admits no text.
+"""
+_OVER_LIMITS = re.compile("too (big|large|many|complex)|limit|exceed|fuel")
 
 
 class _Bytes:
@@ -67,15 +92,13 @@ def check(grammar: str) -> None:
 
 @lru_cache(1024)
 def why_refused(grammar: str) -> str | None:
-    """Return what llguidance says against a short grammar, such as a pattern's, in one line, "" for one that admits no
-    text at all, or None for nothing. The answers are kept: patterns come again.
+    """Return why llguidance refuses a short grammar, such as a pattern's: "" for one that admits no text at all, None
+    for one that it accepts. The answers are kept: patterns come again.
     """
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if not matcher.is_error():
         return "" if _admits_nothing(matcher) else None
-    lines = [line.strip() for line in matcher.get_error().splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("error:")]
-    return (told or lines or ["llguidance refuses it"])[0][:300]
+    return reason_of(matcher.get_error())
 
 
 def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
@@ -83,6 +106,20 @@ def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
     return not matcher.is_accepting() and (matcher.is_stopped() or not any(matcher.compute_logit_bias()[:END]))
 
 
+def reason_of(message: str) -> str:
+    """Return why a grammar is refused, in plain words, from llguidance's message."""
+    lines = [line for line in message.splitlines() if line.strip()] or [""]
+    problem = next(
+        (line for line in lines if line.startswith("error:")), re.sub('".*"', "", lines[0])
+    )  # no user's text
+    for part, told in _REASONS:
+        if part in problem:
+            return told
+    return "it is too large" if _OVER_LIMITS.search(problem) else "it is wrong, or not supported"
+
+
 def _refused(message: str) -> GrammarError:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return GrammarError("", (lines or ["it is refused"])[0][:300])
+    place = re.match(r"(?:at )?(\d+)\(\d+\)", message)  # its first line is a header of ours
+    return GrammarError(
+        "", (f"line {int(place[1]) - 1}: " if place else "") + (reason_of(message) or "no text is admitted")
+    )

@@ -1,15 +1,20 @@
 """Follows one text through its grammar: which tokens may come next, which must, and whether the text is complete.
 
-The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`.
+The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`, and the
+log has llguidance's own words.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
+from model.sampling.grammar.checking import reason_of
 from model.sampling.grammar.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
@@ -45,7 +50,7 @@ class GrammarMatcher:
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
         if matcher.is_error():
-            raise ValueError(_one_line(matcher.get_error()))
+            raise ValueError(_reason(matcher))
         return cls(matcher, vocabulary.table.vocab_size)
 
     def copy(self) -> "GrammarMatcher":
@@ -70,10 +75,8 @@ class GrammarMatcher:
     @property
     def error(self) -> str | None:
         """Return why the text cannot be followed any further, in one line, or None if it can."""
-        if self.matcher.is_error():
-            return _one_line(self.matcher.get_error())
         gave_up = self.matcher.is_stopped() and not self.matcher.is_accepting()
-        return f"llguidance stopped before the text was complete: {self.matcher.stop_reason()}" if gave_up else None
+        return _reason(self.matcher) if gave_up or self.matcher.is_error() else None
 
     def allows(self, token_id: int) -> bool:
         """Return whether a token may come next, in microseconds, where `forbidden` may take half a millisecond."""
@@ -111,5 +114,9 @@ class GrammarMatcher:
             self._forced = forced[: self.matcher.try_consume_tokens(forced)] if forced else []
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _reason(matcher: LLMatcher) -> str:
+    """Return why a matcher gave up, in plain words."""
+    message = " ".join([matcher.stop_reason(), *matcher.get_error().split()])
+    logger.warning("llguidance gave up: %s", message)
+    is_stuck = "NoExtensionBias" in message
+    return "no token of this model can go on with a text that is accepted" if is_stuck else reason_of(message)

@@ -12,7 +12,7 @@ from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.http.connection import BodyWriter
-from server.http.errors import ApiError
+from server.http.errors import ApiError, BadRequest
 from server.http.sse import TokenEvent
 from server.observability.metrics import Metrics
 from server.routes.context import Handle
@@ -104,9 +104,10 @@ class Run:
         metrics: Metrics,
         arrival: float,
         keep_rows: Callable[[], None],
+        form_field: str,
     ) -> None:
         """Make the run. `keep_rows` is called when the engine has nothing more to report but the client may not have
-        read it all.
+        read it all. `form_field` is the field of the body that says which form the text has.
         """
         self.index = index
         self.num_cached_tokens = 0
@@ -117,6 +118,7 @@ class Run:
         self._metrics = metrics
         self._arrival = arrival
         self._keep_rows = keep_rows
+        self._form_field = form_field
         self._last_token: float | None = None
         self._timing: Timing | None = None
         self._is_over = False
@@ -137,8 +139,11 @@ class Run:
                 yield piece
                 if piece.finish_reason is not None:
                     return
-        except ApiError:
+        except ApiError as error:
             self._is_over = True  # it failed: not an abort by the client
+            if error.code == "grammar_refused":
+                message = f"{self._form_field}: {error.message}"
+                raise BadRequest(message, param=self._form_field, code=error.code) from None
             raise
         finally:
             self.close()

@@ -76,6 +76,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     # All or none: those that are refused later would have made the others' work vain.
     request_context = current_request()
     context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
+    form_field = "tools" if body.constraint is None else body.constraint.field
     started = Started([], writer)
     try:
         for number, job in enumerate(jobs):
@@ -99,7 +100,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, handle, text, context.metrics, arrival, keep_rows)
+                run = Run(index, handle, text, context.metrics, arrival, keep_rows, form_field)
                 started.runs.append(run)
     except BaseException as error:
         started.close()
