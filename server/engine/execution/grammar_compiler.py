@@ -115,7 +115,9 @@ class GrammarCompiler:
                 self._changed.wait_for(lambda: self._waiting)
                 request = self._waiting.popleft()
             if request is None:
-                with contextlib.suppress(Exception):  # the first request with a grammar will be told why
+                with contextlib.suppress(
+                    BaseException
+                ):  # a panic of Rust code too; the first request with a grammar will be told why
                     self._find_vocabulary()
             elif request.uid in self._requests:
                 result = self._compiled(request)
@@ -141,7 +143,7 @@ class GrammarCompiler:
                 matcher = matcher.copy()
         except ValueError as error:
             return Compiled(request, None, Failure("grammar", str(error)))
-        except Exception as error:  # of one request: it must not end the others
+        except BaseException as error:  # of one request, a panic of Rust code too: it must not end the others
             logger.exception("a grammar could not be compiled")
             return Compiled(request, None, failure_of(error))
         return Compiled(request, matcher, None)

@@ -174,13 +174,13 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
         async for piece in runs[0].pieces():
             yield Arrived(runs[0], piece)
         return
-    queue: asyncio.Queue[Arrived | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[Arrived | BaseException | None] = asyncio.Queue()
 
     async def pump(run: Run) -> None:
         try:
             async for piece in run.pieces():
                 queue.put_nowait(Arrived(run, piece))
-        except Exception as error:
+        except BaseException as error:  # a panic of a library's Rust code too: it would not be waited for
             queue.put_nowait(error)
         else:
             queue.put_nowait(None)
@@ -190,7 +190,7 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
         remaining = len(pumps)
         while remaining:
             item = await queue.get()
-            if isinstance(item, Exception):
+            if isinstance(item, BaseException):
                 raise item
             if item is None:
                 remaining -= 1
