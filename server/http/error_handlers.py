@@ -29,6 +29,14 @@ _BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
 """pydantic's names for the branches of a union of plain types."""
 
 
+_IN_TERMS_OF_JSON = (
+    ("dictionary or object to extract fields from", "object"),
+    ("dictionary", "object"),
+    (" after validation", ""),
+)
+"""What pydantic's messages say in Python's terms, and its counterpart in JSON's."""
+
+
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
     """Return the path to the field as the user wrote it, without the union branches that pydantic tried."""
     location: Sequence[int | str] = error["loc"][1:]
@@ -55,9 +63,14 @@ def _problem(error: Mapping[str, Any]) -> str:
         return "no such field; GET /openapi.json lists those that are accepted"
     if error["type"] == "missing":
         return "this field is required"
+    if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        tag, accepted = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags")
+        return f"{tag} should be one of {accepted}" if accepted else f"{tag} is missing, got {shown(error['input'])}"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "wrong_field":
         return message
+    for theirs, ours in _IN_TERMS_OF_JSON:
+        message = message.replace(theirs, ours)
     message = message[:1].lower() + message[1:]
     return f"{message}, got {shown(error.get('input'))}"
 
