@@ -5,7 +5,7 @@ through the same class. It knows one sequence, but no requests, server-sent even
 
 The text of a completion is what its tokens add after the prompt, so a completion that begins with a new word begins
 with the space (`decode(prompt + completion)` without the `decode(prompt)` in front), as in vLLM. Without prompt ids it
-is `decode(completion)`. The text of a completion that keeps to a grammar is exactly what the grammar has read.
+is `decode(completion)`. The text of a completion that keeps to a grammar is the text that the grammar has read.
 """
 
 import codecs

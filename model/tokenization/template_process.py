@@ -56,7 +56,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Refused(jinja2.TemplateError):
-    """A message for whoever sent the conversation: the template's, or ours about it."""
+    """A message for the client: the template's own, or ours about its text."""
 
 
 def _raise(message: str) -> None:
@@ -99,8 +99,8 @@ class _Renderer:
         self._template.render()  # reads the files of the time zone, and a codec, while files can be opened
 
     def answer(self, source: bytes, variables: bytes) -> bytes:
-        """Return one line with the error, or null, what the log is to say of it, and the number of bytes of the text;
-        then the text. For null variables the text is empty.
+        """Return one line with the error, or null, its details for the log, and the number of bytes of the text; then
+        the text. For null variables the text is empty.
         """
         text, error, detail = b"", None, ""
         try:

@@ -60,12 +60,12 @@ class PairEncoding(Encoding):
     """Position from which on tokens are of type 1, or None if all are of type 0, or networks are not told."""
 
 
-class UnreadableText(ValueError):
+class UnreadableText(Exception):
     """The `tokenizers` library gives up on a text or on ids: a pattern of the model's takes too long, for example."""
 
 
 class Tokenizer:
-    """A loaded tokenizer. What reads texts or ids raises `UnreadableText` if the library fails on them."""
+    """A loaded tokenizer. Methods that read texts or ids raise `UnreadableText` if the library fails on them."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._raw = files.raw
@@ -231,7 +231,7 @@ class Tokenizer:
 
 
 def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of `tokenizers`. What it raises is for programmers, and a panic of its Rust code no Exception."""
+    """Call a function of `tokenizers`, and hide its errors, which are for programmers. A Rust panic is no Exception."""
     try:
         return call(*args, **options)
     except BaseException as error:

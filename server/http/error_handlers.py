@@ -1,5 +1,6 @@
 """Turns exceptions of a request into answers: our own errors, Pydantic's, Starlette's and unexpected ones."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -27,14 +28,6 @@ MAX_SHOWN_PROBLEMS = 4
 
 _BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
 """pydantic's names for the branches of a union of plain types."""
-
-
-_IN_TERMS_OF_JSON = (
-    ("dictionary or object to extract fields from", "object"),
-    ("dictionary", "object"),
-    (" after validation", ""),
-)
-"""What pydantic's messages say in Python's terms, and its counterpart in JSON's."""
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
@@ -69,8 +62,7 @@ def _problem(error: Mapping[str, Any]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "wrong_field":
         return message
-    for theirs, ours in _IN_TERMS_OF_JSON:
-        message = message.replace(theirs, ours)
+    message = re.sub(" or object to extract fields from| after validation", "", message).replace("dictionary", "object")
     message = message[:1].lower() + message[1:]
     return f"{message}, got {shown(error.get('input'))}"
 

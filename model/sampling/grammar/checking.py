@@ -16,30 +16,21 @@ STEPS = 8
 
 END = 256
 """The byte tokenizer's token for the end of a text."""
-_REASONS = (
-    ("nsatisfiable", ""),
-    ("look-around", "look-ahead and look-behind are not supported"),
-    ("ackreference", "references to groups are not supported"),
-    ("unclosed group", "a bracket ( is unclosed"),
-    ("unopened group", "a bracket ) closes nothing"),
-    ("flag", "flags in (?...) are not supported"),
-    ("capture group", "the name of a group is wrong"),
-    ("repetition", "a repetition repeats nothing, or its count is wrong"),
-    ("character class", "a character class [...] is unclosed, or a range in it is wrong"),
-    ("range boundary", "a character class [...] is unclosed, or a range in it is wrong"),
-    ("escape sequence", "an escape \\ is not supported"),
-    ("literal", "the number of an escaped character is wrong"),
-    ("nicode", "a class \\p{...} is not supported"),
-    ("unknown name", "a rule or terminal is used and not defined"),
-    ("special token", "the model has no such special token"),
-    ("Expected token", "the syntax is wrong"),
-    ("lexer error", "the syntax is wrong"),
-    ("JSON schema", "the schema in %json is wrong or not supported"),
-)
-"""What llguidance's messages contain, and what is said instead: its messages are for programmers. "" is said of a
-grammar that admits no text.
-"""
-_OVER_LIMITS = re.compile("too (big|large|many|complex)|limit|exceed|fuel")
+_REASONS = {
+    "nsatisfiable": "",
+    "look-around": "look-ahead and look-behind are not supported",
+    "ackreference": "references to groups are not supported",
+    "unclosed group": "a bracket ( is unclosed",
+    "unopened group": "a bracket ) closes nothing",
+    "repetition": "a repetition repeats nothing, or its count is wrong",
+    "character class|range bound": "a character class [...] is unclosed, or a range in it is wrong",
+    "escape|literal|nicode": "an escape \\ is wrong, or not supported",
+    "unknown name": "a rule or terminal is used and not defined",
+    "Expected token|lexer error": "the syntax is wrong",
+    "JSON schema": "the schema in %json is wrong, or not supported",
+    "too (big|large|many|complex)|limit|exceed|fuel": "it is too large",
+}
+"""Parts of llguidance's messages, which are for programmers, and their plain words. "" means: no text is admitted."""
 
 
 class _Bytes:
@@ -108,18 +99,12 @@ def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
 
 def reason_of(message: str) -> str:
     """Return why a grammar is refused, in plain words, from llguidance's message."""
-    lines = [line for line in message.splitlines() if line.strip()] or [""]
-    problem = next(
-        (line for line in lines if line.startswith("error:")), re.sub('".*"', "", lines[0])
-    )  # no user's text
-    for part, told in _REASONS:
-        if part in problem:
-            return told
-    return "it is too large" if _OVER_LIMITS.search(problem) else "it is wrong, or not supported"
+    lines = message.splitlines() or [""]
+    problem = next((line for line in lines if line.startswith("error:")), re.sub('".*"', "", lines[0]))
+    return next((told for part, told in _REASONS.items() if re.search(part, problem)), "it is wrong, or not supported")
 
 
 def _refused(message: str) -> GrammarError:
     place = re.match(r"(?:at )?(\d+)\(\d+\)", message)  # its first line is a header of ours
-    return GrammarError(
-        "", (f"line {int(place[1]) - 1}: " if place else "") + (reason_of(message) or "no text is admitted")
-    )
+    line = f"line {int(place[1]) - 1}: " if place else ""
+    return GrammarError("", line + (reason_of(message) or "no text is admitted"))

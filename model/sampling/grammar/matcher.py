@@ -20,8 +20,6 @@ LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
 1 to 2 kB each. Errors don't repeat the grammar.
 """
-_NO_FORCING = '%llguidance {"no_forcing": true}\n'
-"""Lets llguidance only ask which tokens may follow, and not for the tokens of a text that must follow."""
 
 
 class GrammarMatcher:
@@ -45,7 +43,7 @@ class GrammarMatcher:
         Python's lock is free. Raises ValueError, with one line, for a grammar that llguidance refuses.
         """
         if not vocabulary.spells_bytes:
-            grammar += _NO_FORCING
+            grammar += '%llguidance {"no_forcing": true}\n'  # forced bytes may be no tokens
         matcher = LLMatcher(vocabulary.table, grammar, limits=LIMITS, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
@@ -116,7 +114,7 @@ class GrammarMatcher:
 
 def _reason(matcher: LLMatcher) -> str:
     """Return why a matcher gave up, in plain words."""
-    message = " ".join([matcher.stop_reason(), *matcher.get_error().split()])
-    logger.warning("llguidance gave up: %s", message)
+    message = matcher.get_error() or matcher.stop_reason()
+    logger.warning("llguidance gave up: %s", " ".join(message.split()))
     is_stuck = "NoExtensionBias" in message
     return "no token of this model can go on with a text that is accepted" if is_stuck else reason_of(message)

@@ -1,4 +1,4 @@
-"""Makes the table of a tokenizer's tokens, as bytes, in which grammars look for what may follow. It needs no torch."""
+"""Table of a tokenizer's tokens as bytes, for grammars. It needs no torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,6 @@ _BEFORE = ("", "\x02")
 """Texts in front of which a forced text is tokenised. Tokenizers that mark spaces add a mark to the first word only, so
 a text after another one is free of it. No token joins U+0002 with the text after it.
 """
-_ALL_BYTES = frozenset(bytes([byte]) for byte in range(256))
 
 
 @dataclass(frozen=True)
@@ -45,13 +44,10 @@ class _Tokens:
         self._texts = {i: token for i, token in enumerate(self.tokens) if i not in special}
 
     def __call__(self, text: str) -> list[int]:
-        """Return token ids whose bytes are a text within another one: the tokenizer's own, or else the longest ones."""
+        """Return ids of tokens that spell a text inside another text: the tokenizer's choice, or else the longest."""
         wanted = text.encode()
         for before in _BEFORE:
-            try:
-                ids = self.tokenizer.encode(before + text, add_special_tokens=False).ids
-            except ValueError:
-                break
+            ids = self.tokenizer.encode(before + text, add_special_tokens=False).ids
             size, begin = 0, len(ids)
             while begin and size < len(wanted):
                 begin -= 1
@@ -82,4 +78,4 @@ def make_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterab
     special = sorted(i for i in {*tokenizer.special_ids, *ends} if i < vocab_size and tokens[i])
     wrapped = _Tokens(tokenizer, tokens, special, ends[0])
     wrapped.table = LLTokenizer(cast(TokenizerWrapper, wrapped), eos_token=ends)
-    return Vocabulary(wrapped.table, set(tokens) >= _ALL_BYTES)
+    return Vocabulary(wrapped.table, {bytes([byte]) for byte in range(256)} <= set(tokens))

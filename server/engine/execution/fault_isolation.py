@@ -75,10 +75,7 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: Exception) -> Failure:
         logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
     else:
         num_requests = len(sequences)
-        line = " ".join(str(error).split())
-        logger.warning(
-            "a step over %d requests failed, and is run in halves: %s: %s", num_requests, type(error).__name__, line
-        )
+        logger.warning("a step over %d requests failed, and is run in halves: %r", num_requests, error)
     return failure
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from model.network.cross_encoder import ScoreDefaults
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplateError
-from model.tokenization.tokenizer import Encoding, UnreadableText
+from model.tokenization.tokenizer import Encoding
 from server.http.errors import BadRequest, shown
 from server.routes.context import AppContext
 from server.routes.prompts import Keep, Prompt, bounded, check_tokens
@@ -122,8 +122,6 @@ class Reader:
             encoded = tokenizer.encode_pairs(
                 pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end", ids_alone=True
             )
-        except UnreadableText:
-            raise
         except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
             raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
         singles = [texts[0] for texts in group if len(texts) == 1]

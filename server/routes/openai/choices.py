@@ -107,7 +107,7 @@ class Run:
         form_field: str,
     ) -> None:
         """Make the run. `keep_rows` is called when the engine has nothing more to report but the client may not have
-        read it all. `form_field` is the field of the body that says which form the text has.
+        read it all. `form_field` is the field of the body that names the text's form.
         """
         self.index = index
         self.num_cached_tokens = 0

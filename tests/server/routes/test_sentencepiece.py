@@ -1,4 +1,4 @@
-"""Answers that keep to a form, from a network whose tokenizer marks spaces in front of words, as Llama 2's does."""
+"""Answers that keep to a form, with a tokenizer that marks spaces in front of words, as Llama 2's does."""
 
 import json
 from collections.abc import AsyncIterator

@@ -24,7 +24,7 @@ class Panic(BaseException):
 
 
 def write_slow_pattern(folder: Path) -> None:
-    """Write a tokenizer whose pattern tries all ways to cut a run of the letter a."""
+    """Write a tokenizer with a pattern that tries all ways to cut a run of the letter a."""
     write_tokenizer(folder)
     path = folder / "tokenizer.json"
     file = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Grammars whose texts the model's tokens cannot spell: the error names the field, in plain words."""
+"""Grammars that the model's tokens cannot spell: the error names the field, in plain words."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

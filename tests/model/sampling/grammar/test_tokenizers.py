@@ -32,7 +32,7 @@ from tests.support.examples import examples
 
 SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 LETTERS = string.printable[:95] + "é"
-"""The characters of which vocabularies without bytes are made."""
+"""The characters of the vocabularies without bytes."""
 WORDS = ("the", "city", "name", "true", "false", '{"', '":', '",')
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
@@ -159,7 +159,7 @@ def test_json_satisfies_its_schema(folder: Path, schema: Any, seed: int) -> None
 def test_texts_are_choices_and_match_their_patterns(folder: Path, data: st.DataObject, seed: int) -> None:
     tokenizer, tokens = vocabulary(folder)
     texts = MORE_TEXTS | SPECIAL if tokens.spells_bytes else TEXTS
-    if "##a" in tokenizer.token_strings(range(tokenizer.vocab_size)):  # where no token is a space alone
+    if "##a" in tokenizer.token_strings(range(tokenizer.vocab_size)):  # it has no token for a space
         texts = texts.filter(lambda text: not re.search(r" ([ .,?!']|$)", text))
     choices = data.draw(st.lists(texts, min_size=1, max_size=4, unique=True))
     assert written(folder, grammar_text("choice", choices), seed) in choices
