@@ -140,7 +140,7 @@ class ChatTemplate:
         try:
             return _json_line(variables)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ChatTemplateError(f"chat template: {one_line(error)}") from error
+            raise ChatTemplateError("chat template: the messages are nested too deeply, or no JSON") from error
 
     def encode(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> Encoding:
         """Return the prompt ids of a conversation.

@@ -5,7 +5,7 @@ through the same class. It knows one sequence, but no requests, server-sent even
 
 The text of a completion is what its tokens add after the prompt, so a completion that begins with a new word begins
 with the space (`decode(prompt + completion)` without the `decode(prompt)` in front), as in vLLM. Without prompt ids it
-is `decode(completion)`.
+is `decode(completion)`. The text of a completion that keeps to a grammar is the text that the grammar has read.
 """
 
 import codecs
@@ -28,14 +28,20 @@ class Detokenizer:
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
         kept_ids: frozenset[int] = frozenset(),
+        *,
+        exact: bool = False,
     ) -> None:
-        """Begin a text. `kept_ids` are special tokens that are not skipped with the others."""
+        """Begin a text. `kept_ids` are special tokens that are not skipped with the others.
+
+        `exact`: the text is the bytes of its tokens (`Tokenizer.token_bytes`), as a grammar has read them: without
+        clean-up, and with the space of a first word.
+        """
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids - kept_ids if skip_special_tokens else frozenset()
-        self._text = (
-            _ByteStream(tokenizer) if tokenizer.byte_level else _WindowStream(tokenizer, self._tail(prompt_ids))
-        )
-        self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if tokenizer.cleans_up else []
+        is_bytes = exact or tokenizer.byte_level
+        self._text = _ByteStream(tokenizer) if is_bytes else _WindowStream(tokenizer, self._tail(prompt_ids))
+        cleans_up = tokenizer.cleans_up and not exact
+        self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if cleans_up else []
 
     def push(self, token_id: int) -> str:
         """Return the text that has become final with this token. Ids that are not in the vocabulary add nothing."""
@@ -64,16 +70,14 @@ class Detokenizer:
 
 
 class _ByteStream:
-    """A stream for byte-level vocabularies: tokens are bytes, decoded with the same replacement rule as the whole
-    text.
-    """
+    """A stream in which tokens are bytes, decoded with the same replacement rule as the whole text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._bytes_of = tokenizer.byte_level_bytes
+        self._bytes_of = tokenizer.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def push(self, _token_id: int, token: str) -> str:
-        return self._decoder.decode(self._bytes_of(token))
+    def push(self, token_id: int, _token: str) -> str:
+        return self._decoder.decode(bytes(self._bytes_of(token_id) or ()))
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)

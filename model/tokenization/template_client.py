@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 import os
 import select
 import signal
@@ -15,6 +16,8 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 2.0
 """Seconds on the processor for one answer."""
@@ -101,13 +104,13 @@ class TemplateClient:
             self.start()
         except OSError as error:
             self._lock.release()
-            raise ChatTemplateError(f"chat template: no process can be started to render it: {error}") from error
+            raise ChatTemplateError("chat template: no process can be started to render it") from error
         with contextlib.suppress(OSError):  # it ended just now: there will be no answer
             self._socket.sendall(question)
 
     def _receive(self) -> str:
         try:
-            error, num_bytes = json.loads(self._answers.readline(_MAX_LINE))
+            error, detail, num_bytes = json.loads(self._answers.readline(_MAX_LINE))
             text = self._answers.read(num_bytes)
             if len(text) < num_bytes:
                 raise EOFError
@@ -115,6 +118,8 @@ class TemplateClient:
             raise ChatTemplateError(f"chat template: {self._why_ended()}") from None
         finally:
             self._lock.release()
+        if detail:
+            logger.warning("%s", detail)
         if error is not None:
             raise ChatTemplateError(error)
         return text.decode("utf-8", "surrogatepass")

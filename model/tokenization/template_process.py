@@ -13,6 +13,7 @@ import signal
 import sys
 from datetime import datetime
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import jinja2
@@ -54,8 +55,12 @@ def _check_name(name: Any) -> None:
         raise jinja2.TemplateRuntimeError(f"namespace attribute {name!r} may not begin with an underscore")
 
 
+class _Refused(jinja2.TemplateError):
+    """A message for the client: the template's own, or ours about its text."""
+
+
 def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
+    raise _Refused(message)
 
 
 def _strftime_now(form: str) -> str:
@@ -94,10 +99,10 @@ class _Renderer:
         self._template.render()  # reads the files of the time zone, and a codec, while files can be opened
 
     def answer(self, source: bytes, variables: bytes) -> bytes:
-        """Return one line with the error, or null, and the number of bytes of the text; then the text. For null
-        variables the text is empty.
+        """Return one line with the error, or null, its details for the log, and the number of bytes of the text; then
+        the text. For null variables the text is empty.
         """
-        text, error = b"", None
+        text, error, detail = b"", None, ""
         try:
             if source != self._source:
                 self._template = self._environment.from_string(json.loads(source))
@@ -108,17 +113,21 @@ class _Renderer:
             error = f"chat template, line {problem.lineno}: {_one_line(problem)}"
         except MemoryError:
             error = "chat template: the template takes more memory than it may"
+        except _Refused as problem:
+            error = f"chat template: {_one_line(problem)}"
         except Exception as problem:
             # A template is a program from outside: whatever it does wrong is this conversation's error, not ours.
-            error = f"chat template: {_one_line(problem)}"
-        return json.dumps([error, len(text)]).encode() + b"\n" + text
+            lines = [line for frame, line in walk_tb(problem.__traceback__) if frame.f_code.co_filename == "<template>"]
+            error = f"chat template{f', line {lines[-1]}' if lines else ''}: it fails on this conversation"
+            detail = f"{error}: {type(problem).__name__}: {_one_line(problem)}"[:1000]
+        return json.dumps([error, detail, len(text)]).encode() + b"\n" + text
 
     def _render(self, variables: dict[str, Any]) -> str:
         parts, size = [], 0
         for part in self._template.generate(variables):
             size += len(part)
             if size > self._max_characters:
-                raise jinja2.TemplateRuntimeError(f"the template writes more than {self._max_characters} characters")
+                raise _Refused(f"the template writes more than {self._max_characters} characters")
             parts.append(part)
         return "".join(parts)
 

@@ -5,16 +5,17 @@ It knows one loaded tokenizer, but no files (`tokenizer_files`), streams of text
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from model.tokenization.tokenizer_files import TokenizerError, TokenizerFiles, read_tokenizer_files
 
-__all__ = ["Encoding", "Tokenizer", "TokenizerError"]
+__all__ = ["Encoding", "Tokenizer", "TokenizerError", "UnreadableText"]
 
 CLEAN_UPS = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
@@ -59,8 +60,12 @@ class PairEncoding(Encoding):
     """Position from which on tokens are of type 1, or None if all are of type 0, or networks are not told."""
 
 
+class UnreadableText(Exception):
+    """The `tokenizers` library gives up on a text or on ids: a pattern of the model's takes too long, for example."""
+
+
 class Tokenizer:
-    """A loaded tokenizer."""
+    """A loaded tokenizer. Methods that read texts or ids raise `UnreadableText` if the library fails on them."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._raw = files.raw
@@ -111,14 +116,14 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
         """Tokenise one text. Raises `ValueError` when it holds a lone surrogate, which no Unicode text may."""
         _check_text(text)
-        encoding = self._raw.encode(text, add_special_tokens=add_special_tokens)
+        encoding = _run(self._raw.encode, text, add_special_tokens=add_special_tokens)
         return Encoding(encoding.ids, encoding.offsets)
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
         """Tokenise many texts, in parallel; each result is what `encode` returns for the text alone."""
         for text in texts:
             _check_text(text)
-        encodings = self._raw.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        encodings = _run(self._raw.encode_batch, list(texts), add_special_tokens=add_special_tokens)
         return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def encode_pairs(
@@ -139,7 +144,8 @@ class Tokenizer:
         for pair in pairs:
             for text in pair:
                 _check_text(text)
-        return [self._cut_pair(each, max_length, keep_ends, ids_alone) for each in self._raw.encode_batch(list(pairs))]
+        encodings = _run(self._raw.encode_batch, list(pairs))
+        return [self._cut_pair(each, max_length, keep_ends, ids_alone) for each in encodings]
 
     def _cut_pair(
         self, encoding: tokenizers.Encoding, max_length: int | None, keep_ends: bool, ids_alone: bool
@@ -181,9 +187,9 @@ class Tokenizer:
     def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return part of a text for the detokenizer, without clean-up or checks; ids without a token are left out."""
         if len(ids) <= _DECODED_AT_ONCE:
-            text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            text: str = _run(self._raw.decode, list(ids), skip_special_tokens=skip_special_tokens)
         else:
-            (text,) = self._raw.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+            (text,) = _run(self._raw.decode_batch, [list(ids)], skip_special_tokens=skip_special_tokens)
         return text
 
     def token(self, token_id: int) -> str | None:
@@ -207,6 +213,8 @@ class Tokenizer:
             return None
         if self.byte_level:
             return tuple(self.byte_level_bytes(token))
+        if token_id in self.special_ids:
+            return tuple(token.encode())
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
             return (byte,)
         # Decoded twice in a row, the token is once at the start of the text, and once inside it.
@@ -220,6 +228,16 @@ class Tokenizer:
             return bytes([_BYTE_OF_CHAR[char] for char in token])
         except KeyError:
             return token.encode()
+
+
+def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function of `tokenizers`, and hide its errors, which are for programmers. A Rust panic is no Exception."""
+    try:
+        return call(*args, **options)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UnreadableText("the model's tokenizer cannot read it") from None
 
 
 def fallback_byte(token: str) -> int | None:

@@ -17,6 +17,25 @@ from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, n
 logger = logging.getLogger(__name__)
 
 
+def error_of(output: RequestOutput) -> ApiError | None:
+    """Return the error that an output ends its request with, or None for an output that is no such end."""
+    match output.finish_reason:
+        case "memory":
+            message = f"The engine has no memory left for this request: {output.error}"
+            return Unavailable(message, code="no_memory", retry_after=1)
+        case "overflow":
+            return BadRequest(f"{output.error}.", code="not_finite")
+        case "grammar":
+            return BadRequest(f"no answer can keep to it: {output.error}.", code="grammar_refused")
+        case "prefix":
+            message = "messages: the answer continues the last message, whose text the asked form does not allow."
+            return BadRequest(message, param="messages", code="grammar_refused")
+        case "error" | "abort":
+            reason = output.error or "the engine aborted it"
+            return EngineError(f"The engine failed on this request: {reason}", code="engine_error")
+    return None
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RequestHandle:
     """A request in flight. Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the
@@ -154,24 +173,3 @@ class RequestHandle:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def error_of(output: RequestOutput) -> ApiError | None:
-    """Return the error of a request that the engine has ended early, or None if it has not."""
-    match output.finish_reason:
-        case "memory":
-            message = f"The engine has no memory left for this request: {output.error}"
-            return Unavailable(message, code="no_memory", retry_after=1)
-        case "overflow":
-            return BadRequest(f"{output.error}.", code="not_finite")
-        case "grammar":
-            message = f"The grammar is too much for this server: {output.error}"
-            return BadRequest(message, code="grammar_refused")
-        case "prefix":
-            message = "messages: the answer continues the last message, whose text the asked form does not allow."
-            return BadRequest(message, param="messages", code="grammar_refused")
-        case "error" | "abort":
-            reason = output.error or "the engine aborted it"
-            return EngineError(f"The engine failed on this request: {reason}", code="engine_error")
-        case _:
-            return None

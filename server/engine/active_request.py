@@ -104,7 +104,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
             captures = RequestCaptures.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._scheduler.finish(seq, "memory")
-            raise NoCaptureMemory(f"no memory for what it captures: {error}") from error
+            raise NoCaptureMemory("no memory for what it captures") from error
         except Exception:
             self._scheduler.finish(seq, "error")
             raise

@@ -175,8 +175,10 @@ oneDNN's: it can plan a product of any size, so what it lacks is memory for the 
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure of the request whose work raised `error`: "memory" if an allocation failed, else "error"."""
-    line = " ".join(str(error).split("\n", 1)[0].split())
+    """Return the failure of the request whose work raised `error`: "memory" if an allocation failed, else "error".
+
+    Its message is for clients, so it holds no word of the error's: that is for the log.
+    """
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
-        return Failure("memory", line or "an allocation failed")
-    return Failure("error", f"{type(error).__name__}: {line}")
+        return Failure("memory", "an allocation failed")
+    return Failure("error", "the server's log says why")

@@ -58,9 +58,13 @@ def _problem(error: Mapping[str, Any]) -> str:
         return "no such field; GET /openapi.json lists those that are accepted"
     if error["type"] == "missing":
         return "this field is required"
+    if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        tag, accepted = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags")
+        return f"{tag} should be one of {accepted}" if accepted else f"{tag} is missing, got {shown(error['input'])}"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "wrong_field":
         return message
+    message = re.sub(" or object to extract fields from| after validation", "", message).replace("dictionary", "object")
     message = message[:1].lower() + message[1:]
     return f"{message}, got {shown(error.get('input'))}"
 

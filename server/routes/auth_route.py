@@ -36,6 +36,7 @@ from server.http.errors import (
 )
 from server.http.json_reader import JsonReader
 from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_record
+from server.routes.unreadable_texts import naming
 from server.schemas.inspect.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
@@ -64,7 +65,13 @@ class OpenRoute(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
-        await super().handle(self._as_get(scope), receive, send)
+        try:
+            with naming(None):
+                await super().handle(self._as_get(scope), receive, send)
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of a library's Rust code: no handler of errors would see it
+            raise RuntimeError(f"a library panicked: {error}") from None
 
     def _as_get(self, scope: Scope) -> Scope:
         is_head = scope["type"] == "http" and scope["method"] == "HEAD" and "GET" in (self.methods or ())

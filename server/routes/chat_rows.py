@@ -90,11 +90,12 @@ def _with_arguments(call: Row, field: str) -> Row:
     text = call["function"]["arguments"]
     try:
         arguments = json.loads(text or "{}")
-        encodable(json.dumps(arguments, ensure_ascii=False) if "\\u" in text else "")
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(
-            f"{field}: an object as JSON is accepted, which {shown(text)} is not: {error}", param=field
-        ) from None
+    except (ValueError, RecursionError):
+        arguments = None
     if not isinstance(arguments, dict):
         raise BadRequest(f"{field}: an object as JSON is accepted, got {shown(text)}.", param=field)
+    try:
+        encodable(json.dumps(arguments, ensure_ascii=False) if "\\u" in text else "")
+    except ValueError as error:
+        raise BadRequest(f"{field}: {error}", param=field) from None
     return {"id": call["id"], "type": "function", "function": {**call["function"], "arguments": arguments}}

@@ -13,6 +13,7 @@ from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
+from server.routes.unreadable_texts import naming
 from server.schemas.base import ChatMessage, PromptInput
 from server.schemas.tools import ToolDefinition
 
@@ -98,14 +99,15 @@ async def read_prompts(
     """
     if isinstance(value, str):
         text = bounded(context, value, field, keep)
-        return [check_tokens(context, await _encode_one(context, text, add_special_tokens), field)]
+        return [check_tokens(context, await _encode_one(context, text, add_special_tokens, field), field)]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
         return [Prompt(check_ids(context, value, field))]
     if isinstance(value[0], str):
         texts = [bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)]
-        prompts = await _encode_many(context, texts, add_special_tokens)
+        with naming(field):
+            prompts = await _encode_many(context, texts, add_special_tokens)
         return [check_tokens(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
     prompts, num_checked = [], 0
     for i, ids in enumerate(item for item in value if isinstance(item, list)):
@@ -127,8 +129,7 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
 
 def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int, ...]:
     """Return the ids. Raises BadRequest if there are none or one is outside the vocabulary."""
-    given = tuple(ids)
-    check_not_empty(Prompt(given), field)
+    given = check_not_empty(Prompt(tuple(ids)), field).ids
     least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
     if greatest >= context.config.vocab_size or least < 0:
         wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
@@ -175,7 +176,7 @@ def bounded(context: AppContext, text: str, field: str, keep: Keep | None = None
 
 async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
     """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
-    return await _encode_one(context, bounded(context, text, field), add_special_tokens)
+    return await _encode_one(context, bounded(context, text, field), add_special_tokens, field)
 
 
 async def read_following(context: AppContext, text: str, field: str) -> Prompt:
@@ -184,11 +185,12 @@ async def read_following(context: AppContext, text: str, field: str) -> Prompt:
     return check_tokens(context, prompt, field) if prompt.ids else prompt
 
 
-async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
-    if len(text) > _THREAD_CHARACTERS:  # as a batch of one: only batches leave the interpreter to others meanwhile
-        (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
-    else:
-        encoding = context.tokenizer.encode(text, add_special_tokens)
+async def _encode_one(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
+    with naming(field):
+        if len(text) > _THREAD_CHARACTERS:  # as a batch of one: only batches leave the interpreter to others meanwhile
+            (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
+        else:
+            encoding = context.tokenizer.encode(text, add_special_tokens)
     return _encoded(text, encoding)
 
 
@@ -205,7 +207,7 @@ async def _encode_many(context: AppContext, texts: list[str], add_special_tokens
 
 def _encoded(text: str, encoding: Encoding) -> Prompt:
     offsets = tuple(encoding.offsets)
-    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != _ADDED), 0)
+    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != (0, 0)), 0)  # of none of the text
     return Prompt(tuple(encoding.ids), text, offsets, num_ending)
 
 

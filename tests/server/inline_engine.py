@@ -63,8 +63,8 @@ class InlineEngine(FakeEngine):
             cache_salt=request_context.cache_salt,
         )
         outputs = self._run(request)
-        error = error_of(outputs[-1])
-        handle = FakeHandle(outputs if error is None else outputs[:-1], error, None)
+        failure = error_of(outputs[-1])
+        handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None)
         self.submitted.append(
             Submitted(
                 task,

@@ -1,5 +1,6 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
+import re
 from functools import cache, lru_cache
 from typing import Any, cast
 
@@ -15,6 +16,21 @@ STEPS = 8
 
 END = 256
 """The byte tokenizer's token for the end of a text."""
+_REASONS = {
+    "nsatisfiable": "",
+    "look-around": "look-ahead and look-behind are not supported",
+    "ackreference": "references to groups are not supported",
+    "unclosed group": "a bracket ( is unclosed",
+    "unopened group": "a bracket ) closes nothing",
+    "repetition": "a repetition repeats nothing, or its count is wrong",
+    "character class|range bound": "a character class [...] is unclosed, or a range in it is wrong",
+    "escape|literal|nicode": "an escape \\ is wrong, or not supported",
+    "unknown name": "a rule or terminal is used and not defined",
+    "Expected token|lexer error": "the syntax is wrong",
+    "JSON schema": "the schema in %json is wrong, or not supported",
+    "too (big|large|many|complex)|limit|exceed|fuel": "it is too large",
+}
+"""Parts of llguidance's messages, which are for programmers, and their plain words. "" means: no text is admitted."""
 
 
 class _Bytes:
@@ -67,15 +83,13 @@ def check(grammar: str) -> None:
 
 @lru_cache(1024)
 def why_refused(grammar: str) -> str | None:
-    """Return what llguidance says against a short grammar, such as a pattern's, in one line, "" for one that admits no
-    text at all, or None for nothing. The answers are kept: patterns come again.
+    """Return why llguidance refuses a short grammar, such as a pattern's: "" for one that admits no text at all, None
+    for one that it accepts. The answers are kept: patterns come again.
     """
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if not matcher.is_error():
         return "" if _admits_nothing(matcher) else None
-    lines = [line.strip() for line in matcher.get_error().splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("error:")]
-    return (told or lines or ["llguidance refuses it"])[0][:300]
+    return reason_of(matcher.get_error())
 
 
 def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
@@ -83,6 +97,14 @@ def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
     return not matcher.is_accepting() and (matcher.is_stopped() or not any(matcher.compute_logit_bias()[:END]))
 
 
+def reason_of(message: str) -> str:
+    """Return why a grammar is refused, in plain words, from llguidance's message."""
+    lines = message.splitlines() or [""]
+    problem = next((line for line in lines if line.startswith("error:")), re.sub('".*"', "", lines[0]))
+    return next((told for part, told in _REASONS.items() if re.search(part, problem)), "it is wrong, or not supported")
+
+
 def _refused(message: str) -> GrammarError:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return GrammarError("", (lines or ["it is refused"])[0][:300])
+    place = re.match(r"(?:at )?(\d+)\(\d+\)", message)  # its first line is a header of ours
+    line = f"line {int(place[1]) - 1}: " if place else ""
+    return GrammarError("", line + (reason_of(message) or "no text is admitted"))

@@ -1,16 +1,21 @@
 """Follows one text through its grammar: which tokens may come next, which must, and whether the text is complete.
 
-The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`.
+The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`, and the
+log has llguidance's own words.
 """
 
+import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
+from model.sampling.grammar.checking import reason_of
 from model.sampling.grammar.thought_limit import Pieces, ThoughtCounter, ThoughtLimit, ids_of
+from model.sampling.grammar.vocabulary import Vocabulary
+
+logger = logging.getLogger(__name__)
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
 """The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
@@ -42,27 +47,29 @@ class GrammarMatcher:
             self._look_ahead()
 
     @classmethod
-    def compile(cls, grammar: str, vocabulary: Any) -> "GrammarMatcher":
+    def compile(cls, grammar: str, vocabulary: Vocabulary) -> "GrammarMatcher":
         """Compile a grammar for a vocabulary (`model.sampling.grammar.vocabulary`). It takes milliseconds, in which
         Python's lock is free. Raises ValueError, with one line, for a grammar that llguidance refuses.
         """
-        matcher = LLMatcher(vocabulary, grammar, limits=LIMITS, log_level=0)
+        if not vocabulary.spells_bytes:
+            grammar += '%llguidance {"no_forcing": true}\n'  # forced bytes may be no tokens
+        matcher = LLMatcher(vocabulary.table, grammar, limits=LIMITS, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
         if matcher.is_error():
-            raise ValueError(_one_line(matcher.get_error()))
-        return cls(matcher, vocabulary.vocab_size)
+            raise ValueError(_reason(matcher))
+        return cls(matcher, vocabulary.table.vocab_size)
 
     def copy(self) -> "GrammarMatcher":
         """Return another matcher at the same place."""
         return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
 
-    def begun(self, table: Any, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
+    def begun(self, vocabulary: Vocabulary, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
         """Return another matcher of the same grammar, past the text `prefix`; if that breaks it, it has an `error`."""
         matcher = self.matcher.deep_copy()
         matcher.reset()
-        matcher.consume_tokens(ids_of(prefix, table))
-        thought = None if limit is None else ThoughtCounter(limit, table, prefix)
+        matcher.consume_tokens(ids_of(prefix, vocabulary.table))
+        thought = None if limit is None else ThoughtCounter(limit, vocabulary.table, prefix)
         return GrammarMatcher(matcher, self._vocab_size, thought=thought)
 
     @property
@@ -83,10 +90,8 @@ class GrammarMatcher:
     @property
     def error(self) -> str | None:
         """Return why the text cannot be followed any further, in one line, or None if it can."""
-        if self.matcher.is_error():
-            return _one_line(self.matcher.get_error())
         gave_up = self.matcher.is_stopped() and not self.matcher.is_accepting()
-        return f"llguidance stopped before the text was complete: {self.matcher.stop_reason()}" if gave_up else None
+        return _reason(self.matcher) if gave_up or self.matcher.is_error() else None
 
     def allows(self, token_id: int) -> bool:
         """Return whether a token may come next, in microseconds, where `forbidden` may take half a millisecond."""
@@ -134,5 +139,9 @@ class GrammarMatcher:
             self._forced += closing
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _reason(matcher: LLMatcher) -> str:
+    """Return why a matcher gave up, in plain words."""
+    message = matcher.get_error() or matcher.stop_reason()
+    logger.warning("llguidance gave up: %s", " ".join(message.split()))
+    is_stuck = "NoExtensionBias" in message
+    return "no token of this model can go on with a text that is accepted" if is_stuck else reason_of(message)

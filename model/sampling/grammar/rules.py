@@ -180,5 +180,5 @@ def _is_short(sequence: Sequence_) -> bool:
 
 
 def quoted(text: str) -> str:
-    """Write a text as a literal of Lark."""
-    return as_json(text)
+    """Write a text as a literal of Lark, which holds no DEL character as it is."""
+    return as_json(text).replace("\x7f", "\\u007f")

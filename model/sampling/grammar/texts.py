@@ -29,7 +29,7 @@ def regex_grammar(pattern: str) -> str:
     grammar = f"%llguidance {{}}\nstart: T\nT: /(?:{slashed(pattern)})/\n"
     error = why_refused(grammar)
     if error:
-        raise GrammarError("", f"the pattern is not supported: {error}")
+        raise GrammarError("", f"the pattern is refused: {error}")
     return grammar
 
 

@@ -280,4 +280,4 @@ def _is_token(symbol: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which Lark does not take as it is

@@ -75,7 +75,7 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: Exception) -> Failure:
         logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
     else:
         num_requests = len(sequences)
-        logger.warning("a step over %d requests failed, and is run in halves: %s", num_requests, failure.message)
+        logger.warning("a step over %d requests failed, and is run in halves: %r", num_requests, error)
     return failure
 
 

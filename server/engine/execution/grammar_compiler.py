@@ -124,7 +124,8 @@ class GrammarCompiler:
                 self._changed.wait_for(lambda: self._waiting)
                 request = self._waiting.popleft()
             if request is None:
-                with contextlib.suppress(Exception):  # the first request with a grammar will be told why
+                # A panic of Rust code is no Exception; the first request with a grammar will be told why.
+                with contextlib.suppress(BaseException):
                     self._find_vocabulary()
             elif request.uid in self._requests:
                 result = self._compiled(request)
@@ -150,7 +151,7 @@ class GrammarCompiler:
             matcher = self._at_beginning(matcher, request.task)
         except ValueError as error:
             return Compiled(request, None, Failure("grammar", str(error)))
-        except Exception as error:  # of one request: it must not end the others
+        except BaseException as error:  # of one request, a panic of Rust code too: it must not end the others
             logger.exception("a grammar could not be compiled")
             return Compiled(request, None, failure_of(error))
         return Compiled(request, matcher, None)

@@ -40,6 +40,7 @@ from server.routes.responses import (
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
+from server.routes.unreadable_texts import naming
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.predictions import InspectionRequest
 from server.schemas.inspect.trace import TraceRequest
@@ -238,7 +239,8 @@ def read_token(context: AppContext, value: str | int | None, name: str) -> Named
                 code="invalid_token_id",
             )
         return NamedToken(value, context.tokenizer.token_strings([value])[0])
-    ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
+    with naming(name):
+        ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
     if len(ids) != 1 or ids[0] >= context.config.vocab_size:
         pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "no one token"
         raise BadRequest(

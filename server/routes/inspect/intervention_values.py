@@ -97,8 +97,8 @@ def _decoded(value: EncodedArray, field: str) -> NumpyArray:
     try:
         for start in range(0, len(value.data), _BASE64_PIECE):
             data += base64.b64decode(value.data[start : start + _BASE64_PIECE], validate=True)
-    except ValueError as error:
-        raise wrong(f"{field}.value.data: no base64 ({error}).") from None
+    except ValueError:
+        raise wrong(f"{field}.value.data: no base64, got {shown(value.data)}.") from None
     expected = math.prod(value.shape) * dtype.itemsize
     if len(data) != expected:
         raise wrong(

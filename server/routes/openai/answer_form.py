@@ -12,6 +12,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
+from model.sampling.grammar.checking import reason_of
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
@@ -107,14 +108,15 @@ def _composed(answers: Answers) -> str:
     grammar = answer_grammar(answers)
     problem = _problem(grammar)
     if problem:
-        raise BadRequest(f"tools: no call can be held to these schemas: {problem}", param="tools")
+        raise BadRequest(f"tools: no call can be held to these schemas: {problem}.", param="tools")
     return grammar
 
 
 @lru_cache(64)
 def _problem(grammar: str) -> str:
-    """Return why llguidance refuses a grammar, in one line, or nothing if it does not."""
-    return " ".join(LLMatcher.validate_grammar(grammar).split())[:500]
+    """Return why llguidance refuses a grammar, in plain words, or nothing if it does not."""
+    message = LLMatcher.validate_grammar(grammar)
+    return (reason_of(message) or "no value satisfies them") if message else ""
 
 
 def _kept_tokens(context: AppContext, texts: list[str]) -> dict[str, int]:
@@ -157,14 +159,10 @@ def _read_tool(field: str, definition: ToolDefinition, writer: _Writer) -> Tool:
     try:
         return Tool(function.name, schema, writer.grammar(schema))
     except GrammarError as error:
-        if function.strict:
+        # What a call cannot be held to is left out: many tools' authors never meant it to be.
+        if function.strict or _why_impossible(schema := _possible(schema)):
             place = field + error.path
             raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
-    # What a call cannot be held to is left out: many tools' authors never meant it to be.
-    schema = _possible(schema)
-    problem = _why_impossible(schema)
-    if problem:
-        raise BadRequest(f"{field}: no call can be held to this schema: {problem}", param=field, code="grammar_refused")
     return Tool(function.name, lenient(schema), writer.grammar(schema, is_lenient=True))
 
 

@@ -12,7 +12,7 @@ from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.http.connection import BodyWriter
-from server.http.errors import ApiError
+from server.http.errors import ApiError, BadRequest
 from server.http.sse import TokenEvent
 from server.observability.metrics import Metrics
 from server.routes.context import Handle
@@ -49,8 +49,9 @@ class ChoiceText:
         skip_special_tokens: bool,
         kept_ids: frozenset[int],
         end_of_text_ids: frozenset[int],
+        exact: bool,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids)
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens, kept_ids, exact=exact)
         self._stops = StopMatcher(stop_strings, include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
@@ -104,10 +105,12 @@ class Run:
         arrival: float,
         num_prompt: int,
         keep_rows: Callable[[], None],
+        form_field: str,
     ) -> None:
         """Make the run of a prompt of `num_prompt` tokens.
 
         `keep_rows` is called when the engine has nothing more to report but the client may not have read it all.
+        `form_field` is the field of the body that names the text's form.
         """
         self.index = index
         self.num_cached_tokens = 0
@@ -119,6 +122,7 @@ class Run:
         self._arrival = arrival
         self._num_prompt = num_prompt
         self._keep_rows = keep_rows
+        self._form_field = form_field
         self._last_token: float | None = None
         self._timing: Timing | None = None
         self._is_over = False
@@ -139,8 +143,11 @@ class Run:
                 yield piece
                 if piece.finish_reason is not None:
                     return
-        except ApiError:
+        except ApiError as error:
             self._is_over = True  # it failed: not an abort by the client
+            if error.code == "grammar_refused":
+                message = f"{self._form_field}: {error.message}"
+                raise BadRequest(message, param=self._form_field, code=error.code) from None
             raise
         finally:
             self.close()

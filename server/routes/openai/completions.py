@@ -182,15 +182,16 @@ class _CompletionWriter(AnswerWriter):
             return None
         prompt = self._prompt(index)
         if index not in self._legacy:
-            self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0)
+            exact = self.jobs[index // (self.body.n or 1)].grammar is not None
+            self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0, exact=exact)
         generated = await self._legacy[index].entries(piece.token_ids, piece.logprobs)
         if not echoes or piece.prompt_logprobs is None:
             return generated
         echoed = await self._written().entries(prompt.ids, piece.prompt_logprobs)
         return {name: [*echoed[name], *generated[name]] for name in echoed}
 
-    def _written(self, before: Sequence[int] = (), offset: int = 0) -> LegacyLogprobs:
+    def _written(self, before: Sequence[int] = (), offset: int = 0, *, exact: bool = False) -> LegacyLogprobs:
         """Return the log-probabilities of tokens that are written after others, at this offset of the choice's text."""
         tokenizer = self.context.tokenizer
-        text = Detokenizer(tokenizer, before, self.body.skip_special_tokens)
+        text = Detokenizer(tokenizer, before, self.body.skip_special_tokens, exact=exact)
         return LegacyLogprobs(tokenizer, self.body.logprobs or 0, text, offset)

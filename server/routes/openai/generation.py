@@ -80,6 +80,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     # All or none: those that are refused later would have made the others' work vain.
     request_context = current_request()
     context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
+    form_field = "tools" if body.constraint is None else body.constraint.field
     started = Started([], writer)
     try:
         for number, job in enumerate(jobs):
@@ -105,7 +106,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, handle, text, context.metrics, arrival, job.prompt.num_tokens, keep_rows)
+                run = Run(index, handle, text, context.metrics, arrival, job.prompt.num_tokens, keep_rows, form_field)
                 started.runs.append(run)
     except BaseException as error:
         started.close()
@@ -161,6 +162,7 @@ def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> Choic
         skip_special_tokens=body.skip_special_tokens,
         kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
+        exact=job.grammar is not None,
     )
 
 
@@ -178,13 +180,13 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
         async for piece in runs[0].pieces():
             yield Arrived(runs[0], piece)
         return
-    queue: asyncio.Queue[Arrived | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[Arrived | BaseException | None] = asyncio.Queue()
 
     async def pump(run: Run) -> None:
         try:
             async for piece in run.pieces():
                 queue.put_nowait(Arrived(run, piece))
-        except Exception as error:
+        except BaseException as error:  # a panic of a library's Rust code too: it would not be waited for
             queue.put_nowait(error)
         else:
             queue.put_nowait(None)
@@ -194,7 +196,7 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
         remaining = len(pumps)
         while remaining:
             item = await queue.get()
-            if isinstance(item, Exception):
+            if isinstance(item, BaseException):
                 raise item
             if item is None:
                 remaining -= 1

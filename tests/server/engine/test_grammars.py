@@ -104,6 +104,15 @@ def test_texts_keep_to_their_grammars_and_end_by_themselves(
             assert re.fullmatch((DATE, LETTERS)[i % 3 - 1], text)
 
 
+def test_no_token_is_chosen_that_the_tokenizer_lacks(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = tiny.make_variant("llama-gqa", tmp_path, vocab_size=512)  # padded, as most published networks are
+    likely = dict.fromkeys(range(tiny.VOCAB_SIZE, 512), 100.0)
+    tasks = [generate(ROOM, grammar=JSON, temperature=t, seed=3, logit_bias=likely) for t in (0.0, 1.0)]
+    for answer in answered(load(folder), folder, [request(i, prompt(), task) for i, task in enumerate(tasks)]).values():
+        assert answer.finish_reason == "stop", answer.error
+        jsonschema.validate(json.loads(text_of(answer, tokenizer)), SCHEMA)
+
+
 def test_nothing_beside_a_request_changes_its_bits(model: Transformer, folder: Path) -> None:
     pairs = ((0, 1), (1, 2))
     tasks = [

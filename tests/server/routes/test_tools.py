@@ -203,7 +203,7 @@ async def test_the_grammar_follows_the_choice(tmp_path: Path) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}]},
          "tools[0].function.parameters"),
         ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"required": 1}}}]},
-         "tools[0].function.parameters"),
+         "tools[0].function.parameters.required"),
         ({"tools": [TIME] * 129}, "tools"),
         ({"tools": [{"type": "browser", "function": {"name": "a"}}]}, "tools[0].type"),
         ({"tool_choice": "always"}, "tool_choice"),

@@ -105,7 +105,7 @@ def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
 @pytest.mark.parametrize("budget", [2048, 40])
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
 def test_a_request_that_fails_in_its_prompt_fails_alone(
-    model_of: Load, mark: Callable[..., None], name: str, budget: int
+    model_of: Load, mark: Callable[..., None], name: str, budget: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = model_of(name)
     others = crowd(model)
@@ -123,7 +123,8 @@ def test_a_request_that_fails_in_its_prompt_fails_alone(
     answers = run(engine, order)
     for each in bad:
         assert (answers[each.uid].finish_reason, answers[each.uid].tokens) == ("error", [])
-        assert "Failing: a marked token" in (answers[each.uid].error or "")
+        assert answers[each.uid].error == "the server's log says why"
+    assert "Failing: a marked token" in caplog.text
     assert_same(answers, quiet)
     assert engine.stats().kv_cache_usage_ratio == 0
     assert engine.capture_bytes == 0
@@ -164,7 +165,7 @@ def test_a_request_without_memory_ends_with_that_reason(
     quiet = alone(model, others)
     mark(model, error)
     answers = run(build(model), [request(100, (5, MARK), generate(4)), *others])
-    assert answers[100].finish_reason == "memory"
+    assert (answers[100].finish_reason, answers[100].error) == ("memory", "an allocation failed")
     assert_same(answers, quiet)
 
 
@@ -196,7 +197,7 @@ def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
     monkeypatch.setattr("server.engine.captures.point_sinks.finished", no_memory)
     engine = build(model)
     answers = run(engine, [request(100, _words(), EmbedTask(pooling="mean")), *others])
-    assert answers[100].finish_reason == "memory"
+    assert (answers[100].finish_reason, answers[100].error) == ("memory", "an allocation failed")
     assert_same(answers, quiet)
 
 

@@ -101,11 +101,12 @@ def test_a_deadline_ends_a_question(asked: Asked) -> None:
     assert [output.finish_reason for output in asked.ends(2)] == ["deadline", "deadline"]
 
 
-def test_a_question_that_fails_ends_itself_alone(asked: Asked) -> None:
+def test_a_question_that_fails_ends_itself_alone(asked: Asked, caplog: pytest.LogCaptureFixture) -> None:
     asked.ask(1, "fail")
     asked.ask(2, "now")
     failed, done = asked.ends(2)
-    assert (failed.finish_reason, failed.error) == ("error", "ValueError: no such matrix")
+    assert (failed.finish_reason, failed.error) == ("error", "the server's log says why")
+    assert "ValueError: no such matrix" in caplog.text
     assert done.finish_reason == "done"
 
 
