@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                      "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
                      "server.http server.ipc server.observability server.schemas",
-    "server.worker": "server.config server.dispatch server.engine server.ipc server.observability",
+    "server.worker": "model.kernels server.config server.dispatch server.engine server.ipc server.observability",
     "server.dispatch": "server.auth server.config server.engine server.http server.ipc server.observability",
     "server.schemas": "server.auth server.engine server.http",
     "server.http": "server.engine server.observability",

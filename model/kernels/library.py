@@ -77,6 +77,7 @@ def _library() -> ctypes.CDLL | None:
                 f"{path} was built from another source than the one beside it; `make install` or "
                 "`python model/kernels/build.py` builds it anew"
             )
+    library.lightwell_progress.restype = ctypes.c_long
     return library
 
 
@@ -135,6 +136,25 @@ def set_num_threads(count: int) -> None:
     library = _library()
     if library is not None:
         library.lightwell_set_num_threads(ctypes.c_long(count))
+
+
+class _Noted:
+    """The pieces of work that Python has noted. Two threads at the same time may count one; none takes any away."""
+
+    count = 0
+
+
+def note_progress() -> None:
+    """Count one more piece of work of this process as done: a product, or a part of a pass between two checks."""
+    _Noted.count += 1
+
+
+def progress() -> int:
+    """Return how many pieces of work this process has done, also within a call of a kernel that still runs. A process
+    whose count grows is slow, not stuck.
+    """
+    library = _library()
+    return _Noted.count + (0 if library is None else int(library.lightwell_progress()))
 
 
 def num_threads() -> int:

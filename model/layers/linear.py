@@ -16,6 +16,7 @@ from model.config import Activation
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.forms import Weight, lay_weight
 from model.kernels.int8_rows import Quantization
+from model.kernels.library import note_progress
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import Fp8Weight
 from model.quantized import QuantizedMatrix
@@ -73,6 +74,7 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output: x [rows, in] -> [rows, out]."""
+        note_progress()
         return self.weight.multiply(x.contiguous(), self.bias, self.activation)
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:

@@ -235,7 +235,9 @@ class Settings:
         "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit.",
     )
     worker_timeout: float = _setting(
-        30.0, types.seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
+        30.0,
+        types.seconds(),
+        "Time without progress until a worker counts as hung: not ready, its requests answered 503.",
     )
     load_timeout: float = _setting(
         600.0,

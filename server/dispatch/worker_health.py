@@ -59,16 +59,14 @@ class WorkerHealth:
     def _check_serving(self, worker: WorkerState, elapsed: float) -> None:
         if not worker.is_hung:
             worker.note_answers()
-        if not worker.requests and worker.checks_until_idle and not worker.silent_for:  # a message came since the last
-            worker.checks_until_idle -= 1
         worker.silent_for += elapsed
         longest = _KILL_AFTER * self.timeout
-        is_idle = not worker.requests and not worker.checks_until_idle
+        is_idle = not worker.requests and not worker.beats_until_idle
         limit = min(_IDLE_TIMEOUT, self.timeout) if is_idle else self.timeout
         if not worker.is_hung and worker.silent_for > limit:
             worker.note_hung(longest)
             logger.error(
-                "worker %d has been silent for %.1f s (raise --worker-timeout if a step may take that long)",
+                "worker %d has reported no progress for %.1f s (raise --worker-timeout if a layer may take that long)",
                 worker.worker_id,
                 worker.silent_for,
             )

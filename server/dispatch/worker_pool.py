@@ -103,6 +103,10 @@ class WorkerPool:
             logger.warning("worker %d answers again", worker.worker_id)
             worker.is_hung = False
         match message:
+            case messages.Heartbeat(is_idle=True):
+                worker.note_beat()
+            case messages.Heartbeat():
+                worker.stalled_for = 0.0
             case messages.Loading(done, total):
                 worker.note_progress(done, total)
                 self._log_progress(worker, message)

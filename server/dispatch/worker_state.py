@@ -49,8 +49,8 @@ class WorkerState:
         """Seconds without a message while the worker is ready."""
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
-        self.checks_until_idle = 0
-        """How many more checks must find a message before beats of an idle worker can be expected of it."""
+        self.beats_until_idle = 0
+        """How many more beats must come before the worker is known to be idle."""
         self.stats = EngineStats()
         self.adapters: set[int] = set()
         """Numbers of the LoRA adapters that it has loaded."""
@@ -77,7 +77,7 @@ class WorkerState:
         """Take the request from it."""
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
-        self.checks_until_idle = 2  # what the first check finds may be older than this; the step may still run
+        self.beats_until_idle = 2  # the first may have been sent before the request came, whose step may still run
 
     def take_ready_seconds(self) -> float:
         """Return how many seconds the process that ended had been ready, without the silence in which it hung at the
@@ -104,6 +104,10 @@ class WorkerState:
         self._silent_since = time.monotonic() - self.silent_for
         self._killed_at = self._silent_since + kill_after
 
+    def note_beat(self) -> None:
+        """Note a beat, which the worker sends when it has had nothing to do for a while."""
+        self.beats_until_idle = max(0, self.beats_until_idle - 1)
+
     def note_answers(self) -> None:
         """Note that it is not hung, or no longer."""
         self._silent_since = None
@@ -117,6 +121,7 @@ class WorkerState:
     def become_ready(self, info: EngineInfo) -> None:
         self.info = info
         self.was_ready = True
+        self.beats_until_idle = 1
         self._ready_since = time.monotonic()
         self._load_seconds = self._ready_since - self._starting_since
 

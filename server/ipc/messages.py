@@ -112,7 +112,9 @@ class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, tag="beat", array_like=True, frozen=True):
-    """Worker to API: the engine loop runs, with nothing to do."""
+    """Worker to API: the engine loop runs, with nothing to do, or a step or a load has made progress."""
+
+    is_idle: bool = True
 
 
 class Described(msgspec.Struct, tag="described", array_like=True, frozen=True):

@@ -26,6 +26,7 @@ from server.ipc.link import WorkerLink, is_listened_to
 from server.observability.logs import configure_logging
 from server.worker.loop import run_engine
 from server.worker.model_fingerprint import Fingerprint, difference
+from server.worker.progress_reports import report_progress
 
 if TYPE_CHECKING:
     from server.engine.engine import Engine
@@ -69,6 +70,7 @@ class EngineWorker:
         link.watch(self.leave)
         write_stacks_on_signal(stacks_file(self.socket_path, worker_id))
         link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
+        report_progress(link)
         self.config = replace(
             self.config,
             folder=Path(self.socket_path).parent,

@@ -1,6 +1,7 @@
 """Runs `lightwell serve` around an engine that some tokens break: `python -m tests.support.breakable_server [flags]`.
 
-All else is the real server: only the network is wrapped, so that a prompt can make its own step fail.
+All else is the real server: only the network is wrapped, so that a prompt can make its own step fail. The environment
+variable SLOWDOWN makes each call of a kernel last that many times as long, and at least LEAST_SECONDS.
 """
 
 import os
@@ -23,6 +24,23 @@ POISONS = 4003
 STUCK = 4004
 """A token on which the forward pass never returns."""
 
+LEAST_SECONDS = 0.05
+"""Seconds that each call of a kernel lasts at least on a slowed server."""
+
+
+def slow_down(factor: float) -> None:
+    """Slow down every kernel call of this process."""
+    from model.kernels.library import Kernels
+
+    call = Kernels.call
+
+    def slow(self: Kernels, *arguments: Any) -> None:
+        began = time.monotonic()
+        call(self, *arguments)
+        time.sleep(max(LEAST_SECONDS, (factor - 1) * (time.monotonic() - began)))
+
+    Kernels.call = slow  # type: ignore[method-assign]
+
 
 def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
     """Return the real engine. Runs in the worker, the only process that has torch."""
@@ -32,6 +50,8 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
     from model.network.transformer import Transformer
     from server.engine.engine import Engine
 
+    if factor := float(os.environ.get("SLOWDOWN", "0")):
+        slow_down(factor)
     forward = Transformer.forward
     is_poisoned = False
 

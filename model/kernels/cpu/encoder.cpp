@@ -169,8 +169,10 @@ struct Encoder {
   }
 
   void run_alone() const {
-    for (long i = 0; i < shape.num_layers * NUM_STEPS; ++i)
+    for (long i = 0; i < shape.num_layers * NUM_STEPS; ++i) {
       run(i / NUM_STEPS, i % NUM_STEPS, {0, num_things(i / NUM_STEPS, i % NUM_STEPS)});
+      lightwell_note_progress();
+    }
   }
 
   void run_shared() const {

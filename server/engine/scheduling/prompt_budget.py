@@ -18,8 +18,8 @@ from math import isfinite
 from statistics import median
 from typing import NamedTuple
 
-PromptBound = Callable[[int, int], int | None]
-"""Returns the most prompt tokens in a step, from its numbers of decodes and of prompts; None means no limit."""
+PromptBound = Callable[[int, int], int]
+"""Returns the most prompt tokens in a step, from its numbers of decodes and of prompts."""
 
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
@@ -44,6 +44,13 @@ ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.7)
 """There a hundred rows take about as long as one, and steps are so short that noise is a part of them: a step with a
 prompt is to stay under twice the step without.
 """
+
+
+def adapted(known: float | None, measured: float) -> float:
+    """Return the seconds per token that are expected after a step: one that the machine itself delayed must not count
+    in full.
+    """
+    return measured if known is None else min(2 * known, max(known / 1.5, measured))
 
 
 class PromptBudget:
@@ -91,8 +98,8 @@ class PromptBudget:
             return
         own = self._own(num_decodes) if num_decodes else None
         cost = max((seconds - (own or 0.0)) / num_prompt_tokens, 1e-9)
-        # One step that the machine itself held up says little; of few tokens each costs less than of many.
-        self._cost = cost if self._cost is None else min(2 * self._cost, max(self._cost / 1.5, cost))
+        # Of few tokens each costs less than of many.
+        self._cost = adapted(self._cost, cost)
 
     def _own(self, num_decodes: int) -> float | None:
         """Return the seconds of a step of so many streams alone, from the nearest known number of streams; half of

@@ -144,7 +144,7 @@ class Scheduler:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
         capture_tokens: most tokens of captures, should text run in this step; None is `max_capture_tokens`.
-        prompt_tokens: tells the most tokens of prompts beside decodes; None is no such bound.
+        prompt_tokens: returns the most tokens next to the decodes, if there are any; None is no such bound.
         """
         chunks, prefills = self._schedule_decodes()
         num_decodes = len(chunks)
@@ -153,9 +153,8 @@ class Scheduler:
         step = StepPlan(chunks, allowed if has_text else None)
         budget = self.config.max_num_batched_tokens - sum(chunk.num_tokens for chunk in chunks)
         line = self._line(step, prefills) if budget else []
-        if num_decodes and prompt_tokens is not None:
-            bound = prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line))
-            budget = budget if bound is None else min(budget, bound)
+        if prompt_tokens is not None:
+            budget = min(budget, prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line)))
         self._share(step, line, budget)
         return step.schedule(num_decodes, has_text=has_text)
 

@@ -130,3 +130,12 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     if world.tables.max() > 0:
         with pytest.raises(ValueError, match="caches have 1 blocks"):
             world.decoder().run(world.x.clone(), world.rows, LayerCaches(few))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_counts_the_steps_of_every_layer_as_progress(count: int) -> None:
+    world = World("float32")
+    library.set_num_threads(count)
+    done = library.progress()
+    world.run()
+    assert library.progress() - done >= 9 * len(world.layers)

@@ -211,3 +211,17 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         Encoder([], num_heads=2, scale=1.0, eps=_EPS)
     with pytest.raises(ValueError, match=r"^arithmetic is 2"):
         Encoder([layer], num_heads=2, scale=1.0, eps=_EPS, arithmetic=2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lengths", [[300], [40] * 30], ids=["one text", "many texts"])
+def test_a_call_counts_every_step_of_every_layer_as_progress(lengths: list[int], threads: int) -> None:
+    encoder = _encoder([_layer(3, 32, 160, torch.float32) for _ in range(3)], 3, WIDEN)
+    x, before = torch.randn(sum(lengths), 96), library.num_threads()
+    library.set_num_threads(threads)
+    try:
+        done = library.progress()
+        encoder(x, _first_rows(lengths))
+        assert library.progress() - done >= 3 * 7
+    finally:
+        library.set_num_threads(before)

@@ -215,6 +215,13 @@ def test_no_largest_column_is_told_where_a_number_of_the_product_is_not_finite()
     assert BlockedWeight(-torch.ones(3, 1)).find_largest(torch.ones(2, 1)) is not None  # the filling is not searched
 
 
+def test_a_product_of_many_rows_counts_each_piece_as_progress() -> None:
+    blocked, x = BlockedWeight(torch.randn(100, 8)), torch.randn(1000, 8)
+    done = library.progress()
+    blocked.multiply(x)
+    assert library.progress() - done >= 5
+
+
 def test_wrong_arguments_are_refused_by_name() -> None:
     blocked, x = BlockedWeight(torch.randn(4, 3)), torch.randn(2, 3)
     for wrong in (torch.randn(2, 4), torch.randn(3), torch.randn(3, 2).T, x.double(), x.bfloat16()):

@@ -93,3 +93,18 @@ async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> Non
     worker.link.close()
     await client.stop()
     client.socket.remove()
+
+
+async def test_a_load_that_reports_progress_goes_on_however_little_of_the_weights_it_has_read() -> None:
+    client = EngineClient(Settings(load_timeout=600))
+    await client.start()
+    worker = PlayedWorker(client)
+    worker.say(Loading(1, 2))
+    (state,) = client.workers
+    await until(lambda: state.progress == (1, 2))
+    state.stalled_for = 599.0
+    worker.say(Heartbeat(is_idle=False))
+    await until(lambda: state.stalled_for < 10)
+    worker.link.close()
+    await client.stop()
+    client.socket.remove()

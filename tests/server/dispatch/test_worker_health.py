@@ -83,6 +83,7 @@ def test_the_time_until_the_next_start_and_what_the_last_process_did_are_not_cou
 def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> None:
     watched = Watched()
     watched.worker.become_ready(INFO)
+    beat(watched.worker)
     watched.wait(6)  # idle: it should have beaten
     assert watched.hung == [watched.worker]
     watched.wait(54)
@@ -105,7 +106,7 @@ def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace)
     lives = deque[float](maxlen=MAX_FAILURES)
     for _ in range(MAX_FAILURES):
         watched.worker.become_ready(INFO)
-        watched.wait(10, lambda second: answer(watched.worker))
+        watched.wait(10, lambda second: beat(watched.worker))
         watched.wait(61)
         assert watched.killed.pop() is watched.worker
         watched.worker.info, watched.worker.is_hung = None, False
@@ -119,6 +120,7 @@ def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace)
 def test_a_worker_that_hung_and_answered_again_was_ready_all_the_time(clock: SimpleNamespace) -> None:
     watched = Watched(clock=clock)
     watched.worker.become_ready(INFO)
+    beat(watched.worker)
     watched.wait(20)
     assert watched.hung == [watched.worker]
     watched.wait(80, lambda second: answer(watched.worker))
@@ -130,16 +132,54 @@ def answer(worker: WorkerState) -> None:
     worker.silent_for, worker.is_hung = 0.0, False
 
 
-def test_a_long_step_is_no_hang_when_all_who_waited_for_it_leave() -> None:
-    watched = Watched()
+def beat(worker: WorkerState) -> None:
+    """Note what its client notes of the beat of a worker without work."""
+    answer(worker)
+    worker.note_beat()
+
+
+def busy(watched: Watched) -> RequestHandle:
+    """Make the worker ready, and give it a request."""
     watched.worker.become_ready(INFO)
+    watched.wait(3, lambda second: beat(watched.worker))
     handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), RequestContext(), print, print)
     watched.worker.add(handle)
+    return handle
+
+
+def test_a_step_that_reports_progress_is_never_hung_however_long_it_takes() -> None:
+    watched = Watched()
+    busy(watched)
+    watched.wait(3600, lambda second: answer(watched.worker) if second % 29 == 0 else None)
+    assert not watched.hung
+
+
+def test_a_busy_worker_that_stops_is_hung_within_five_seconds_after_the_timeout() -> None:
+    watched = Watched()
+    busy(watched)
+    watched.wait(100, lambda second: answer(watched.worker))
+    watched.wait(29)
+    assert not watched.hung
+    watched.wait(5)
+    assert watched.hung == [watched.worker]
+
+
+def test_a_long_step_is_no_hang_when_all_who_waited_for_it_leave() -> None:
+    watched = Watched()
+    handle = busy(watched)
     watched.wait(3, lambda second: answer(watched.worker))
-    answer(watched.worker)  # the last before the step
     watched.worker.remove(handle)
+    beat(watched.worker)  # which was sent before the request arrived
+    watched.wait(10, lambda second: answer(watched.worker))  # the step still runs, and reports progress
     watched.wait(25)
     assert not watched.hung
-    watched.wait(2, lambda second: answer(watched.worker))  # the step is over: it beats
+    watched.wait(2, lambda second: beat(watched.worker))  # the step is over
     watched.wait(6)
     assert watched.hung == [watched.worker], "idle: it should have beaten"
+
+
+def test_a_worker_that_has_just_loaded_may_take_its_time_until_its_first_beat() -> None:
+    watched = Watched()
+    watched.worker.become_ready(INFO)
+    watched.wait(25)
+    assert not watched.hung

@@ -3,12 +3,16 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from model.network.transformer import Transformer
+from server.engine import engine as engine_module
+from server.engine.outputs import StepOutput
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
 from tests import tiny
 from tests.server.engine.driving import Answer, alone, build, generate, load, request, run
@@ -81,6 +85,24 @@ def test_a_crowd_is_answered_as_each_alone(model: Transformer, crowd: list[Engin
 def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
     engine = build(model, max_num_seqs=5, max_num_batched_tokens=7)
     assert_same(run(engine, crowd), alone(model, crowd))
+
+
+def test_the_smaller_steps_of_a_slow_machine_change_nothing(
+    model: Transformer, crowd: list[EngineRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, slow, sizes = alone(model, crowd), build(model), list[int]()
+    step = slow.step
+
+    def noted() -> StepOutput:
+        output = step()
+        sizes.append(output.stats.iteration_tokens)
+        return output
+
+    monkeypatch.setattr(slow, "step", noted)
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=count(0.0, 10.0).__next__))
+    assert_same(run(slow, crowd), expected)
+    assert sizes[0] == 256
+    assert max(sizes[1:]) <= 128 + len(crowd)
 
 
 def test_inspections_that_get_little_of_each_step_beside_text_change_nothing(

@@ -28,6 +28,7 @@ long job_parts;
 // The job's number times 2**32, plus the next part to be taken.
 unsigned long turn = ALL_TAKEN;
 long parts_done;
+long progress;  // of all jobs
 
 long num_asleep;
 long wanted = 1;   // threads, the caller's among them
@@ -52,6 +53,7 @@ void take_parts(unsigned long number) {
     if (seen >> 32 != number || part >= num_parts) return;
     if (!__atomic_compare_exchange_n(&turn, &seen, seen + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) continue;
     work(context, part);
+    lightwell_note_progress();
     __atomic_fetch_add(&parts_done, 1, __ATOMIC_RELEASE);
   }
 }
@@ -112,11 +114,18 @@ void lightwell_set_num_threads(long count) {
   pthread_mutex_unlock(&lock);
 }
 
+void lightwell_note_progress(void) { __atomic_fetch_add(&progress, 1, __ATOMIC_RELAXED); }
+
+long lightwell_progress(void) { return __atomic_load_n(&progress, __ATOMIC_RELAXED); }
+
 void lightwell_run(long num_parts, void (*work)(void* context, long part), void* context) {
   if (num_parts <= 0) return;
   const bool alone = inside || num_parts == 1 || lightwell_num_threads() == 1 || pthread_mutex_trylock(&lock) != 0;
   if (alone) {
-    for (long part = 0; part < num_parts; ++part) work(context, part);
+    for (long part = 0; part < num_parts; ++part) {
+      work(context, part);
+      lightwell_note_progress();
+    }
     return;
   }
   start_threads();

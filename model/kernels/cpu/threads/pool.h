@@ -11,6 +11,10 @@ void lightwell_run(long num_parts, void (*work)(void* context, long part), void*
 // Parts run at the same time at most, this thread's among them.
 API long lightwell_num_threads(void);
 API void lightwell_set_num_threads(long count);
+// Counts one more piece of work as done: each part of `lightwell_run`, and the pieces of parts that may take long.
+void lightwell_note_progress(void);
+// Pieces done by all threads since the process started. While it grows, a kernel that runs long is not stuck.
+API long lightwell_progress(void);
 }
 
 namespace LEVEL {

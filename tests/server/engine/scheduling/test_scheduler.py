@@ -28,7 +28,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
     assert [chunk_sizes(runner) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
 
 
-def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int | None) -> int:
+def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int) -> int:
     """Return how many tokens of prompts of 40 run in a step of some streams."""
     sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
     runner = ToyRunner(sched)
@@ -44,8 +44,11 @@ def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: i
 def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
     assert prompt_tokens_of_a_step(8, 1, 5) == 5
     assert prompt_tokens_of_a_step(1, 1, 5) == 5
-    assert prompt_tokens_of_a_step(8, 1, None) == 40
-    assert prompt_tokens_of_a_step(0, 1, 5) == 40
+    assert prompt_tokens_of_a_step(8, 1, 50) == 40
+
+
+def test_without_streams_a_prompt_has_as_many_tokens_as_the_step_is_told_too() -> None:
+    assert prompt_tokens_of_a_step(0, 1, 5) == 5
 
 
 def test_the_bound_on_prompts_is_asked_for_with_how_many_streams_and_prompts_there_are() -> None:

@@ -1,6 +1,12 @@
-"""How the seconds of steps bound the prompts of later steps: a machine of plain arithmetic, without a clock."""
+"""How the seconds of steps bound later steps: a machine of plain arithmetic, without a clock."""
 
+from collections.abc import Callable
+
+import pytest
+
+from server.engine.request import EmbedTask
 from server.engine.scheduling.prompt_budget import ON_A_CPU
+from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.step_budgets import StepBudgets
 from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence
 
@@ -27,3 +33,53 @@ def test_a_long_prompt_makes_no_step_of_the_streams_more_than_twice_as_long() ->
     seconds = [step() for _ in range(60)]
     assert sched.get(9) is None, "the prompt was not read"
     assert PLAIN < max(seconds) < 2.05 * PLAIN
+
+
+def schedules(tokens_per_second: Callable[[int], float], *, encodes: bool = False) -> list[Schedule]:
+    """Return the steps in which a machine reads a prompt of 8,192 tokens, or 128 texts of 64 tokens. Its speed in a
+    step follows from the number of tokens read before.
+    """
+    sched = scheduler(num_blocks=4096, budget=2048, max_num_seqs=128)
+    runner, budgets, num_read = ToyRunner(sched), StepBudgets(None, ON_A_CPU), 0
+    if encodes:
+        for uid in range(128):
+            sched.add(sequence(uid, [1] * 64, EmbedTask(pooling="mean"), is_encoder=True))
+    else:
+        sched.add(sequence(1, range(8192), generate(1)))
+    found: list[Schedule] = []
+    while sched.has_work:
+        found.append(budgets.schedule(sched))
+        sched.commit(found[-1], runner.run(found[-1]))
+        budgets.note(found[-1].num_tokens / tokens_per_second(num_read), found[-1])
+        budgets.check_integrity()
+        num_read += found[-1].num_tokens
+    return found
+
+
+def sizes(found: list[Schedule]) -> list[int]:
+    return [schedule.num_tokens for schedule in found]
+
+
+@pytest.mark.parametrize("encodes", [False, True], ids=["a prompt", "texts"])
+def test_on_a_slow_machine_a_step_takes_about_a_second(encodes: bool) -> None:
+    assert sizes(schedules(lambda num_read: 640, encodes=encodes)) == [256, *[640] * 12, 256]
+
+
+def test_a_text_is_read_whole_however_slow_the_machine_is() -> None:
+    found = schedules(lambda num_read: 700, encodes=True)
+    assert [len(schedule.encodes) for schedule in found] == [4, *[10] * 12, 4]
+    assert all(schedule.num_tokens == 64 * len(schedule.encodes) for schedule in found)
+
+
+def test_a_step_of_few_tokens_is_not_split_however_slow_the_machine_is() -> None:
+    assert sizes(schedules(lambda num_read: 21)) == [256, *[128] * 62]
+
+
+def test_a_quick_machine_reads_with_whole_budgets() -> None:
+    assert sizes(schedules(lambda num_read: 3000)) == [256, 2048, 2048, 2048, 1792]
+
+
+def test_a_step_that_the_machine_delayed_makes_few_steps_smaller() -> None:
+    delayed = schedules(lambda num_read: 3000 if num_read != 256 else 10)
+    assert sizes(delayed)[:2] == [256, 2048]
+    assert sizes(delayed)[2:] == [1500, 2048, 2048, 292]

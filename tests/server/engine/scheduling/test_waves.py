@@ -1,7 +1,7 @@
 """Clients that each send their next request when their last is answered: what their streams see, by plain arithmetic.
 
-Requests of equal lengths that began together end together, so prompts come in waves. The scheduler and its budget of
-prompts are the real ones; a step takes what a formula says, so that no clock is involved.
+Requests of equal lengths that began together end together, so prompts come in waves. The scheduler and its budgets
+are the real ones; a step takes what a formula says, so that no clock is involved.
 """
 
 from heapq import heappop, heappush
@@ -9,7 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import ON_A_CPU
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.step_budgets import StepBudgets
 from tests.server.engine.toy_runner import generate, scheduler, sequence
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
@@ -28,9 +30,9 @@ def step_seconds(num_decodes: int, num_prompt_tokens: int) -> float:
 def closed_loop(num_clients: int, num_requests: int, apart: float) -> tuple[list[list[float]], float]:
     """Return when the tokens of each request came, and seconds in all. Requests come at least `apart` seconds apart."""
     sched = scheduler(budget=2048, max_num_seqs=64, num_blocks=2048, block_size=32, caching=False)
-    budget = PromptBudget()
-    for num_decodes, num_tokens in [(0, 128), (8, 0)]:  # it has served before
-        budget.note(step_seconds(num_decodes, num_tokens), num_decodes, num_tokens)
+    budgets = StepBudgets(None, ON_A_CPU)
+    budgets.note(step_seconds(0, 128), Schedule([], 128))  # it has served before
+    budgets.note(step_seconds(8, 0), Schedule([], 8, num_decodes=8))
     arrivals = [apart * i for i in range(num_clients)]
     told: list[list[float]] = []
     now, latest = 0.0, arrivals[-1]
@@ -42,10 +44,10 @@ def closed_loop(num_clients: int, num_requests: int, apart: float) -> tuple[list
         if not sched.has_work:
             now = arrivals[0]
             continue
-        schedule = sched.schedule(prompt_tokens=budget.tokens)
+        schedule = budgets.schedule(sched)
         num_prompt_tokens = schedule.num_tokens - schedule.num_decodes
         seconds = step_seconds(schedule.num_decodes, num_prompt_tokens)
-        budget.note(seconds, schedule.num_decodes, num_prompt_tokens)
+        budgets.note(seconds, schedule)
         now += seconds
         new_tokens = {chunk.sequence.uid: 1 for chunk in schedule.chunks if chunk.sequence.needs_sample(chunk)}
         for uid in new_tokens:

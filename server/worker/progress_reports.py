@@ -1,0 +1,32 @@
+"""Reports to the API process, from a thread of its own, that this worker makes progress while it loads or runs a step.
+
+A report is sent only if work has been done since the last one (`model.kernels.library`): a thread that beats whatever
+the others do would hide a loop that is stuck.
+"""
+
+import contextlib
+import threading
+import time
+
+from model.kernels.library import progress
+from server.ipc import messages
+from server.ipc.link import WorkerLink
+
+REPORT_INTERVAL = 0.5
+"""Seconds between two reports."""
+_REPORT = messages.encode(messages.Heartbeat(is_idle=False))
+
+
+def report_progress(link: WorkerLink) -> None:
+    """Report progress until the link ends."""
+    threading.Thread(target=_report, args=(link,), name="progress", daemon=True).start()
+
+
+def _report(link: WorkerLink) -> None:
+    reported = progress()
+    with contextlib.suppress(ConnectionError):  # the link's own thread ends the process
+        while True:
+            time.sleep(REPORT_INTERVAL)
+            if (done := progress()) != reported:
+                reported = done
+                link.send(_REPORT)
