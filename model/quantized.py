@@ -68,8 +68,8 @@ class GroupedRows:
                 if part is not None
             ]
             raise ValueError(
-                f"{', '.join(found)} do not fit; as many rows, and scales that each belong to the same number of inputs, "
-                "are expected"
+                f"{', '.join(found)} do not fit; as many rows, and scales that each belong to the same number of "
+                "inputs, are expected"
             )
 
     @property
