@@ -51,6 +51,8 @@ class Span(NamedTuple):
     """
     second_segment: int | None = None
     """Position from which on tokens are of type 1, those of a second text, or None if all are of type 0."""
+    rotary_start: int = 0
+    """The row of the rotary tables that position 0 is rotated by (`model.layers.rope.Rope`)."""
 
     @property
     def num_rows(self) -> int:
@@ -154,6 +156,17 @@ class Batch:
     def positions(self) -> torch.Tensor:
         """Return the positions on the device: [T] int64."""
         return torch.from_numpy(self.positions_array).to(self.device)
+
+    @cached_property
+    def rotary_rows_array(self) -> np.ndarray:
+        """Return the row of the rotary tables of each row: [T] int64."""
+        starts = [span.rotary_start for span in self.spans]
+        return self.positions_array + np.array(starts)[self.owners] if any(starts) else self.positions_array
+
+    @cached_property
+    def rotary_rows(self) -> torch.Tensor:
+        """Return the same on the device."""
+        return torch.from_numpy(self.rotary_rows_array).to(self.device)
 
     @cached_property
     def token_types(self) -> torch.Tensor | None:

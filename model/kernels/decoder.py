@@ -107,7 +107,7 @@ class Decoder:
                 check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
                 memory[n].queries = q.data_ptr()
         out = torch.empty_like(x) if self._final_norm is not None and end == num_layers else x
-        key_ranges = (AttentionArguments * len(rows.key_ranges))(
+        key_ranges = (AttentionArguments * (1 + len(rows.key_ranges)))(
             *(
                 AttentionArguments(
                     num_heads=self.num_heads,
@@ -117,9 +117,10 @@ class Decoder:
                     **self._rule,
                     **key_range.addresses,
                 )
-                for key_range in rows.key_ranges
+                for key_range in (rows.key_ranges[0], *rows.key_ranges)
             )
         )
+        key_ranges[0].positions = rows.rotary_rows.ctypes.data  # the first one is read for rotations only
         adapters = self._adapted(adapted, first_layer, num_rows)
         step = CDecoderStep(
             key_ranges=ctypes.addressof(key_ranges),
@@ -200,9 +201,9 @@ class Decoder:
                 f"caches have {caches.num_blocks} blocks of {size} keys; rows take {blocks} of "
                 f"{rows.key_ranges[0].block_size}, and the slot {rows.end_slot - 1}"
             )
-        longest = max(key_range.longest for key_range in rows.key_ranges)
-        if self._num_positions is not None and longest > self._num_positions:
-            raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {longest - 1}")
+        last = int(rows.rotary_rows.max(initial=-1))
+        if self._num_positions is not None and last >= self._num_positions:
+            raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")
 
     def _layer(self, layer: DecoderLayer) -> CDecoderLayer:
         width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
@@ -214,7 +215,7 @@ class Decoder:
             down=self._product("down", layer.down, inside, width),
             before_attention=self._norm("before_attention", layer.before_attention, width),
             before_mlp=self._norm("before_mlp", layer.before_mlp, width),
-            key_range=layer.key_range,
+            key_range=1 + layer.key_range,
         )
         if layer.key_range < 0:
             raise ValueError(f"key_range is {layer.key_range}; ranges count from 0")

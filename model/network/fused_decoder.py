@@ -202,7 +202,14 @@ class DecodeStep:
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
-        rows = DecoderRows([each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads)
+        rows = DecoderRows(
+            [each.seen for each in key_ranges],
+            items,
+            batch.slots_array,
+            alone,
+            self._num_kv_heads,
+            batch.rotary_rows_array,
+        )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
         work = self._num_weights * (1 + len(x) // 16) + 64 * int(key_ranges[0].last_array.sum()) * self._num_heads

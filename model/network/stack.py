@@ -81,7 +81,7 @@ class Stack:
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
         projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
-        tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
+        tables = {rope: None if rope is None else rope.at(batch.rotary_rows) for rope in set(self.ropes)}
         for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:

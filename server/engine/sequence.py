@@ -82,6 +82,7 @@ class Sequence:
         "publishes_prefix",
         "rank",
         "request",
+        "rotary_start",
         "row_capture",
         "sampling_params",
         "states",
@@ -139,6 +140,8 @@ class Sequence:
         self.cross_block_table = array("i")
         """Blocks of the encoder's positions."""
         self.states = NO_STATES  # of layers without attention: which one the next step reads, and which it writes
+        self.rotary_start = 0
+        """The row of the rotary tables for position 0; the scheduler sets it when the sequence begins to run."""
         self.block_hashes: list[bytes] = []
         """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
         self.num_published_blocks = 0

@@ -311,8 +311,8 @@ class BlockManager:
         only ever appended.
 
         Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
-        what the encoder read and the adapter. They use SHA-256, so that no prompt can be made to collide with
-        another's.
+        what the encoder read, the adapter, and whether the text is long. They use SHA-256, so that no prompt can be
+        made to collide with another's.
         """
         hashes = seq.block_hashes
         parent = hashes[-1] if hashes else _digest_before(seq)
@@ -331,6 +331,8 @@ def _digest_before(seq: Sequence) -> bytes:
     digest = sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
     if seq.request.adapter:
         digest = sha256(digest + seq.request.adapter.to_bytes(8, "little")).digest()
+    if seq.rotary_start:  # the same tokens have other keys in a long text
+        digest = sha256(digest + b"long").digest()
     return digest
 
 

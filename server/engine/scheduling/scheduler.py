@@ -25,6 +25,8 @@ request), then the order of arrival.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
   by generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its
   blocks, waits again at its old rank, and is computed again.
+- A text that outgrows the length from which on the network rotates all positions otherwise gives up its blocks too, and
+  is computed again.
 - No new sequence ranks before one of its priority that has run, the first in rank is never preempted for another, and
   `add` refuses what could not finish alone. So everything ends, unless earlier priorities keep coming forever.
 """
@@ -231,6 +233,10 @@ class Scheduler:
             num_tokens = len(seq.token_ids)
             if seq.has_all_work_running:
                 continue
+            if self._rotary_start(seq) != seq.rotary_start:
+                self._running.discard(seq)
+                self._begin_again(seq)
+                continue
             # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
             num_forced = num_tokens - seq.num_computed_tokens - 1
             if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
@@ -254,14 +260,21 @@ class Scheduler:
                 return False
         return True
 
+    def _rotary_start(self, seq: Sequence) -> int:
+        switch = self.config.rotary_switch
+        return 0 if switch is None or len(seq.token_ids) <= switch else switch
+
     def _preempt(self, seq: Sequence) -> None:
+        self._begin_again(seq)
+        self.num_preemptions += 1
+
+    def _begin_again(self, seq: Sequence) -> None:
         self.block_manager.free(seq)
         seq.num_computed_tokens = 0
         seq.encoder_is_computed = not seq.encoder_token_ids
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
         self._waiting.add(seq)
-        self.num_preemptions += 1
 
     def _line(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
         """Return the sequences that may have tokens of this step after the decodes, in order of rank."""
@@ -329,6 +342,9 @@ class Scheduler:
 
     def _allocate_admitted(self, seq: Sequence, step: StepPlan) -> bool:
         blocks = self.block_manager
+        if self._rotary_start(seq) != seq.rotary_start:
+            seq.rotary_start = self._rotary_start(seq)
+            seq.block_hashes.clear()
         caching = self.config.enable_prefix_caching
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
         part = blocks.match_part(seq, num_hit_tokens)

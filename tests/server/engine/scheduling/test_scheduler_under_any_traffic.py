@@ -48,6 +48,7 @@ class AnyTraffic(RuleBasedStateMachine):
         capture_tokens=st.none() | st.integers(1, 4),
         caching=st.booleans(),
         copying=st.booleans(),
+        rotary_switch=st.none() | st.integers(1, 20),
     )
     def start(
         self,
@@ -58,6 +59,7 @@ class AnyTraffic(RuleBasedStateMachine):
         capture_tokens: int | None,
         caching: bool,
         copying: bool,
+        rotary_switch: int | None,
     ) -> None:
         self.scheduler = scheduler(
             num_blocks=num_blocks,
@@ -67,6 +69,7 @@ class AnyTraffic(RuleBasedStateMachine):
             capture_tokens=capture_tokens,
             caching=caching,
             copying=copying,
+            rotary_switch=rotary_switch,
         )
         self.runner = ToyRunner(self.scheduler)
         self.seqs: dict[int, Sequence] = {}
