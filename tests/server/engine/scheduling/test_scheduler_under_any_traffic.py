@@ -138,7 +138,10 @@ class AnyTraffic(RuleBasedStateMachine):
 
     def step(self) -> None:
         running = [seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING]
-        first = next(iter(running), None)
+        switch = self.scheduler.config.rotary_switch or 1000
+        begin_again = [seq for seq in running if len(seq.token_ids) > switch and not seq.rotary_start]
+        first = None if running[:1] == begin_again[:1] else next(iter(running), None)
+        running = [seq for seq in running if seq not in begin_again]
         need_one = [seq for seq in running if seq.num_uncomputed_tokens == 1]
         schedule = self.scheduler.schedule()
         chunked = [chunk.sequence for chunk in schedule.chunks]
