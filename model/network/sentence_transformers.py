@@ -194,7 +194,7 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
     if written is None:
         return tuple(mode for flag, mode in _OLD_POOLINGS.items() if pooling.flag(flag, False)) or ("mean",)
     modes: list[Any] = [written] if isinstance(written, str) else written
-    if not isinstance(modes, list) or not modes or not set(modes) <= set(_OLD_POOLINGS.values()):
+    if not isinstance(modes, list) or not modes or any(mode not in _OLD_POOLINGS.values() for mode in modes):
         raise pooling.refuse("pooling_mode", f"one or more of {', '.join(_OLD_POOLINGS.values())} are expected")
     return tuple(modes)
 

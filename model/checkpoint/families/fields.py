@@ -172,7 +172,7 @@ class Fields:
         value, num_layers = self.values.get("layer_types"), len(usual)
         if value is None:
             return usual
-        if not isinstance(value, list) or len(value) != num_layers or not set(value) <= set(_LAYER_TYPES):
+        if not isinstance(value, list) or len(value) != num_layers or not all(kind in _LAYER_TYPES for kind in value):
             raise self.refuse(
                 "layer_types", f"a list of {num_layers}, each one of {', '.join(_LAYER_TYPES)}, is expected"
             )
