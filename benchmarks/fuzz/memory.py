@@ -1,5 +1,5 @@
-"""Draws shapes for the kernels of the CPU and mutates files of checkpoints, each case in a process whose kernels check
-every address: `python -m benchmarks.fuzz.memory --count 100000`.
+"""Draws shapes for the kernels of the CPU and mutates files of checkpoints, each case in a process with kernels that
+check every address: `python -m benchmarks.fuzz.memory --count 100000`.
 
 A third of the cases are weights of drawn shapes, also shapes that do not fit each other. They are refused with a
 ValueError, or multiplied. The others are small checkpoints of every format in which bytes, values of JSON files, shapes
@@ -40,7 +40,7 @@ SANITIZED = Path(__file__).parents[1] / ".cache" / "sanitized.so"
 
 
 def run_weight(rng: random.Random) -> str:
-    """Draw a weight and rows and multiply them. Return the outcome: what kind of weight, or "refused"."""
+    """Draw a weight and rows and multiply them. Return the outcome: the kind of weight, or "refused"."""
     inputs = rng.choice([rng.randint(1, 700), 16 * rng.randint(1, 40), 32 * rng.randint(1, 20)])
     outputs, rows = rng.choice([1, 7, 63, 64, 65, 130, rng.randint(1, 200)]), rng.choice([1, 2, 5, 9, 17, 33])
     dtype = rng.choice([torch.float32, torch.bfloat16])
@@ -72,7 +72,7 @@ def run_weight(rng: random.Random) -> str:
 
 
 def _draw_rows(rng: random.Random, outputs: int, inputs: int) -> GroupedRows:
-    """Draw rows whose parts need not fit. Raises ValueError where they do not."""
+    """Draw rows of parts that may not fit each other. Raises ValueError where they do not."""
 
     def groups() -> int:
         fitting = [size for size in (16, 32, 64, 128, 256) if inputs % size == 0]
@@ -96,7 +96,7 @@ def _draw_rows(rng: random.Random, outputs: int, inputs: int) -> GroupedRows:
 
 
 def run_cases(first: int, count: int, seed: int, note: Callable[[int], None]) -> list[str]:
-    """Run the cases and print how many ended how. note: is told each number before its case. Return what is wrong."""
+    """Run the cases and print how many ended how. note: called with each number before its case. Return the faults."""
     wrong, ends = list[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as room:
         sources = Sources(Path(room))
@@ -127,7 +127,7 @@ def run_cases(first: int, count: int, seed: int, note: Callable[[int], None]) ->
 
 
 def check(first: int, count: int, seed: int) -> list[str]:
-    """Run the cases with the sanitizers, in a process of its own. Return what is wrong."""
+    """Run the cases with the sanitizers, in a process of its own. Return the faults."""
     if not build.is_current(SANITIZED):
         print("building the kernels with sanitizers, which takes minutes", flush=True)
         build.build(SANITIZED, compiler=("g++",), sanitize=True)

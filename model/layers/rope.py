@@ -169,7 +169,7 @@ class Rope:
         lengths = (max_len,) if switch is None else (switch, max_len)
         found = frequencies(rope, head_dim, lengths[0], wide)
         self.frequencies = found.inverse
-        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]; those of shorter texts."""
+        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]; for shorter texts of two sets."""
         inverses = [(length, frequencies(rope, head_dim, length, wide).inverse) for length in lengths]
         angles = torch.cat([torch.arange(length, dtype=wide)[:, None] * each for length, each in inverses])
         is_native = kernels.why_not_native(wide, torch.device("cpu")) is None

@@ -65,7 +65,7 @@ _NO_ENDS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"<|flush|>", "<|calls|>"}), "<|end|>"),
     (frozenset({"<|tool_response>"}), "</s>"),
 )
-"""Tokens whose presence shows that another one does not end a turn."""
+"""Sets of tokens, and the token that does not end a turn in a vocabulary with such a set."""
 _KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 """The special tokens of Phi-3 that keep the spaces that follow them."""
 
@@ -116,7 +116,7 @@ def special_tokens_of(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def end_ids(metadata: Mapping[str, Any]) -> list[int]:
-    """Return the ids of the tokens that end an answer: those that the metadata name, then those known by their texts.
+    """Return the ids of the tokens that end an answer: tokens named by the metadata, then tokens with known texts.
 
     Raises ModelLoadError for an id that there is not.
     """
@@ -129,8 +129,8 @@ def end_ids(metadata: Mapping[str, Any]) -> list[int]:
 
 
 def _strips_spaces(metadata: Mapping[str, Any]) -> bool:
-    """Return whether special tokens take the spaces that follow them, as in Phi-3. Files do not say: llama.cpp goes by
-    the name, and `transformers` has it for the pieces of this architecture under any name.
+    """Return whether special tokens take the spaces that follow them, as in Phi-3. Files do not say: llama.cpp reads
+    it from the name, and `transformers` has it for the pieces of this architecture under any name.
     """
     name = str(metadata.get("general.name")).lower()
     is_phi = metadata.get("general.architecture") == "phi3" and metadata.get(f"{_PREFIX}model") == "llama"

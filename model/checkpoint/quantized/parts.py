@@ -61,7 +61,7 @@ class Parts:
         raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
 
     def group_counts(self, num_inputs: int, sizes: Sequence[int] | None = None) -> list[int]:
-        """Return how many groups so many inputs may have. sizes: of a group, by default those of config.json.
+        """Return how many groups so many inputs may have. sizes: of a group, by default the sizes in config.json.
 
         Raises ModelLoadError if the inputs cannot be cut so.
         """

@@ -45,7 +45,7 @@ def folder_inside(root: Path, path: str) -> Path:
     """Return the folder of an adapter, without links. `path` is relative to `root`, or an absolute path inside it.
 
     Raises BadRequest for a path that leaves `root`, or whose files do, by `..` or a link, and NotFound for no folder.
-    Links may change before the worker opens the files: it checks again what it opens (`model.checkpoint.files`).
+    Links may change before the worker opens the files: it checks the opened files (`model.checkpoint.files`).
     """
     outside = BadRequest(
         f"lora_path: {shown(path)} is not inside the server's --lora-root; a folder inside it, without '..' and links "

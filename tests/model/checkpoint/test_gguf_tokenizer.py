@@ -170,7 +170,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     else:
         byte_level(path, {"qwen2": "qwen2", "gpt-2": "gpt2"}.get(request.param, "llama"), request.param)
     reference = theirs(path)
-    if request.param == "phi3":  # whose tokenizer.json has this, and transformers' reading of GGUF files has not
+    if request.param == "phi3":  # its tokenizer.json has this, but not the GGUF reader of transformers
         state = json.loads(reference.backend_tokenizer.to_str())
         for token in state["added_tokens"]:
             token["rstrip"] = token["content"] not in ("<unk>", "<s>")
@@ -229,7 +229,7 @@ def test_phi3s_special_tokens_take_the_spaces_that_follow_them(architecture: str
 def test_the_ends_of_turns_are_found_by_their_texts_as_llama_cpp_does(
     texts: list[str], more: dict[str, int], ends: list[str], tmp_path: Path
 ) -> None:
-    """They are special, whatever the file says of their types."""
+    """They are special, even if the file has another type for them."""
     tokens, fields = ["a", "b", "ab", *texts], {"merges": ["a b"], "pre": "gpt-2", "eos_token_id": 0, **more}
     tokenizer = ours(write(tmp_path / "a.gguf", "llama", "gpt2", tokens, [_NORMAL] * len(tokens), **fields))
     assert [tokenizer.token(i) for i in tokenizer.eos_token_ids] == ends

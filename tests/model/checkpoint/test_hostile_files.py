@@ -1,4 +1,4 @@
-"""Checkpoints whose files are no files, huge, nested or lead elsewhere: each ends in one line, at once."""
+"""Checkpoints with pipes, huge or nested files, or links to other folders: each is refused in one line, at once."""
 
 import ctypes
 import json
@@ -37,7 +37,7 @@ def read_all(folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint with every file that is read as JSON or text, in a folder whose neighbour is outside."""
+    """A checkpoint with every file that is read as JSON or text, in a folder of its own."""
     folder = tiny.make_variant("llama-gqa", tmp_path / "inside" / "model")
     raw = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     raw.save(str(folder / "tokenizer.json"))
@@ -162,7 +162,7 @@ def test_a_tokenizer_that_makes_texts_grow_is_refused(part: str, value: Any, sai
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange two entries of folders, of which both always exist."""
+    """Exchange two entries of folders, so that both always exist."""
     libc, here, flag = ctypes.CDLL(None, use_errno=True), -100, 2
     assert libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), flag) == 0
 

@@ -196,7 +196,7 @@ def test_a_part_that_does_not_fit_is_named(
 
 
 def refused(made: Format, folder: Path, **sizes: int) -> str:
-    """Return what is said of the checkpoint of a network whose sizes the format cannot hold."""
+    """Return the error for the checkpoint of a network with sizes that the format cannot hold."""
     write_checkpoint(make_network("llama", num_hidden_layers=1, **sizes), made, folder)
     with pytest.raises(ModelLoadError) as caught:
         load(folder)

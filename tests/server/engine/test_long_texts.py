@@ -1,5 +1,5 @@
-"""LongRoPE: a text is rotated by the factors of its own length, alone, beside others and with cached prefixes, and
-computed again when it outgrows the shorter ones. Numbers are those of `transformers`.
+"""LongRoPE: a text is rotated by the factors for its own length, alone, in a batch and with cached prefixes. It is
+computed again when it outgrows the short factors. `transformers` gives the expected numbers.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ VARIANTS = ("phi3-long", "llama-longrope")
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Any]:
-    """The network, and that of `transformers`."""
+    """Our network, and the same one in `transformers`."""
     folder = tiny.make_variant(request.param, tmp_path_factory.mktemp("model"))
     return load(folder), tiny.theirs(folder, torch.float32)
 
@@ -34,7 +34,7 @@ def written(uid: int, ids: list[int], max_tokens: int) -> EngineRequest:
 
 @torch.no_grad()
 def check(network: Any, asked: EngineRequest, answer: Answer) -> None:
-    """Compare each token's log-probability with those of the network without any cache, as it generates them."""
+    """Compare each token's log-probability with `transformers`, which reads the whole text without a cache."""
     ids = list(asked.prompt_token_ids)
     assert answer.error is None
     for token, logprobs in zip(answer.tokens, answer.logprobs, strict=True):
