@@ -158,17 +158,6 @@ class Batch:
         return torch.from_numpy(self.positions_array).to(self.device)
 
     @cached_property
-    def rotary_rows_array(self) -> np.ndarray:
-        """Return the row of the rotary tables of each row: [T] int64."""
-        starts = [span.rotary_start for span in self.spans]
-        return self.positions_array + np.array(starts)[self.owners] if any(starts) else self.positions_array
-
-    @cached_property
-    def rotary_rows(self) -> torch.Tensor:
-        """Return the same on the device."""
-        return torch.from_numpy(self.rotary_rows_array).to(self.device)
-
-    @cached_property
     def token_types(self) -> torch.Tensor | None:
         """Return the type of each row's token on the device: [T] int64, or None if all are of type 0."""
         starts = [span.second_segment for span in self.spans]

@@ -89,8 +89,8 @@ class Decoder:
     ) -> Tensor:
         """Run layers first_layer <= n < end_layer (None: all that follow) on x [R, d], in place.
 
-        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: where to
-        write those of some layers, [R, H, D] float32. adapted: rows that have adapters, and what these change.
+        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: room for
+        those of some layers, [R, H, D] float32. adapted: rows that have adapters, and the changes.
         """
         num_layers, num_rows = len(self._layers), rows.num_rows
         end = num_layers if end_layer is None else end_layer
@@ -107,20 +107,7 @@ class Decoder:
                 check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
                 memory[n].queries = q.data_ptr()
         out = torch.empty_like(x) if self._final_norm is not None and end == num_layers else x
-        key_ranges = (AttentionArguments * (1 + len(rows.key_ranges)))(
-            *(
-                AttentionArguments(
-                    num_heads=self.num_heads,
-                    num_key_heads=self.num_key_heads,
-                    dim=self.head_dim,
-                    block_size=key_range.block_size,
-                    **self._rule,
-                    **key_range.addresses,
-                )
-                for key_range in (rows.key_ranges[0], *rows.key_ranges)
-            )
-        )
-        key_ranges[0].positions = rows.rotary_rows.ctypes.data  # the first one is read for rotations only
+        key_ranges = self._key_ranges(rows)
         adapters = self._adapted(adapted, first_layer, num_rows)
         step = CDecoderStep(
             key_ranges=ctypes.addressof(key_ranges),
@@ -177,6 +164,16 @@ class Decoder:
             if len(changes.array) != len(PRODUCTS) * len(self._layers):
                 raise ValueError(f"an adapter is of another decoder, with {len(changes.array) // len(PRODUCTS)} layers")
             found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)
+        return found
+
+    def _key_ranges(self, rows: DecoderRows) -> Any:
+        """Return the key ranges as the kernels take them, after one that is read for rotations only."""
+        shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim, **self._rule}
+        ranges = (rows.key_ranges[0], *rows.key_ranges)
+        found = (AttentionArguments * len(ranges))(
+            *(AttentionArguments(block_size=each.block_size, **shape, **each.addresses) for each in ranges)
+        )
+        found[0].positions = rows.rotary_rows.ctypes.data
         return found
 
     def _check_rows(self, rows: DecoderRows, caches: LayerCaches) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from model.batch import Batch
 from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.paged_keys import PagedKeys
+from model.layers.rope import rotary_rows
 
 _OF_ROWS = ("token_ids", "positions", "rotary_rows", "slots", "row_slots", "pattern_starts", "pattern_strides")
 _OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
@@ -114,7 +115,7 @@ class Packing:
         arrays["row_slots"][:] = -1
         arrays["token_ids"][:num_rows] = batch.token_ids_array
         arrays["positions"][:num_rows] = batch.positions_array
-        arrays["rotary_rows"][:num_rows] = batch.rotary_rows_array
+        arrays["rotary_rows"][:num_rows] = rotary_rows(batch)
         arrays["slots"][:num_rows] = batch.slots_array
         arrays["lengths"][:num_spans] = [span.num_keys for span in batch.spans]
         arrays["lengths"][num_spans:] = 0

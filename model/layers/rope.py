@@ -21,8 +21,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from model.batch import Batch
 from model.config import RopeConfig, RopeType
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.rows import cos_sin
@@ -145,6 +147,12 @@ def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtyp
     """Return the frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
     dims = head_dim if rope.rope_type == "proportional" else rope.dims or head_dim
     return _FREQUENCIES[rope.rope_type](rope, dims, max_len, dtype)
+
+
+def rotary_rows(batch: Batch) -> np.ndarray:
+    """Return the row of the tables of `Rope` for each row of a batch: [T] int64."""
+    starts = np.array([span.rotary_start for span in batch.spans])
+    return batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
 
 
 class Rope:

@@ -27,7 +27,7 @@ from model.layers.attention import NativeAttention
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
-from model.layers.rope import Rope
+from model.layers.rope import Rope, rotary_rows
 from model.network.block import Block, Residual
 from model.network.sublayers import SelfAttention
 
@@ -208,7 +208,7 @@ class DecodeStep:
             batch.slots_array,
             alone,
             self._num_kv_heads,
-            batch.rotary_rows_array,
+            rotary_rows(batch),
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]

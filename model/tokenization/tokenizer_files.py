@@ -280,7 +280,8 @@ def _set_post_processor(
 
 def _token_id(raw: tokenizers.Tokenizer, token: str) -> int:
     token_id: int | None = raw.token_to_id(token)
-    assert token_id is not None, f"{token!r} was added before"
+    if token_id is None:
+        raise TokenizerError(f"the special token {token!r} cannot be added to the vocabulary")
     return token_id
 
 

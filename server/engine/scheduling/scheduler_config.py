@@ -24,6 +24,10 @@ class SchedulerConfig:
     None means that all texts are rotated alike.
     """
 
+    def rotary_start(self, num_tokens: int) -> int:
+        """Return the row of the rotary tables for position 0 of a text with this number of tokens."""
+        return 0 if self.rotary_switch is None or num_tokens <= self.rotary_switch else self.rotary_switch
+
     def __post_init__(self) -> None:
         if self.max_capture_tokens is not None and self.max_capture_tokens < 1:
             raise ValueError(f"max_capture_tokens is {self.max_capture_tokens}; at least 1 is needed")
