@@ -152,7 +152,8 @@ def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtyp
 def rotary_rows(batch: Batch) -> np.ndarray:
     """Return the row of the tables of `Rope` for each row of a batch: [T] int64."""
     starts = np.array([span.rotary_start for span in batch.spans])
-    return batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
+    rows: np.ndarray = batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
+    return rows
 
 
 class Rope:
