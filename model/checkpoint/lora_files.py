@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from model.checkpoint.files import open_file
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE, LoraConfig, changeable_weights, read_lora_config
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
@@ -31,19 +32,24 @@ class WeightChange:
     """B [out, R], scaled: each module's rows have numbers in its own columns only."""
 
 
-def read_changes(folder: Path, config: ModelConfig, max_rank: int) -> dict[str, WeightChange]:
+def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | None = None) -> dict[str, WeightChange]:
     """Read what an adapter changes of the network of `config`: by our names of the weights, float32 on the CPU.
 
-    As every tensor must have the shape that the network and the rank give it, `max_rank` bounds what is read.
+    root: a folder that both files must be in once links are followed. As every tensor must have the shape that the
+    network and the rank give it, `max_rank` bounds what is read.
 
     Raises ModelLoadError in one line for an adapter that `read_lora_config` refuses, for files that cannot be read, and
     for tensors that are missing, not finite, of another shape, or of modules that the network does not have or whose
     changes are not served (embeddings, heads, norms).
     """
-    lora, path = read_lora_config(folder, max_rank), folder / WEIGHTS_FILE
-    if not path.is_file():
-        raise ModelLoadError(f"adapter folder {str(folder)!r} holds no {WEIGHTS_FILE}, the only file of weights read")
-    entries = safetensors_entries(path)
+    lora, path = read_lora_config(folder, max_rank, root), folder / WEIGHTS_FILE
+    try:
+        with open_file(path, most=None, root=root) as file:
+            entries = safetensors_entries(path, f"/dev/fd/{file.fileno()}")
+    except OSError as error:
+        raise ModelLoadError(
+            f"adapter folder {str(folder)!r} holds no {WEIGHTS_FILE} that can be read, the only file of weights"
+        ) from error
     pairs = _pairs(path, entries)
     table, changes, taken = table_of(config), {}, set[str]()
     by_short = {table.short(f"{module}.weight"): module for module in pairs}

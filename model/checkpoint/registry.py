@@ -179,6 +179,9 @@ def read_config(folder: Path) -> ModelConfig:
         "pad_token_id": hf.optional_int("pad_token_id"),
     }
     config = architecture.family.read(hf, common)
+    for fields in (generation, hf) if config.kind != "encoder" else ():  # which writes no text that could end
+        if any(not 0 <= token_id < config.vocab_size for token_id in fields.ids("eos_token_id")):
+            raise fields.refuse("eos_token_id", f"ids of the vocabulary, 0 to {config.vocab_size - 1}, are expected")
     config = _with_own_head(config, architecture.family.own_head, hf, written.parent)
     if architecture.name.endswith(SUFFIX):
         config = _with_classifier(config, architecture.family, hf, written.parent)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from model.checkpoint.folder import ModelLoadError, one_line
 from model.quantized import GroupedRows
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -38,3 +39,22 @@ class StoredTensor:
 
         shape = self.shape[:0:-1] if transposed else self.shape[1:]
         return StoredTensor(shape, self.dtype, self.num_bytes // self.shape[0], read)
+
+
+def checked_rows(name: str, shape: tuple[int, ...], read: Callable[[], GroupedRows]) -> Callable[[], GroupedRows]:
+    """Return a reader of the rows of a tensor that raises ModelLoadError, with its name, for rows that do not fit each
+    other or the shape [out, in].
+    """
+
+    def read_checked() -> GroupedRows:
+        try:
+            rows = read()
+            if rows.shape != shape:
+                raise ValueError(f"its rows are {list(rows.shape)}; {list(shape)} is expected")
+        except ModelLoadError:
+            raise
+        except (ValueError, RuntimeError) as error:  # RuntimeError: torch cannot view or broadcast a part
+            raise ModelLoadError(f"weights: {name}: {one_line(error)}") from error
+        return rows
+
+    return read_checked

@@ -5,6 +5,8 @@ import pickletools
 import zipfile
 from pathlib import Path
 
+from model.checkpoint.files import read_json
+
 _MAX_HEADER = 100_000_000
 """Most bytes of a header; the limit of safetensors."""
 _BEFORE_ZIP = 4
@@ -23,7 +25,7 @@ def tensor_names(folder: Path) -> frozenset[str] | None:
             if single.is_file():
                 return read(single)
             if index.is_file():
-                return frozenset(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+                return frozenset(read_json(index)["weight_map"])
         # A damaged or hostile file is reported by whatever its parts happen to raise.
         except Exception:
             return None

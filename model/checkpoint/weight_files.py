@@ -4,7 +4,6 @@ safetensors first, single or sharded; else pytorch_model.bin, opened with `weigh
 the file. Tensors are copied one by one into their final place and dtype: peak memory is one model and one tensor.
 """
 
-import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
 from model.checkpoint.families.fields import Fields
+from model.checkpoint.files import read_json
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
@@ -47,8 +47,11 @@ _TORCH_DTYPES = {
 }
 
 
-def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a file, none of them read yet. Raises ModelLoadError for a file that is not complete."""
+def safetensors_entries(path: Path, opened: str | None = None) -> dict[str, StoredTensor]:
+    """Return the tensors of a file, none of them read yet. opened: another path to the file, of an open descriptor.
+
+    Raises ModelLoadError for a file that is not complete.
+    """
 
     def unreadable(error: Exception) -> ModelLoadError:
         return ModelLoadError(f"{path}: not a complete safetensors file ({error})")
@@ -61,7 +64,7 @@ def safetensors_entries(path: Path) -> dict[str, StoredTensor]:
         return tensor
 
     try:
-        handle: Any = safe_open(path, framework="pt", device="cpu")
+        handle: Any = safe_open(opened or path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
         raise unreadable(error) from error
     views = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
@@ -294,8 +297,8 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        files = sorted(set(read_json(index)["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
     # A name is a file next to the index: a path could reach anywhere.
     missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]

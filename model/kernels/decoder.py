@@ -89,8 +89,8 @@ class Decoder:
     ) -> Tensor:
         """Run layers first_layer <= n < end_layer (None: all that follow) on x [R, d], in place.
 
-        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: where to
-        write those of some layers, [R, H, D] float32. adapted: rows that have adapters, and what these change.
+        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: room for
+        those of some layers, [R, H, D] float32. adapted: rows that have adapters, and the changes.
         """
         num_layers, num_rows = len(self._layers), rows.num_rows
         end = num_layers if end_layer is None else end_layer
@@ -107,19 +107,7 @@ class Decoder:
                 check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
                 memory[n].queries = q.data_ptr()
         out = torch.empty_like(x) if self._final_norm is not None and end == num_layers else x
-        key_ranges = (AttentionArguments * len(rows.key_ranges))(
-            *(
-                AttentionArguments(
-                    num_heads=self.num_heads,
-                    num_key_heads=self.num_key_heads,
-                    dim=self.head_dim,
-                    block_size=key_range.block_size,
-                    **self._rule,
-                    **key_range.addresses,
-                )
-                for key_range in rows.key_ranges
-            )
-        )
+        key_ranges = self._key_ranges(rows)
         adapters = self._adapted(adapted, first_layer, num_rows)
         step = CDecoderStep(
             key_ranges=ctypes.addressof(key_ranges),
@@ -178,6 +166,16 @@ class Decoder:
             found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)
         return found
 
+    def _key_ranges(self, rows: DecoderRows) -> Any:
+        """Return the key ranges as the kernels take them, after one that is read for rotations only."""
+        shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim, **self._rule}
+        ranges = (rows.key_ranges[0], *rows.key_ranges)
+        found = (AttentionArguments * len(ranges))(
+            *(AttentionArguments(block_size=each.block_size, **shape, **each.addresses) for each in ranges)
+        )
+        found[0].positions = rows.rotary_rows.ctypes.data
+        return found
+
     def _check_rows(self, rows: DecoderRows, caches: LayerCaches) -> None:
         shape = caches.dtype, caches.num_key_heads, caches.dim, len(caches.memory)
         if shape != (self.dtype, self.num_key_heads, self.head_dim, len(self._layers)):
@@ -200,9 +198,9 @@ class Decoder:
                 f"caches have {caches.num_blocks} blocks of {size} keys; rows take {blocks} of "
                 f"{rows.key_ranges[0].block_size}, and the slot {rows.end_slot - 1}"
             )
-        longest = max(key_range.longest for key_range in rows.key_ranges)
-        if self._num_positions is not None and longest > self._num_positions:
-            raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {longest - 1}")
+        last = int(rows.rotary_rows.max(initial=-1))
+        if self._num_positions is not None and last >= self._num_positions:
+            raise ValueError(f"cos and sin are for {self._num_positions} positions; a row has position {last}")
 
     def _layer(self, layer: DecoderLayer) -> CDecoderLayer:
         width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
@@ -214,7 +212,7 @@ class Decoder:
             down=self._product("down", layer.down, inside, width),
             before_attention=self._norm("before_attention", layer.before_attention, width),
             before_mlp=self._norm("before_mlp", layer.before_mlp, width),
-            key_range=layer.key_range,
+            key_range=1 + layer.key_range,
         )
         if layer.key_range < 0:
             raise ValueError(f"key_range is {layer.key_range}; ranges count from 0")

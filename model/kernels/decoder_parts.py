@@ -157,19 +157,27 @@ class DecoderRows:
         slots: np.ndarray,
         alone: np.ndarray,
         num_key_heads: int,
+        rotary_rows: np.ndarray | None = None,
     ) -> None:
         """Check and keep the arrays.
 
         key_ranges: one for each kind of layer that sees differently far; tables and positions are those of the first
         one. items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool:
-        whether a row is the only one of its sequence, and its last.
+        whether a row is the only one of its sequence, and its last. rotary_rows [R] int64: the rows of the rotary
+        tables, by default the positions.
         """
         num_rows, first = key_ranges[0].num_rows, key_ranges[0]
-        for name, array, dtype in (("slots", slots, np.int64), ("alone", alone, np.bool_)):
+        self.rotary_rows = first.positions if rotary_rows is None else rotary_rows
+        for name, array, dtype in (
+            ("slots", slots, np.int64),
+            ("alone", alone, np.bool_),
+            ("rotary_rows", self.rotary_rows, np.int64),
+        ):
             if array.dtype != dtype or array.shape != (num_rows,) or not array.flags.c_contiguous:
                 raise ValueError(f"{name} is {array.dtype} {array.shape}; contiguous {dtype} of {num_rows} is accepted")
-        if slots.min(initial=0) < 0:
-            raise ValueError(f"slots holds {slots.min()}; slots count from 0")
+        for name, array in (("slots", slots), ("rotary_rows", self.rotary_rows)):
+            if array.min(initial=0) < 0:
+                raise ValueError(f"{name} holds {array.min()}; {name} count from 0")
         for key_range in key_ranges:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
                 raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")

@@ -41,6 +41,8 @@ def why_not_grouped(parts: Sequence[GroupedRows]) -> str | None:
     """Return why the kernels have no form of a weight of some rows, or None if they have one."""
     if any(part.shape[0] % BLOCK for part in parts[:-1]):
         return f"its parts have {[part.shape[0] for part in parts]} outputs, which are no multiples of {BLOCK}"
+    if len(widths := {part.shape[1] for part in parts}) > 1:
+        return f"its parts have {' and '.join(map(str, sorted(widths)))} inputs; one number is accepted"
     for part in parts:
         if part.group not in GROUPS:
             return f"its groups have {part.group} inputs; {', '.join(map(str, GROUPS))} are accepted"

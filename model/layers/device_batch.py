@@ -19,8 +19,9 @@ from torch import Tensor
 from model.batch import Batch
 from model.kernels.cuda.attention_shapes import TILE_ROWS
 from model.kernels.cuda.paged_keys import PagedKeys
+from model.layers.rope import rotary_rows
 
-_OF_ROWS = ("token_ids", "positions", "slots", "row_slots", "pattern_starts", "pattern_strides")
+_OF_ROWS = ("token_ids", "positions", "rotary_rows", "slots", "row_slots", "pattern_starts", "pattern_strides")
 _OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
 _TILE = 3
 """Numbers of a tile: its span, its first row and how many rows it has."""
@@ -109,11 +110,12 @@ class Packing:
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables
         num_rows, num_spans, tail = batch.num_rows, len(batch.spans), arrays["tail"]
-        for name, fill in (("token_ids", 0), ("positions", 0), ("slots", -1)):
+        for name, fill in (("token_ids", 0), ("positions", 0), ("rotary_rows", 0), ("slots", -1)):
             arrays[name][num_rows:] = fill
         arrays["row_slots"][:] = -1
         arrays["token_ids"][:num_rows] = batch.token_ids_array
         arrays["positions"][:num_rows] = batch.positions_array
+        arrays["rotary_rows"][:num_rows] = rotary_rows(batch)
         arrays["slots"][:num_rows] = batch.slots_array
         arrays["lengths"][:num_spans] = [span.num_keys for span in batch.spans]
         arrays["lengths"][num_spans:] = 0
@@ -175,6 +177,7 @@ class DeviceBatch:
         self.batch = batch
         self.num_rows = shape.rows
         self.token_ids, self.positions, self.slots = (arrays[name] for name in ("token_ids", "positions", "slots"))
+        self.rotary_rows = arrays["rotary_rows"]
         self.last_tokens = last_tokens
         self.row_slots, self.pattern_starts, self.pattern_strides = (
             arrays[name] for name in ("row_slots", "pattern_starts", "pattern_strides")

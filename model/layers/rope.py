@@ -8,9 +8,11 @@ Tables for float64 are made in float64. For every other dtype they are made in f
 `transformers`, in its order, since at position 10000 another rounding of the frequency would already be visible;
 powers, cosines and sines are rounded correctly, so that a table has the same bits on every machine.
 
-`dynamic` and `longrope` are defined by the length of the text so far, which would make the keys already in the cache
-stale as a text grows. As in vLLM, the frequencies are instead fixed once, from the context that is served: within the
-trained length they are the short ones, and a context set longer than that uses those of its full length throughout.
+`dynamic` is defined by the length of the text so far, which would make the keys already in the cache stale as a text
+grows. As in vLLM, its frequencies are instead fixed once, from the context that is served: within the trained length
+they are the short ones, and a context set longer than that uses those of its full length throughout. `longrope` has two
+sets of factors, one for texts within the trained length and one for longer ones. As in `transformers`, a text is
+computed with the set of its own length, and again from the beginning with the other set when it outgrows that length.
 
 Axes: T rows, H heads, D head_dim, R <= D rotated dimensions (the first ones; in most families all).
 """
@@ -19,8 +21,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from model.batch import Batch
 from model.config import RopeConfig, RopeType
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.rows import cos_sin
@@ -145,8 +149,17 @@ def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtyp
     return _FREQUENCIES[rope.rope_type](rope, dims, max_len, dtype)
 
 
+def rotary_rows(batch: Batch) -> np.ndarray:
+    """Return the row of the tables of `Rope` for each row of a batch: [T] int64."""
+    starts = np.array([span.rotary_start for span in batch.spans])
+    rows: np.ndarray = batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
+    return rows
+
+
 class Rope:
-    """Tables of cos and sin for positions 0 .. max_len - 1."""
+    """Tables of cos and sin for positions 0 .. max_len - 1. Where texts longer than `switch` tokens have frequencies of
+    their own, these rows come after `switch` rows of shorter texts.
+    """
 
     def __init__(
         self,
@@ -156,23 +169,28 @@ class Rope:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         kernels: KernelConfig = AUTO,
+        switch: int | None = None,
     ) -> None:
         """Make the tables; `dtype` is the model's. They are float32, and float64 for float64."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        found = frequencies(rope, head_dim, max_len, wide)
+        self.switch = switch
+        """The most tokens of a text that is not long, or None if all texts have the same frequencies."""
+        lengths = (max_len,) if switch is None else (switch, max_len)
+        found = frequencies(rope, head_dim, lengths[0], wide)
         self.frequencies = found.inverse
-        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]."""
-        angles = torch.arange(max_len, dtype=wide)[:, None] * found.inverse  # [max_len, R / 2]
+        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]; for shorter texts of two sets."""
+        inverses = [(length, frequencies(rope, head_dim, length, wide).inverse) for length in lengths]
+        angles = torch.cat([torch.arange(length, dtype=wide)[:, None] * each for length, each in inverses])
         is_native = kernels.why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
         cos, sin = cos * found.scaling, sin * found.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
-        self.cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
+        self.cos = torch.cat((cos, cos), -1).to(device)  # [rows, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)
 
-    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and signed sin of positions [T], both [T, 1, R]: read once a step, for all layers."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+    def at(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and signed sin of rows [T] of the tables, both [T, 1, R]: read once a step, for all layers."""
+        return self.cos[rows].unsqueeze(1), self.sin[rows].unsqueeze(1)
 
     @staticmethod
     def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

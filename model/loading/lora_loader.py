@@ -12,12 +12,13 @@ from model.layers.lora import Adapter, LowRank
 from model.network.transformer import Transformer
 
 
-def load_adapter(folder: Path, model: Transformer, *, max_rank: int) -> Adapter:
-    """Load an adapter in peft's format, in the dtype and on the device of the network that it changes.
+def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path | None = None) -> Adapter:
+    """Load an adapter in peft's format, in the dtype and on the device of the network that it changes. root: a folder
+    that its files must be in.
 
     Raises ModelLoadError in the cases of `read_changes`, and for a network that several processes hold together.
     """
-    changes = read_changes(folder, model.config, max_rank)
+    changes = read_changes(folder, model.config, max_rank, root)
     layers = dict(_layers(model))
     if missing := sorted(changes.keys() - layers.keys()):
         raise ModelLoadError(f"adapter {str(folder)!r} changes {missing[0]}, which adapters cannot change here")

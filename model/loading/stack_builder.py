@@ -144,8 +144,10 @@ class StackBuilder(LayerBuilder):
         dtype, device = self.tokens.dtype, self.tokens.device
         layers = range(self.config.num_layers)
         wanted = [(self.config.rope_of(layer), self.config.at(layer).head_dim) for layer in layers]
+        longer = [rope.original_max_position for rope, _ in wanted if rope is not None and rope.rope_type == "longrope"]
+        switch = min((length for length in longer if length < self.context and self.config.causal), default=None)
         made = {
-            (rope, dim): None if rope is None else Rope(rope, dim, self.context, dtype, device, self.kernels)
+            (rope, dim): None if rope is None else Rope(rope, dim, self.context, dtype, device, self.kernels, switch)
             for rope, dim in set(wanted)
         }
         return [made[each] for each in wanted]

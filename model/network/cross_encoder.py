@@ -138,7 +138,7 @@ def _why_not_messages(limits: Fields) -> str | None:
 def _modules(folder: Path, config: ModelConfig) -> tuple[str | None, TokenScore | None]:
     """Return why the modules of a folder cannot be imitated, or None if they can, and what a score is made of."""
     listed = folder / "modules.json"
-    modules = [Fields(each, "modules.json") for each in read_array(listed)] if listed.is_file() else []
+    modules = [Fields(each, "modules.json") for each in read_array(listed)] if listed.exists() else []
     kinds = [module.text("type", "").rpartition(".")[2] for module in modules]
     if kinds in ([], ["Transformer"]):
         if config.classifier is None:

@@ -27,7 +27,7 @@ from model.layers.attention import NativeAttention
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
-from model.layers.rope import Rope
+from model.layers.rope import Rope, rotary_rows
 from model.network.block import Block, Residual
 from model.network.sublayers import SelfAttention
 
@@ -202,7 +202,14 @@ class DecodeStep:
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
-        rows = DecoderRows([each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads)
+        rows = DecoderRows(
+            [each.seen for each in key_ranges],
+            items,
+            batch.slots_array,
+            alone,
+            self._num_kv_heads,
+            rotary_rows(batch),
+        )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]
         work = self._num_weights * (1 + len(x) // 16) + 64 * int(key_ranges[0].last_array.sum()) * self._num_heads

@@ -115,7 +115,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     Raises ModelLoadError, naming file and field, for files that make no sense.
     """
     usual: Literal["mean", "last"] = "last" if config.kind == "decoder" else "mean"
-    if not (folder / "modules.json").is_file():
+    if not (folder / "modules.json").exists():
         return EmbeddingDefaults(pooling=usual, normalize=True)
     modules = [Fields(module, "modules.json") for module in read_array(folder / "modules.json")]
     kinds = [module.text("type", "").rpartition(".")[2] for module in modules]
@@ -131,7 +131,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     elif pooling is None:
         refusal = "modules.json: names no Pooling module"
     else:
-        file = f"{pooling.text('path', '')}/config.json"
+        file = f"{pooling.folder('path')}/config.json"
         pooled = Fields(read_object(folder / file), file)
         modes = _pooling_modes(pooled)
         refusal = _refusal(kinds)
@@ -194,7 +194,7 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
     if written is None:
         return tuple(mode for flag, mode in _OLD_POOLINGS.items() if pooling.flag(flag, False)) or ("mean",)
     modes: list[Any] = [written] if isinstance(written, str) else written
-    if not isinstance(modes, list) or not modes or not set(modes) <= set(_OLD_POOLINGS.values()):
+    if not isinstance(modes, list) or not modes or any(mode not in _OLD_POOLINGS.values() for mode in modes):
         raise pooling.refuse("pooling_mode", f"one or more of {', '.join(_OLD_POOLINGS.values())} are expected")
     return tuple(modes)
 
@@ -265,7 +265,7 @@ def read_prompts(asked: Fields) -> dict[str, str]:
 def transformer_file(folder: Path) -> Fields:
     """Return the fields of the Transformer module's file: max_seq_length and do_lower_case."""
     found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
-    return next((Fields.of_file(path) for path in found if path.is_file()), Fields({}))
+    return next((Fields.of_file(path) for path in found if path.exists()), Fields({}))
 
 
 def read_max_length(folder: Path, limits: Fields) -> int | None:

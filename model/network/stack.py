@@ -16,7 +16,7 @@ from model.hooks.hooks import Hooks
 from model.kv_cache import LayerCache
 from model.layers.lora import AdaptedRows
 from model.layers.norm import Norm
-from model.layers.rope import Rope
+from model.layers.rope import Rope, rotary_rows
 from model.network.altup import StreamEnds
 from model.network.block import Block
 from model.network.convolution import KeptInputs
@@ -81,7 +81,8 @@ class Stack:
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
         projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
-        tables = {rope: None if rope is None else rope.at(batch.positions) for rope in set(self.ropes)}
+        rows_of_tables = torch.from_numpy(rotary_rows(batch)).to(batch.device)
+        tables = {rope: None if rope is None else rope.at(rows_of_tables) for rope in set(self.ropes)}
         for block, rope, cache in zip(self.blocks, self.ropes, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:

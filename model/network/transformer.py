@@ -95,6 +95,14 @@ class Transformer:
         """Return whether its caches have keys in rows, as the card's kernels read them (`LayerCache`)."""
         return self.kernels.uses_triton(self.dtype, self.device)
 
+    @property
+    def rotary_switch(self) -> int | None:
+        """Return the most tokens of a text that is not long, which is the row of the rotary tables from which on long
+        texts are rotated; or None if all texts are rotated alike.
+        """
+        ropes = () if self.decoder is None else self.decoder.ropes
+        return next((rope.switch for rope in ropes if rope is not None), None)
+
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
         """Run one step of the (causal) decoder: every row through the layers that its span needs.
 

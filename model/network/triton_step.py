@@ -210,7 +210,7 @@ class TritonStep:
         return rotate_and_store(
             qkv,
             self._tables[block.index],
-            inputs.positions[: len(qkv)],
+            inputs.rotary_rows[: len(qkv)],
             inputs.slots[: len(qkv)],
             cache.rows_of_keys,
             cache.values,

@@ -14,7 +14,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, processors
 
+from model.checkpoint.files import open_file, read_json, read_text
 from model.checkpoint.folder import ModelLoadError, one_line
+from model.tokenization.text_growth import MOST_GROWTH, text_growth
 from model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -63,6 +65,8 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         return _read(folder)
     except TokenizerError:
         raise
+    except ModelLoadError as error:
+        raise TokenizerError(str(error)) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         # The files are JSON of any shape; what no check below names still ends in one line.
         reason = f"{type(error).__name__}: {one_line(error)}"
@@ -125,6 +129,8 @@ def _vocabulary(folder: Path) -> Json:
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
     if vocab.exists() and merges.exists():
         try:
+            for path in (vocab, merges):
+                open_file(path).close()
             tokens, pairs = tokenizers.models.BPE.read_file(str(vocab), str(merges))
         except Exception as error:
             raise TokenizerError(f"cannot read {vocab} and {merges}: {one_line(error)}") from error
@@ -132,6 +138,7 @@ def _vocabulary(folder: Path) -> Json:
     words = folder / "vocab.txt"
     if words.exists():
         try:
+            open_file(words).close()
             return {"model": {"type": "WordPiece", "vocab": tokenizers.models.WordPiece.read_file(str(words))}}
         except Exception as error:
             raise TokenizerError(f"cannot read {words}: {one_line(error)}") from error
@@ -156,10 +163,16 @@ def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
     """Return the fast tokenizer of a rebuilt file, or of the folder's own."""
     try:
         if rebuilt is None:
-            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return tokenizers.Tokenizer.from_str(json.dumps(rebuilt))
+            raw = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        else:
+            raw = tokenizers.Tokenizer.from_str(json.dumps(rebuilt))
     except Exception as error:
         raise TokenizerError(f"cannot build the tokenizer of {folder}: {one_line(error)}") from error
+    for part, growth in text_growth(raw).items():
+        if growth > MOST_GROWTH:
+            made = f"{part} makes up to {growth:.0f} of one character"
+            raise TokenizerError(f"{folder / 'tokenizer.json'}: {made}; at most {MOST_GROWTH} are accepted")
+    return raw
 
 
 def _as_token(value: Any) -> Any:
@@ -267,7 +280,8 @@ def _set_post_processor(
 
 def _token_id(raw: tokenizers.Tokenizer, token: str) -> int:
     token_id: int | None = raw.token_to_id(token)
-    assert token_id is not None, f"{token!r} was added before"
+    if token_id is None:
+        raise TokenizerError(f"the special token {token!r} cannot be added to the vocabulary")
     return token_id
 
 
@@ -286,10 +300,7 @@ def _chat_template(folder: Path, config: Json) -> str | None:
     for path in [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]:
         if path.exists():
             name = "default" if path.name == "chat_template.jinja" else path.stem
-            try:
-                named[name] = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise TokenizerError(f"cannot read {path}: {one_line(error)}") from error
+            named[name] = read_text(path)
     if named:
         return named.get("default")
     template = config.get("chat_template")
@@ -314,12 +325,7 @@ def _generation_eos(folder: Path) -> tuple[int, ...]:
 
 def _read_object(path: Path) -> Json:
     """Return a JSON file's object, or an empty one if there is no such file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"cannot read {path}: {one_line(error)}") from error
+    value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} must hold a JSON object, not {type(value).__name__}")
     return value

@@ -39,6 +39,11 @@ def lora_problem(
     return None
 
 
+def resolved_root(root: str | None) -> Path | None:
+    """Return the folder of adapters that may be loaded at run time, without links, or None if none may be."""
+    return None if root is None else Path(root).expanduser().resolve()
+
+
 def adapter_folders(adapters: Sequence[tuple[str, str]]) -> tuple[AdapterFolder, ...]:
     """Return the adapters as the engine names them: by number, from 1 on."""
     return tuple(AdapterFolder(i, Path(folder).expanduser()) for i, (_, folder) in enumerate(adapters, 1))

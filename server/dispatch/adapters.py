@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from server.config.lora_settings import resolved_root
 from server.config.settings import Settings
 from server.dispatch.served_adapter import ServedAdapter
 from server.dispatch.worker_state import WorkerState, unready
@@ -43,6 +44,8 @@ class Adapters:
         self._numbers = itertools.count(len(self._from_start) + 1)
         self._loading: dict[str, ServedAdapter] = {}
         self._max_loras = settings.max_loras
+        root = resolved_root(settings.lora_root)
+        self._root = None if root is None else str(root)
         self._workers = workers
         self._send = send
         self._answers: dict[tuple[int, int], asyncio.Future[str | None]] = {}
@@ -120,7 +123,7 @@ class Adapters:
         worker.adapters = set(self._from_start)
         for adapter in (*self._served.values(), *self._loading.values()):
             if adapter.number not in self._from_start:
-                self._send(worker, LoadAdapter(adapter.number, str(adapter.folder)))
+                self._send(worker, LoadAdapter(adapter.number, str(adapter.folder), self._root))
 
     def end(self, worker: WorkerState) -> None:
         """Note that a worker's process has ended; nobody waits for it any longer."""
@@ -143,7 +146,7 @@ class Adapters:
         key = (worker.worker_id, adapter.number)
         self._answers[key] = asyncio.get_running_loop().create_future()
         try:
-            self._send(worker, LoadAdapter(adapter.number, str(adapter.folder)))
+            self._send(worker, LoadAdapter(adapter.number, str(adapter.folder), self._root))
             return await self._answers[key]
         finally:
             del self._answers[key]

@@ -43,11 +43,12 @@ class Adapters:
             raise ValueError(f"there is no adapter {number}; it was unloaded")
         return self._loaded[number]
 
-    def begin(self, number: int, folder: Path, done: Callable[[str | None], None]) -> None:
+    def begin(self, number: int, folder: Path, done: Callable[[str | None], None], *, root: Path | None = None) -> None:
         """Load an adapter, and call `done` with None, or with why it cannot be served, in one line. It is called from
-        another thread.
+        another thread. root: a folder that the adapter's files must be in.
         """
-        thread = threading.Thread(target=self._load, args=(number, folder, done), name="adapter-loader", daemon=True)
+        args = (number, folder, root, done)
+        thread = threading.Thread(target=self._load, args=args, name="adapter-loader", daemon=True)
         thread.start()
 
     def drop(self, number: int) -> None:
@@ -55,13 +56,13 @@ class Adapters:
         self._dropped.add(number)
         self._loaded.pop(number, None)
 
-    def _load(self, number: int, folder: Path, done: Callable[[str | None], None]) -> None:
+    def _load(self, number: int, folder: Path, root: Path | None, done: Callable[[str | None], None]) -> None:
         torch.set_num_threads(1)  # of this thread alone
         with contextlib.suppress(OSError, AttributeError):  # a system that has no niceness of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         with self._one_by_one:
             try:
-                self._loaded[number] = load_adapter(folder, self._model, max_rank=self._max_rank)
+                self._loaded[number] = load_adapter(folder, self._model, max_rank=self._max_rank, root=root)
             except ModelLoadError as error:
                 done(str(error))
                 return

@@ -66,6 +66,7 @@ class Engine:
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_capture_tokens=config.max_capture_tokens,
                 enable_prefix_caching=caching,
+                rotary_switch=model.rotary_switch,
                 takes_forced=on_cpu,  # on a card a step of single tokens is a graph, others are not
             ),
             self._blocks,

@@ -82,6 +82,7 @@ class Sequence:
         "publishes_prefix",
         "rank",
         "request",
+        "rotary_start",
         "row_capture",
         "sampling_params",
         "states",
@@ -139,6 +140,7 @@ class Sequence:
         self.cross_block_table = array("i")
         """Blocks of the encoder's positions."""
         self.states = NO_STATES  # of layers without attention: which one the next step reads, and which it writes
+        self.rotary_start = 0  # the row of the rotary tables for position 0
         self.block_hashes: list[bytes] = []
         """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
         self.num_published_blocks = 0
@@ -218,6 +220,12 @@ class Sequence:
         positions = self._captured_positions
         index = bisect_left(positions, self.captured_upto)
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
+
+    def rotate_from(self, rotary_start: int) -> None:
+        """Set the row of the rotary tables for position 0, before anything is computed."""
+        if rotary_start != self.rotary_start:
+            self.rotary_start = rotary_start
+            self.block_hashes.clear()
 
     def take_first_forced(self) -> None:
         """Take the tokens that the grammar forces before any is chosen, so that one step computes them and the prompt.

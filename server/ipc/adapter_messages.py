@@ -8,6 +8,8 @@ class LoadAdapter(msgspec.Struct, tag="load-adapter", array_like=True, frozen=Tr
 
     number: int
     folder: str
+    root: str | None = None
+    """The folder that the adapter's files must be in once links are followed; None means anywhere."""
 
 
 class DropAdapter(msgspec.Struct, tag="drop-adapter", array_like=True, frozen=True):

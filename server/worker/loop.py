@@ -158,7 +158,9 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
             taken.questions.append(message.number)
             continue
         if isinstance(message, LoadAdapter):
-            engine.adapters.begin(message.number, Path(message.folder), partial(_send_loaded, link, message.number))
+            done = partial(_send_loaded, link, message.number)
+            root = None if message.root is None else Path(message.root)
+            engine.adapters.begin(message.number, Path(message.folder), done, root=root)
             continue
         if isinstance(message, DropAdapter):
             engine.adapters.drop(message.number)

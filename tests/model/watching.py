@@ -90,6 +90,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
         for i, found in enumerate(seen):
             found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
         return seen
+    switch = model.rotary_switch or 10**6
     num_blocks, count = 1 + ROOM * len(sequences), len(sequences)
     cache = KVCache(model.cache_config, num_blocks, BLOCK, model.dtype, CPU, num_sequences=count)
     tables = [range(1 + ROOM * i, 1 + ROOM * (i + 1)) for i in range(len(sequences))]
@@ -109,6 +110,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
                 tables[i][ROOM // 2 :],
                 len(sequences[i].encoder_tokens),
                 states=(1 + i, 1 + i),
+                rotary_start=switch if len(sequences[i].tokens) > switch else 0,
             )
             for i in alive
         ]

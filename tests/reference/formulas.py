@@ -83,6 +83,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
     that rotates by position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
     """
     dims = x.shape[-1] if rope.rope_type == "proportional" else rope.dims or x.shape[-1]
+    max_len = len(x) if rope.rope_type == "longrope" else max_len  # the text's own length chooses the factors
     radians, scaling = turns(rope, dims, max_len, torch.float32 if casts else torch.float64)
     out, half = x.clone(), dims // 2
     for position in range(len(x)):

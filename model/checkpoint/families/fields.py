@@ -4,11 +4,11 @@ options.
 Every error is a ModelLoadError of one line that names the field, its value and what is accepted.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from model.checkpoint.files import read_json
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation
 
@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 _MOST_LAYERS = 10_000
+_MOST_OBJECTS = 100
 _MOST_POSITIONS = 1 << 24
 """Most positions, in tokens. The longest published context has ten million."""
 _MOST = (1 << 31) - 1
@@ -33,27 +34,22 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
-    values = _read_json(path)
+    values = read_json(path)
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
     return values
 
 
 def read_array(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON file's array. Raises ModelLoadError when it cannot be read or holds something
-    else.
+    """Return the objects of a JSON file's array. Raises ModelLoadError when it cannot be read, has more objects than
+    any list of modules, or holds something else.
     """
-    values = _read_json(path)
+    values = read_json(path)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ModelLoadError(f"{path}: a JSON array of objects is expected")
+    if len(values) > _MOST_OBJECTS:
+        raise ModelLoadError(f"{path}: has {len(values)} objects; at most {_MOST_OBJECTS} are accepted")
     return values
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
 
 
 class Fields:
@@ -68,7 +64,7 @@ class Fields:
     @classmethod
     def of_file(cls, path: Path) -> "Fields":
         """Return the fields of a JSON file, or none if there is no such file."""
-        return cls(read_object(path) if path.is_file() else {}, path.name)
+        return cls(read_object(path) if path.exists() else {}, path.name)
 
     def refuse(self, name: str, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
@@ -176,7 +172,7 @@ class Fields:
         value, num_layers = self.values.get("layer_types"), len(usual)
         if value is None:
             return usual
-        if not isinstance(value, list) or len(value) != num_layers or not set(value) <= set(_LAYER_TYPES):
+        if not isinstance(value, list) or len(value) != num_layers or not all(kind in _LAYER_TYPES for kind in value):
             raise self.refuse(
                 "layer_types", f"a list of {num_layers}, each one of {', '.join(_LAYER_TYPES)}, is expected"
             )

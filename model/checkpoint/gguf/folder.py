@@ -16,9 +16,9 @@ from typing import Any
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError, one_line
 from model.checkpoint.gguf.config import config_of
 from model.checkpoint.gguf.header import Header, read_header
-from model.checkpoint.gguf.tokenizer import special_tokens_of, tokenizer_of
+from model.checkpoint.gguf.tokenizer import end_ids, special_tokens_of, tokenizer_of
 
-_FORMAT = 1
+_FORMAT = 2
 """Counted up when what is made of a file changes."""
 
 
@@ -116,7 +116,6 @@ def _texts(header: Header, sampling: dict[str, float]) -> dict[str, str]:
     if isinstance(template, str):
         files["chat_template.jinja"] = template
     files["tokenizer_config.json"] = json.dumps(own)
-    ends = [config.get("eos_token_id"), *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
-    known = [token_id for token_id in dict.fromkeys(ends) if token_id is not None]
-    generation = {**sampling, **({"eos_token_id": known} if known else {})}
+    ends = end_ids(metadata)
+    generation = {**sampling, **({"eos_token_id": ends} if ends else {})}
     return files | {"generation_config.json": json.dumps(generation)}

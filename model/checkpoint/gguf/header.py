@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
+from model.checkpoint.files import open_file
 from model.checkpoint.folder import ModelLoadError
 
 _MAGIC = b"GGUF"
@@ -82,7 +83,7 @@ def read_header(path: Path) -> Header:
     Raises ModelLoadError, in one line, for a file that cannot be read, is no GGUF file, or contradicts itself.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        with open_file(path, most=None) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
             return _Reader(path, memory).read()
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         if isinstance(error, ModelLoadError):

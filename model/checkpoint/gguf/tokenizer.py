@@ -4,6 +4,7 @@ llama.cpp cuts text into words by rules of its own for each family, which the fi
 they are those of the families' own tokenizers.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,14 +14,25 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from model.checkpoint.folder import ModelLoadError
 
+logger = logging.getLogger(__name__)
+
 _PREFIX = "tokenizer.ggml."
 _SPACE = "\u2581"
 """The character that stands for a space in SentencePiece's vocabularies."""
+_MOST_CHARACTERS = 1024
+"""Most characters of a token; published ones have up to 256."""
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """The words of Llama 3's tokenizer, as its tokenizer.json has them; Qwen 2's cuts numbers into digits."""
+_DEFAULT_WORDS = (
+    r"[\p{P}$+<=>^~|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    "[0-9]{3}",
+)
+"""llama.cpp's default rule: each expression cuts the pieces that the one before it left."""
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = tuple(rf"[^\r\n\p{{L}}\p{{N}}]?{letters}" for letters in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*"))
@@ -40,6 +52,22 @@ _NAMED = {
 }
 """The special tokens: llama.cpp's names, one of them misspelt, and those of `transformers`."""
 _BERT_NAMES = {"bos": "cls", "eos": "sep"}
+_ENDS = frozenset(
+    {
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+        "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    }
+)  # fmt: skip
+"""The tokens that end an answer or a turn in any model, as llama.cpp's vocabulary loader finds them."""
+_NO_ENDS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"<|return|>", "<|call|>"}), "<|end|>"),
+    (frozenset({"<|flush|>", "<|calls|>"}), "<|end|>"),
+    (frozenset({"<|tool_response>"}), "</s>"),
+)
+"""Sets of tokens, and the token that does not end a turn in a vocabulary with such a set."""
+_KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
+"""The special tokens of Phi-3 that keep the spaces that follow them."""
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -56,13 +84,25 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     types = metadata.get(f"{_PREFIX}token_type")
     if types is not None and len(types) != len(tokens):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
+    if (longest := max(map(len, tokens), default=0)) > _MOST_CHARACTERS:
+        raise ModelLoadError(
+            f"GGUF metadata: {_PREFIX}tokens has a token of {longest} characters; {_MOST_CHARACTERS} are accepted"
+        )
     tokenizer = _MAKERS[kind](metadata, {token: i for i, token in enumerate(tokens)})
     kinds = np.asarray(types if types is not None else np.ones(len(tokens), np.int32))
     special, defined = kinds == TokenType.CONTROL, kinds == TokenType.USER_DEFINED
     if kind == "bert":
         special = special | np.isin(np.arange(len(tokens)), [*_ids(metadata).values()])
+    special = special | np.isin(np.arange(len(tokens)), end_ids(metadata))
+    strips = _strips_spaces(metadata)
     added = [
-        AddedToken(tokens[i], special=bool(special[i]), normalized=False) for i in np.flatnonzero(special | defined)
+        AddedToken(
+            tokens[i],
+            special=bool(special[i]),
+            normalized=False,
+            rstrip=strips and tokens[i] not in _KEEPS_SPACES,
+        )
+        for i in np.flatnonzero(special | defined)
     ]
     tokenizer.add_tokens(added)
     return tokenizer
@@ -75,20 +115,40 @@ def special_tokens_of(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {f"{renamed.get(name, name)}_token": tokens[i] for name, i in _ids(metadata).items()}
 
 
+def end_ids(metadata: Mapping[str, Any]) -> list[int]:
+    """Return the ids of the tokens that end an answer: tokens named by the metadata, then tokens with known texts.
+
+    Raises ModelLoadError for an id that there is not.
+    """
+    named = [_id(metadata, name) for name in ("eos", "eot", "eom")]
+    known = {token: i for i, token in enumerate(metadata[f"{_PREFIX}tokens"]) if token in _ENDS}
+    for shown, no_end in _NO_ENDS:
+        if shown <= known.keys():
+            known.pop(no_end, None)
+    return list(dict.fromkeys(i for i in (*named, *known.values()) if i is not None))
+
+
+def _strips_spaces(metadata: Mapping[str, Any]) -> bool:
+    """Return whether special tokens take the spaces that follow them, as in Phi-3. Files do not say: llama.cpp reads
+    it from the name, and `transformers` has it for the pieces of this architecture under any name.
+    """
+    name = str(metadata.get("general.name")).lower()
+    is_phi = metadata.get("general.architecture") == "phi3" and metadata.get(f"{_PREFIX}model") == "llama"
+    return is_phi or "phi-3" in name or "phi3" in name
+
+
 def _ids(metadata: Mapping[str, Any]) -> dict[str, int]:
     """Return the ids of special tokens by our names. Raises ModelLoadError for one that there is not."""
-    found = {}
-    for theirs, ours in _NAMED.items():
-        token_id = metadata.get(f"{_PREFIX}{theirs}_token_id")
-        if token_id is None:
-            continue
-        size = len(metadata[f"{_PREFIX}tokens"])
-        if not isinstance(token_id, int) or not 0 <= token_id < size:
-            raise ModelLoadError(
-                f"GGUF metadata: {_PREFIX}{theirs}_token_id is {token_id!r}; 0 to {size - 1} are accepted"
-            )
-        found[ours] = token_id
-    return found
+    found = {ours: _id(metadata, theirs) for theirs, ours in _NAMED.items()}
+    return {name: token_id for name, token_id in found.items() if token_id is not None}
+
+
+def _id(metadata: Mapping[str, Any], name: str) -> int | None:
+    token_id = metadata.get(f"{_PREFIX}{name}_token_id")
+    size = len(metadata[f"{_PREFIX}tokens"])
+    if token_id is not None and (not isinstance(token_id, int) or not 0 <= token_id < size):
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}{name}_token_id is {token_id!r}; 0 to {size - 1} are accepted")
+    return token_id
 
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
@@ -96,7 +156,14 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
     merges = metadata.get(f"{_PREFIX}merges")
     if not isinstance(merges, list):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}merges is {merges!r}; a list of pairs is expected")
-    pre = metadata.get(f"{_PREFIX}pre", "default")
+    pre = metadata.get(f"{_PREFIX}pre")
+    if pre is None:
+        logger.warning(
+            "the GGUF file has no %spre: text is cut into words by llama.cpp's default rule, which may not be the "
+            "model's; a file converted again has it",
+            _PREFIX,
+        )
+        pre = "default"
     if pre not in _WORDS:
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}pre is {pre!r}; served are {', '.join(_WORDS)}")
     pairs = [tuple(pair.split(" ", 1)) for pair in merges]
@@ -115,9 +182,9 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
     return tokenizer
 
 
-def _split(words: str) -> pre_tokenizers.PreTokenizer:
-    cut = pre_tokenizers.Split(Regex(words), "isolated")
-    return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def _split(*words: str) -> pre_tokenizers.PreTokenizer:
+    cuts = [pre_tokenizers.Split(Regex(each), "isolated") for each in words]
+    return pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def _digits() -> pre_tokenizers.PreTokenizer:
@@ -126,7 +193,7 @@ def _digits() -> pre_tokenizers.PreTokenizer:
 
 
 _WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "default": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "default": lambda: _split(*_DEFAULT_WORDS),
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
     "smollm": _digits,
     "llama-bpe": lambda: _split(_LLAMA3_WORDS),
@@ -160,7 +227,7 @@ def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenize
     for i in order:
         token = tokens[i]
         if len(token) > 1:
-            cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
+            cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
             own = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
             merges += sorted(own, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
     unknown = _ids(metadata).get("unk")

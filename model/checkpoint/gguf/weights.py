@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.checkpoint.gguf.blocks import GROUPED_TYPES, PLAIN_TYPES, grouped_rows, plain_rows
 from model.checkpoint.gguf.header import TensorEntry, read_header
-from model.checkpoint.stored_tensor import StoredTensor
+from model.checkpoint.stored_tensor import StoredTensor, checked_rows
 from model.checkpoint.weight_maps import MappedWeight
 from model.config import ModelConfig
 from model.quantized import GroupedRows
@@ -104,4 +104,5 @@ def _stored(
 
     shape = entry.shape[::-1] if is_transposed else entry.shape
     is_matrix = entry.type in GROUPED_TYPES and len(entry.shape) == 2
-    return StoredTensor(shape, entry.type.name, entry.num_bytes, read, grouped if is_matrix else None)
+    rows_of_matrix = checked_rows(entry.name, entry.shape, grouped) if is_matrix else None
+    return StoredTensor(shape, entry.type.name, entry.num_bytes, read, rows_of_matrix)

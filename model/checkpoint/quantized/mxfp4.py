@@ -33,7 +33,8 @@ def read_parts(parts: Parts, codes: str, scales: str, shape: tuple[int | None, .
     """
     packed = parts.tensor(codes, ("U8",), *shape)
     num_outputs, num_bytes = packed.shape[0], torch.Size(packed.shape[1:]).numel()
-    powers = parts.tensor(scales, ("U8",), num_outputs, 2 * num_bytes // GROUP)
+    (num_groups,) = parts.group_counts(2 * num_bytes, (GROUP,))
+    powers = parts.tensor(scales, ("U8",), num_outputs, num_groups)
 
     def read() -> GroupedRows:
         found = packed.read().view(num_outputs, num_bytes)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.quantized.scheme import WHOLE_ROW, Scheme
-from model.checkpoint.stored_tensor import StoredTensor
+from model.checkpoint.stored_tensor import StoredTensor, checked_rows
 from model.quantized import GroupedRows
 
 SCALE_DTYPES = ("F16", "BF16", "F32")
@@ -60,11 +60,12 @@ class Parts:
                 return found, grid
         raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
 
-    def group_counts(self, num_inputs: int) -> list[int]:
-        """Return how many groups so many inputs may have. Raises ModelLoadError if they cannot be cut as config.json
-        says.
+    def group_counts(self, num_inputs: int, sizes: Sequence[int] | None = None) -> list[int]:
+        """Return how many groups so many inputs may have. sizes: of a group, by default the sizes in config.json.
+
+        Raises ModelLoadError if the inputs cannot be cut so.
         """
-        sizes = [num_inputs if size == WHOLE_ROW else size for size in self.scheme.group_sizes]
+        sizes = [num_inputs if size == WHOLE_ROW else size for size in sizes or self.scheme.group_sizes]
         found = [num_inputs // size for size in sizes if num_inputs % size == 0]
         if sizes and not found:
             wanted = " or ".join(map(str, sizes))
@@ -98,7 +99,8 @@ class Parts:
 
     def grouped(self, shape: tuple[int, int], read: Callable[[], GroupedRows]) -> StoredTensor:
         """Return a matrix that grouped rows hold as one tensor."""
-        return self.stored(shape, lambda: read().to_dense(), read)
+        rows = checked_rows(self.name, shape, read)
+        return self.stored(shape, lambda: rows().to_dense(), rows)
 
 
 def _longer(shape: Sequence[int]) -> list[int]:

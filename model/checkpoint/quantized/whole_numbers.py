@@ -24,8 +24,10 @@ def affine_rows(codes: Tensor, zeros: Tensor, scales: Tensor, bits: int) -> Grou
     """Return rows of codes [N, K] uint8, with zeros [N, G] uint8 and scales [N, G]. bits: 4 or 8, of a code.
 
     Zeros that are all in the middle, as in symmetric formats, go into the values. Otherwise a group's min is its scale,
-    times a whole number: so it is exact.
+    times a whole number: so it is exact. Raises ValueError for zeros and scales of different shapes.
     """
+    if zeros.shape != scales.shape:
+        raise ValueError(f"zeros are {list(zeros.shape)} and scales {list(scales.shape)}; one shape is expected")
     scales, zeros = _of_kernels(scales, zeros, codes.shape[1])
     middle = 1 << bits - 1
     values = None

@@ -305,6 +305,7 @@ def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
         seq.needs_output,
         seq.adapter,
         seq.states,
+        rotary_start=seq.rotary_start,
     )
 
 

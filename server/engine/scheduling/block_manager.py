@@ -311,8 +311,8 @@ class BlockManager:
         only ever appended.
 
         Each digest covers the block's tokens and its parent's digest, hence the whole prefix; the first one also covers
-        the encoder's tokens, the adapter and the cache salt. They use SHA-256, so that no prompt can be made to
-        collide with another's.
+        the encoder's tokens, the adapter, the cache salt, and whether the text is long. They use SHA-256, so that no
+        prompt can be made to collide with another's.
         """
         hashes = seq.block_hashes
         parent = hashes[-1] if hashes else _digest_before(seq)
@@ -332,6 +332,8 @@ def _digest_before(seq: Sequence) -> bytes:
     adapter, salt = seq.request.adapter, seq.request.cache_salt
     if adapter or salt:
         digest = sha256(digest + adapter.to_bytes(8, "little") + salt.encode()).digest()
+    if seq.rotary_start:  # the same tokens have other keys in a long text
+        digest = sha256(digest + b"long").digest()
     return digest
 
 

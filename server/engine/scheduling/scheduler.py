@@ -2,29 +2,25 @@
 
 It decides and keeps the bookkeeping; it never sees a tensor, a clock or a socket. Standard library only.
 
-Every sequence has a rank, and rank decides everything: first the request's priority (lower is earlier, the default is
-0), then its client's round (round robin, one sequence per client and round, so no client's queue delays another's first
-request), then the order of arrival.
+Every sequence has a rank, which decides everything: first the request's priority (lower is earlier, the default is 0),
+then its client's round (round robin, one sequence per client and round), then the order of arrival.
 
 - A step gives one token to every running sequence that has only its last written token left (decode), and the rest
   of its token budget to prompts, running and waiting, in the order of rank. Next to decodes, prompts get as many tokens
   as `schedule` is given for so many streams and prompts, so that neither a long prompt nor many stall running streams.
-- A prompt may be overtaken by prompts at most half as long as what is left of it. Together they get at most half of the
-  tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
-  the first in the queue gets at least half of what a step has for prompts: it needs at most twice the steps, and then
-  the next one is the first.
+- A prompt may be overtaken by prompts at most half as long as its rest. Together they get at most half of its tokens,
+  shared by the same rule. So a short prompt does not wait until a long one is read, and the first in the queue gets at
+  least half of the tokens that a step has for prompts: it needs at most twice the steps.
 - Slots and blocks are given in the order of rank, and no sequence is admitted past one that does not fit yet.
 - While text is being generated, inspection requests (traces, attention, lenses, head scores) get as many tokens of a
   step as `schedule` is given, and a quarter of the slots; text overtakes the inspection requests that wait for more. So
-  neither one client that inspects without pause nor a flood of inspection requests takes the streams' time, and
-  inspection requests still end in their order.
-- What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
-  any others. More tokens than a whole budget run if they are the first to be given any after the decodes. So an
-  inspection request at an encoder may make one step of the streams longer, by a pass over all that it reads; while text
-  is being generated it begins only in a step that has tokens left for inspection requests, and takes them all.
-- A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
-  by generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its
-  blocks, waits again at its old rank, and is computed again.
+  no flood of inspection requests takes the streams' time, and inspection requests still end in their order.
+- An encoder's input is never split: it runs in the step that admits its sequence, and its tokens count like any others.
+  More tokens than a whole budget run if they come first after the decodes. While text is being generated, an inspection
+  request at an encoder begins only in a step that has tokens left for inspection requests, and takes them all.
+- A sequence gets the blocks of all its known tokens at admission, also for the encoder's output, so only growth by
+  generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its blocks,
+  waits again at its old rank, and is computed again. So is a text that becomes long for rotary embeddings.
 - No new sequence ranks before one of its priority that has run, the first in rank is never preempted for another, and
   `add` refuses what could not finish alone. So everything ends, unless earlier priorities keep coming forever.
 """
@@ -230,6 +226,9 @@ class Scheduler:
             num_tokens = len(seq.token_ids)
             if seq.has_all_work_running:
                 continue
+            if self.config.rotary_start(num_tokens) != seq.rotary_start:
+                self._preempt(seq)
+                continue
             # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
             num_forced = num_tokens - seq.num_computed_tokens - 1
             if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
@@ -247,20 +246,20 @@ class Scheduler:
         preempted.
         """
         while not self.block_manager.allocate(seq, num_tokens):
-            last = self._running.pop_last()
-            self._preempt(last)
+            self._preempt(last := self._running.pop_last())
+            self.num_preemptions += 1
             if last is seq:
                 return False
         return True
 
     def _preempt(self, seq: Sequence) -> None:
+        self._running.discard(seq)
         self.block_manager.free(seq)
         seq.num_computed_tokens = 0
         seq.encoder_is_computed = not seq.encoder_token_ids
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
         self._waiting.add(seq)
-        self.num_preemptions += 1
 
     def _line(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
         """Return the sequences that may have tokens of this step after the decodes, in order of rank."""
@@ -328,6 +327,7 @@ class Scheduler:
 
     def _allocate_admitted(self, seq: Sequence, step: StepPlan) -> bool:
         blocks = self.block_manager
+        seq.rotate_from(self.config.rotary_start(seq.num_tokens))
         caching = self.config.enable_prefix_caching
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
         part = blocks.match_part(seq, num_hit_tokens)

@@ -19,6 +19,14 @@ class SchedulerConfig:
     enable_prefix_caching: bool = True
     takes_forced: bool = True
     """Whether the tokens that a grammar forces are taken without a step for each."""
+    rotary_switch: int | None = None
+    """The most tokens of a text that is not long, and the row of the rotary tables from which on long ones are rotated;
+    None means that all texts are rotated alike.
+    """
+
+    def rotary_start(self, num_tokens: int) -> int:
+        """Return the row of the rotary tables for position 0 of a text with this number of tokens."""
+        return 0 if self.rotary_switch is None or num_tokens <= self.rotary_switch else self.rotary_switch
 
     def __post_init__(self) -> None:
         if self.max_capture_tokens is not None and self.max_capture_tokens < 1:

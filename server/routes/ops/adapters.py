@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE
-from server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE
+from server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE, resolved_root
 from server.http.errors import BadRequest, NotFound, shown
 from server.routes.context import AppContext
 from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
@@ -17,9 +17,9 @@ from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add both routes to the router, if adapters may be loaded at run time."""
-    if context.settings.lora_root is None:
+    root = resolved_root(context.settings.lora_root)
+    if root is None:
         return
-    root = Path(context.settings.lora_root).expanduser().resolve()
 
     @router.post("/v1/load_lora_adapter", tags=["models"], summary="Load a LoRA adapter", response_model=None)
     async def load(body: LoadAdapterRequest) -> Response:
@@ -45,6 +45,7 @@ def folder_inside(root: Path, path: str) -> Path:
     """Return the folder of an adapter, without links. `path` is relative to `root`, or an absolute path inside it.
 
     Raises BadRequest for a path that leaves `root`, or whose files do, by `..` or a link, and NotFound for no folder.
+    Links may change before the worker opens the files: it checks the opened files (`model.checkpoint.files`).
     """
     outside = BadRequest(
         f"lora_path: {shown(path)} is not inside the server's --lora-root; a folder inside it, without '..' and links "

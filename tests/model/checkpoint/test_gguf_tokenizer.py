@@ -82,7 +82,7 @@ def write(path: Path, architecture: str, kind: str, tokens: list[str], types: li
             str: writer.add_string,
             list: writer.add_array,
         }
-        add[type(value)](f"tokenizer.ggml.{name}", value)
+        add[type(value)](name if "." in name else f"tokenizer.ggml.{name}", value)
     writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -169,7 +169,13 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pieces(path, request.param, add_space_prefix=request.param == "phi3")
     else:
         byte_level(path, {"qwen2": "qwen2", "gpt-2": "gpt2"}.get(request.param, "llama"), request.param)
-    return ours(path), theirs(path)
+    reference = theirs(path)
+    if request.param == "phi3":  # its tokenizer.json has this, but not the GGUF reader of transformers
+        state = json.loads(reference.backend_tokenizer.to_str())
+        for token in state["added_tokens"]:
+            token["rstrip"] = token["content"] not in ("<unk>", "<s>")
+        reference = transformers.PreTrainedTokenizerFast(tokenizer_object=Trained.from_str(json.dumps(state)))
+    return ours(path), reference
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -194,6 +200,66 @@ def test_smollms_numbers_are_cut_into_digits_and_its_words_as_gpt2s(tmp_path: Pa
         assert tokenizer.encode(words).ids == reference.encode(words).ids
 
 
+@pytest.mark.parametrize(("architecture", "name"), [("phi3", "Phi 3.5 Mini"), ("llama", "my-Phi-3-merge")])
+def test_phi3s_special_tokens_take_the_spaces_that_follow_them(architecture: str, name: str, tmp_path: Path) -> None:
+    """The chat template writes a newline after each; llama.cpp and transformers leave it out."""
+    tokenizer = ours(pieces(tmp_path / "a.gguf", architecture, **{"general.name": name}))
+    ids = tokenizer.encode("<|end|>\nbears<|end|>\n<think> \n").ids
+    bears = tokenizer.encode("bears", add_special_tokens=False).ids
+    assert ids == [1, 259, *bears, 259, 260]
+    other = ours(pieces(tmp_path / "b.gguf", "llama", **{"general.name": "Llama 3"}))
+    assert other.encode("<|end|>\nbears").ids[:3] == [1, 259, other.encode("\n", add_special_tokens=False).ids[0]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "more", "ends"),
+    [
+        (["<|end|>", "<|user|>"], {}, ["a", "<|end|>"]),
+        (
+            ["<end_of_turn>", "<|im_end|>", "<|eot_id|>", "</s>"],
+            {},
+            ["a", "<end_of_turn>", "<|im_end|>", "<|eot_id|>", "</s>"],
+        ),
+        (["<|end|>", "<|user|>"], {"eot_token_id": 1, "eom_token_id": 2}, ["a", "b", "ab", "<|end|>"]),
+        (["<|end|>", "<|return|>", "<|call|>"], {}, ["a", "<|return|>", "<|call|>"]),
+        (["<|end|>", "<|flush|>", "<|calls|>"], {}, ["a", "<|flush|>", "<|calls|>"]),
+        (["</s>", "<|tool_response>"], {}, ["a", "<|tool_response>"]),
+    ],
+)
+def test_the_ends_of_turns_are_found_by_their_texts_as_llama_cpp_does(
+    texts: list[str], more: dict[str, int], ends: list[str], tmp_path: Path
+) -> None:
+    """They are special, even if the file has another type for them."""
+    tokens, fields = ["a", "b", "ab", *texts], {"merges": ["a b"], "pre": "gpt-2", "eos_token_id": 0, **more}
+    tokenizer = ours(write(tmp_path / "a.gguf", "llama", "gpt2", tokens, [_NORMAL] * len(tokens), **fields))
+    assert [tokenizer.token(i) for i in tokenizer.eos_token_ids] == ends
+    assert tokenizer.special_ids == set(tokenizer.eos_token_ids)
+    assert tokenizer.decode([1, *tokenizer.eos_token_ids[1:]]) == ("" if more else "b")
+
+
+@pytest.mark.parametrize("pre", [None, "default"])
+def test_a_file_without_a_rule_for_words_is_cut_by_llama_cpps_default(
+    pre: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = [*"0123456789abc+=.Ġ", "'s"]
+    words = ["123", "1234", "456", "++", "+=", "ab", "Ġab", "Ġ1", "Ġ+", "Ġ.", "'s"]
+    merges = ["1 2", "12 3", "123 4", "4 5", "45 6", "+ +", "+ =", "a b", "Ġ ab", "Ġ 1", "Ġ +", "Ġ ."]
+    tokens = [*dict.fromkeys([*letters, "12", "45", *words])]
+    more = {} if pre is None else {"pre": pre}
+    path = write(tmp_path / "a.gguf", "llama", "gpt2", tokens, [_NORMAL] * len(tokens), merges=merges, **more)
+    tokenizer = ours(path)
+    for text, expected in (("1234567890", "123 456 7 8 9 0"), (" 1234 ab+=.", "Ġ 123 4 Ġab += .")):
+        assert [tokenizer.token(i) for i in tokenizer.encode(text).ids] == expected.split()
+    assert ("tokenizer.ggml.pre" in caplog.text) == (pre is None)
+
+
+def test_a_token_of_endless_length_is_refused_before_its_pieces_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"tokenizer.ggml.tokens has a token of 100000 characters; 1024 are"):
+        resolve(
+            str(write(tmp_path / "a.gguf", "llama", "llama", ["a", "a" * 100_000], [_NORMAL] * 2, scores=[0.0, 0.0]))
+        )
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -202,6 +268,7 @@ def test_smollms_numbers_are_cut_into_digits_and_its_words_as_gpt2s(tmp_path: Pa
         ({"merges": ["a c"]}, "tokenizer.ggml.merges has the entry 'a c'"),
         ({"merges": ["b a"]}, "tokenizer.ggml.merges has the entry 'b a'"),
         ({"merges": [3, 4]}, "tokenizer.ggml.merges is "),
+        ({"eot_token_id": 3}, "tokenizer.ggml.eot_token_id is 3; 0 to 2 are accepted"),
         ({"eos_token_id": 300}, "tokenizer.ggml.eos_token_id is 300; 0 to 2 are accepted"),
     ],
 )

@@ -195,6 +195,35 @@ def test_a_part_that_does_not_fit_is_named(
     assert said in found
 
 
+def refused(made: Format, folder: Path, **sizes: int) -> str:
+    """Return the error for the checkpoint of a network with sizes that the format cannot hold."""
+    write_checkpoint(make_network("llama", num_hidden_layers=1, **sizes), made, folder)
+    with pytest.raises(ModelLoadError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_inputs_that_are_no_whole_groups_never_reach_a_kernel(tmp_path: Path) -> None:
+    def write(n: int, k: int) -> files.Part:
+        scales = torch.full((n, k // 32), 120).byte()
+        return {"weight_packed": torch.randint(256, (n, k // 2)).byte(), "weight_scale": scales}, torch.zeros(n, k)
+
+    made = Format(files.mxfp4(is_compressed=True).fields, write)
+    said = "weights: model.layers.0.mlp.down_proj has 656 inputs; a multiple of 32 is expected"
+    assert refused(made, tmp_path, intermediate_size=656) == said
+
+
+def test_zeros_that_do_not_fit_their_scales_never_reach_a_kernel(tmp_path: Path) -> None:
+    def write(n: int, k: int) -> files.Part:
+        parts, numbers = files.gptq(-1).write(-(-n // 8) * 8, k)
+        ends = {"qweight": n, "scales": n, "qzeros": n // 8}
+        return parts | {name: parts[name][:, :end] for name, end in ends.items()}, numbers[:n]
+
+    said = "weights: model.layers.0.self_attn.k_proj: zeros are [8, 1] and scales [12, 1]; one shape is expected"
+    assert refused(Format(files.gptq(-1).fields, write), tmp_path, head_dim=6) == said
+
+
 def compressed(**changes: Any) -> dict[str, Any]:
     """Return the fields of a format of compressed-tensors, of which some are changed, also those of its weights."""
     fields: dict[str, Any] = json.loads(json.dumps(files.packed().fields)) | changes

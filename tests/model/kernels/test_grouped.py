@@ -5,7 +5,9 @@ Axes: R rows, K inputs, N outputs.
 """
 
 import random
+import re
 import secrets
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +103,35 @@ def test_what_the_kernels_have_no_form_of_is_named() -> None:
     assert "float32" in (why_not_grouped([exact]) or "")
     with pytest.raises(ValueError, match="48"):
         GroupedWeight([wide], torch.float32, WIDEN)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scales": torch.ones(64, 20).half()}, "codes uint8 [64, 656], scales float16 [64, 20]"),
+        ({"scales": torch.ones(64, 0).half()}, "[64, 0]"),
+        ({"scales": torch.ones(63, 41).half()}, "[63, 41]"),
+        ({"scales": torch.ones(64, 41, dtype=torch.float64)}, "float64"),
+        ({"mins": torch.ones(64, 1).half()}, "mins float16 [64, 1]"),
+        ({"mins": torch.ones(64, 41).bfloat16()}, "mins bfloat16"),
+        ({"scale_factors": torch.ones(64, 40).char()}, "scale_factors int8 [64, 40]"),
+        ({"scale_factors": torch.ones(64, 41).byte()}, "scale_factors uint8"),
+        ({"scale_factors": torch.ones(64, 41).char(), "mins": torch.ones(64, 41).half()}, "do not fit"),
+        ({"min_factors": torch.ones(64, 41).byte()}, "min_factors uint8"),
+        ({"codes": torch.ones(64, 656).char()}, "codes int8"),
+        ({"values": None}, "codes uint8"),
+        ({"values": tuple(range(15))}, "do not fit"),
+    ],
+)
+def test_parts_that_do_not_fit_never_reach_a_kernel(change: dict[str, Any], said: str) -> None:
+    parts: dict[str, Any] = {
+        "codes": torch.ones(64, 656).byte(),
+        "scales": torch.ones(64, 41).half(),
+        "values": tuple(range(16)),
+    }
+    assert GroupedRows(**parts).group == 16
+    with pytest.raises(ValueError, match=re.escape(said)):
+        GroupedRows(**parts | change)
 
 
 def rounded_to_bytes(x: torch.Tensor) -> torch.Tensor:

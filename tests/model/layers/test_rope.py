@@ -158,14 +158,22 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
     assert_rows_do_not_depend_on_the_batch(rotate, torch.cat((positions, torch.randn(512, 9 * head_dim).to(dtype)), 1))
 
 
-@pytest.mark.parametrize("name", ["dynamic", "longrope"])
-def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(name: str, tmp_path: Any) -> None:
-    rope = ours(SCALINGS[name], tmp_path)
+def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(tmp_path: Any) -> None:
+    rope = ours(SCALINGS["dynamic"], tmp_path)
     x = torch.randn(8, 2, HEAD_DIM)
-    within = 128 if name == "dynamic" else 32
+    within = 128
 
     def rotate(max_len: int) -> torch.Tensor:
         return rotated(Rope(rope, HEAD_DIM, max_len, torch.float32), x, x, torch.arange(8))[0]
 
     assert torch.equal(rotate(within), rotate(within // 2))
     assert not torch.equal(rotate(within), rotate(within + 64))
+
+
+def test_long_texts_have_rows_of_their_own_after_those_of_short_ones(tmp_path: Any) -> None:
+    rope = ours(SCALINGS["longrope"], tmp_path)
+    both = Rope(rope, HEAD_DIM, 96, torch.float32, switch=32)
+    short, long = Rope(rope, HEAD_DIM, 32, torch.float32), Rope(rope, HEAD_DIM, 96, torch.float32)
+    assert torch.equal(both.cos[:32], short.cos)
+    assert torch.equal(both.cos[32:], long.cos)
+    assert not torch.allclose(both.cos[1:32], both.cos[33:64], atol=1e-3)

@@ -50,7 +50,7 @@ def expected_hidden(folder: Path, model: Transformer, each: Watched) -> torch.Te
 
 
 def test_float32_equals_transformers_in_chunks_and_beside_another(folder: Path, model: Transformer) -> None:
-    sequences = [watched(model, 59), watched(model, 40)]  # longer than 32: longrope is fixed once
+    sequences = [watched(model, 59), watched(model, 40), watched(model, 20)]  # longrope's long texts have more than 32
     for each, seen in zip(sequences, run(model, sequences, chunk=7), strict=True):
         found = model.logits(seen.hidden) if model.config.has_head else seen.hidden
         assert (found - expected_hidden(folder, model, each)).abs().max() <= 1e-4

@@ -201,7 +201,7 @@ def broken(folder: Path, **texts: str) -> Path:
         ({}, r"has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt"),
         ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
         ({"vocab__json": "{}", "source__spm": "x"}, r"has source.spm and target.spm, .* a tokenizer.json is needed"),
-        ({"tokenizer__json": '{"model": '}, r"cannot read .*tokenizer.json: Expecting value"),
+        ({"tokenizer__json": '{"model": '}, r"tokenizer.json: cannot be read as JSON \(Expecting value"),
         ({"tokenizer__json": "[]"}, r"tokenizer.json must hold a JSON object, not list"),
         ({"tokenizer__json": "{}"}, r"tokenizer.json is not a tokenizer file"),
         ({"tokenizer__json": '{"model": {"type": "BPE", "vocab": 3}}'}, r"cannot build the tokenizer of"),
@@ -249,7 +249,7 @@ def test_a_truncated_tokenizer_file_gives_one_clear_line(tmp_path: Path) -> None
     folder = folders.write(tmp_path / "cut", folders.byte_level())
     path = folder / "tokenizer.json"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(TokenizerError, match=r"cannot read .*tokenizer.json"):
+    with pytest.raises(TokenizerError, match=r"tokenizer.json: cannot be read as JSON"):
         Tokenizer.from_folder(folder)
 
 

@@ -92,12 +92,14 @@ def scheduler(
     capture_tokens: int | None = None,
     caching: bool = True,
     copying: bool = False,
+    rotary_switch: int | None = None,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         max_capture_tokens=capture_tokens,
         enable_prefix_caching=caching,
+        rotary_switch=rotary_switch,
     )
     return Scheduler(config, BlockManager(num_blocks, block_size, copies_blocks=caching and copying))
 
@@ -121,6 +123,7 @@ class Slot(NamedTuple):
     position: int
     token: int
     num_layers: int
+    rotary_start: int = 0
 
 
 class ToyRunner:
@@ -185,7 +188,7 @@ class ToyRunner:
             block = seq.block_table[position // self._block_size]
             assert block != NULL_BLOCK, f"{seq} writes to the null block"
             assert holders[block] == 1, f"{seq} writes position {position} to block {block}, which others hold too"
-            slot = Slot(position, seq.token_ids[position], seq.num_layers_needed)
+            slot = Slot(position, seq.token_ids[position], seq.num_layers_needed, seq.rotary_start)
             self._cache[block, position % self._block_size] = slot
         self.captured.setdefault(seq.uid, []).extend(range(chunk.capture_start, chunk.end))
 
@@ -196,11 +199,14 @@ class ToyRunner:
             slot = self._cache[seq.cross_block_table[position // self._block_size], position % self._block_size]
             assert (slot.position, slot.token) == (position, token), f"{seq} finds {slot} for what it encoded"
             tokens.append(token)
+        switch = self.scheduler.config.rotary_switch
+        start = switch if switch is not None and len(seq.token_ids) > switch else 0
         for position in range(chunk.end):
             slot = self._cache[seq.block_table[position // self._block_size], position % self._block_size]
             assert slot.position == position, f"{seq} finds position {slot.position} at {position}"
             assert slot.token == seq.token_ids[position], f"{seq} finds token {slot.token} at {position}"
             assert slot.num_layers >= seq.num_layers_needed, f"{seq} finds {slot.num_layers} layers at {position}"
+            assert slot.rotary_start == start, f"{seq} finds a key rotated from row {slot.rotary_start} at {position}"
             tokens.append(slot.token)
         return tokens
 

@@ -48,6 +48,7 @@ class AnyTraffic(RuleBasedStateMachine):
         capture_tokens=st.none() | st.integers(1, 4),
         caching=st.booleans(),
         copying=st.booleans(),
+        rotary_switch=st.none() | st.integers(1, 20),
     )
     def start(
         self,
@@ -58,6 +59,7 @@ class AnyTraffic(RuleBasedStateMachine):
         capture_tokens: int | None,
         caching: bool,
         copying: bool,
+        rotary_switch: int | None,
     ) -> None:
         self.scheduler = scheduler(
             num_blocks=num_blocks,
@@ -67,6 +69,7 @@ class AnyTraffic(RuleBasedStateMachine):
             capture_tokens=capture_tokens,
             caching=caching,
             copying=copying,
+            rotary_switch=rotary_switch,
         )
         self.runner = ToyRunner(self.scheduler)
         self.seqs: dict[int, Sequence] = {}
@@ -135,7 +138,10 @@ class AnyTraffic(RuleBasedStateMachine):
 
     def step(self) -> None:
         running = [seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING]
-        first = next(iter(running), None)
+        switch = self.scheduler.config.rotary_switch or 1000
+        begin_again = [seq for seq in running if len(seq.token_ids) > switch and not seq.rotary_start]
+        first = None if running[:1] == begin_again[:1] else next(iter(running), None)
+        running = [seq for seq in running if seq not in begin_again]
         need_one = [seq for seq in running if seq.num_uncomputed_tokens == 1]
         schedule = self.scheduler.schedule()
         chunked = [chunk.sequence for chunk in schedule.chunks]

@@ -1,0 +1,188 @@
+"""Small checkpoints of every format, and mutations of their files."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Raw
+from tokenizers import models
+
+from model.batch import Batch, Span
+from model.checkpoint.gguf.folder import _files
+from model.checkpoint.registry import read_config
+from model.kv_cache import KVCache
+from model.loading.loader import load_model
+from model.loading.lora_loader import load_adapter
+from model.network.cross_encoder import score_defaults
+from model.network.sentence_transformers import embedding_defaults
+from model.tokenization.tokenizer import Tokenizer
+from tests import quantized_files, tiny
+from tests.gguf_files import make_network, write_gguf
+from tests.quantized_files import Format, write_checkpoint
+from tests.tiny.adapters import make_adapter
+
+_CPU = torch.device("cpu")
+_BLOCK = 8
+_FORMATS: dict[str, Callable[[], Format]] = {
+    "awq": quantized_files.awq,
+    "gptq": quantized_files.gptq,
+    "gptq, 8 bits": lambda: quantized_files.gptq(bits=8),
+    "packed": lambda: quantized_files.packed(is_symmetric=False),
+    "int8": lambda: quantized_files.int_quantized(has_zeros=True),
+    "mxfp4": quantized_files.mxfp4,
+    "mxfp4, compressed": lambda: quantized_files.mxfp4(is_compressed=True),
+    "fp8": lambda: quantized_files.fp8((64, 32)),
+}
+_GGUF = {"gguf, Q8_0": ("llama", Type.Q8_0), "gguf, Q4_0": ("qwen2", Type.Q4_0), "gguf, F16": ("phi3", Type.F16)}
+_PLAIN = ("gpt2", "bert", "llama-gqa")
+_VALUES: tuple[Any, ...] = (None, -1, 0, 1, 3, 7, 65, 2**31, 2**70, 1e308, "", "x", "../..", [], {}, [[]], True, [-3])
+"""Values that are put in the place of others in JSON files."""
+_SIZES = {"num_hidden_layers": 1, "intermediate_size": 192, "head_dim": 32}
+
+
+class Sources:
+    """Unchanged checkpoints in a folder, and room for a changed one."""
+
+    def __init__(self, room: Path) -> None:
+        """Write them."""
+        self._room = room
+        for name, made in _FORMATS.items():
+            write_checkpoint(make_network("llama", **_SIZES), made(), room / name)
+        for name, (architecture, kind) in _GGUF.items():
+            (room / name).mkdir()
+            write_gguf(make_network(architecture, num_hidden_layers=1), architecture, kind, room / name / "a.gguf")
+        for name in _PLAIN:
+            tiny.make_variant(name, room / name)
+        make_adapter(room / "llama-gqa", room / "llama-gqa" / "adapter", 0)
+        for name in (*_FORMATS, *_PLAIN):
+            _write_small_files(room / name)
+        self.names = (*_FORMATS, *_GGUF, *_PLAIN)
+
+    def choose(self, rng: random.Random) -> str:
+        """Return the name of a checkpoint."""
+        return rng.choice(self.names)
+
+    def mutated(self, name: str, rng: random.Random) -> Path:
+        """Return a changed copy of a checkpoint."""
+        folder = self._room / "changed"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self._room / name, folder)
+        for _ in range(rng.choice([1, 1, 1, 2, 3])):
+            file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+            change = {".json": _change_json, ".safetensors": _change_tensor}.get(file.suffix, _change_bytes)
+            try:
+                (change if rng.random() < 0.8 else _change_bytes)(file, rng)
+            except (ValueError, SafetensorError):  # a change before this one has left no such file
+                _change_bytes(file, rng)
+        return folder
+
+
+def _write_small_files(folder: Path) -> None:
+    Raw(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).save(str(folder / "tokenizer.json"))
+    modules = [{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.Normalize"}]
+    (folder / "1_Pooling").mkdir()
+    files: dict[str, Any] = {
+        "generation_config.json": {"eos_token_id": [1, 2], "temperature": 0.5},
+        "tokenizer_config.json": {"eos_token": "a", "model_max_length": 100},
+        "special_tokens_map.json": {"eos_token": {"content": "a"}},
+        "modules.json": modules,
+        "1_Pooling/config.json": {"pooling_mode": "mean"},
+        "config_sentence_transformers.json": {"prompts": {"query": "q: "}},
+    }
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value))
+
+
+def _change_json(path: Path, rng: random.Random) -> None:
+    """Replace, remove or nest a value at any place of a JSON file."""
+    value = json.loads(path.read_text())
+    places = list[tuple[Any, Any]]()
+
+    def walk(node: Any) -> None:
+        for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+            places.append((node, key))
+            walk(node[key])
+
+    walk(value)
+    if not places:
+        return
+    node, key = rng.choice(places)
+    if isinstance(node, dict) and rng.random() < 0.2:
+        del node[key]
+    elif type(node[key]) is int and rng.random() < 0.5:
+        node[key] += rng.choice([-1, 1, 2, 16, 32])
+    else:
+        node[key] = rng.choice(_VALUES)
+    path.write_text(json.dumps(value))
+
+
+def _change_tensor(path: Path, rng: random.Random) -> None:
+    """Change the shape, the dtype or the numbers of a tensor, or leave it out."""
+    tensors = load_file(path)
+    name = rng.choice(sorted(tensors))
+    tensor = tensors.pop(name)
+    kind = rng.choice(["cut", "cut", "grown", "flat", "dtype", "noise", "missing"])
+    if kind == "cut" and tensor.ndim:
+        axis = rng.randrange(tensor.ndim)
+        tensor = tensor.narrow(axis, 0, rng.randint(0, tensor.shape[axis]))
+    elif kind == "grown" and tensor.ndim:
+        tensor = torch.cat([tensor, tensor[: rng.randint(1, 40)]])
+    elif kind == "flat":
+        tensor = tensor.reshape(1, -1)
+    elif kind == "dtype":
+        tensor = tensor.float().to(rng.choice([torch.int8, torch.uint8, torch.int32, torch.float16, torch.float64]))
+    elif kind == "noise":
+        tensor = torch.randint(0, 256, (tensor.nbytes,), dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
+    save_file(tensors | ({} if kind == "missing" else {name: tensor.contiguous()}), path)
+
+
+def _change_bytes(path: Path, rng: random.Random) -> None:
+    """Overwrite, insert or cut off bytes, most often in the first 4,000."""
+    content = bytearray(path.read_bytes())
+    at = rng.randint(0, min(len(content), 4000) if rng.random() < 0.8 else len(content))
+    if rng.random() < 0.2:
+        del content[at:]
+    else:
+        new = rng.choice([rng.randbytes(rng.randint(1, 8)), b"\xff" * 8, b"[" * 100_000, b"\0" * 8])
+        content[at : at + rng.choice([0, len(new)])] = new
+    path.write_bytes(content)
+
+
+@torch.inference_mode()
+def read_and_run(folder: Path) -> str:
+    """Read all of a checkpoint and let its network compute. Return "computes". Raises ModelLoadError."""
+    if (folder / "a.gguf").is_file():
+        folder = _folder_of_gguf(folder)
+    config = read_config(folder)
+    Tokenizer.from_folder(folder)
+    embedding_defaults(folder, config)
+    score_defaults(folder, config)
+    model = load_model(folder, config, torch.float32, _CPU)
+    if (folder / "adapter").is_dir():
+        load_adapter(folder / "adapter", model, max_rank=8)
+    ids = torch.randint(config.vocab_size, (min(21, config.max_model_len),)).tolist()
+    if config.kind == "encoder":
+        model.encode(Batch.unchunked([ids], _BLOCK, _CPU, [config.num_layers]))
+        return "computes"
+    cache = KVCache(model.cache_config, 8, _BLOCK, model.dtype, _CPU, keys_in_rows=model.keys_in_rows)
+    for start, end in ((0, len(ids) - 1), (len(ids) - 1, len(ids))):
+        span = Span(ids[start:end], start, [1, 2, 3], config.num_layers)
+        if start < end:
+            model.logits(model.forward(Batch([span], _BLOCK, _CPU), cache)[: end - start])
+    return "computes"
+
+
+def _folder_of_gguf(folder: Path) -> Path:
+    """Make the folder of a GGUF file here, and not in the user's caches."""
+    found = _files(folder / "a.gguf", {})
+    for name, text in found.items():
+        (folder / name).write_text(text)
+    (folder / "a.gguf").rename(folder / "model.gguf")
+    return folder

@@ -1,0 +1,79 @@
+"""Small files of a checkpoint: opens and reads them whatever the folder holds in their places.
+
+It never imports torch, and blocks on no file: pipes, devices and sockets are refused.
+"""
+
+import json
+import os
+import stat
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from model.checkpoint.folder import ModelLoadError
+
+_MOST_BYTES = 1 << 27
+"""Most bytes of a file that is read whole; the largest published tokenizer.json have 35 million."""
+_MOST_DEPTH = 64
+"""Most lists and objects around a value of a JSON file; published ones have about ten."""
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
+"""Opens a folder that can be entered but not listed, where the system has such a flag."""
+
+
+def open_file(path: Path, *, most: int | None = _MOST_BYTES, root: Path | None = None) -> BinaryIO:
+    """Open a regular file of at most `most` bytes. root: a folder that the file must be in once links are followed; no
+    link that appears meanwhile is followed.
+
+    Raises OSError for a file that cannot be opened, and ModelLoadError for one that is refused.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK  # the open of a pipe would wait for its other end
+    file = os.fdopen(os.open(path, flags) if root is None else _open_below(root, path, flags), "rb")
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
+        file.close()
+        size = "" if most is None else f" of at most {most} bytes"
+        kind = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is no regular file"
+        raise ModelLoadError(f"{path}: {kind}; a regular file{size} is accepted")
+    return file
+
+
+def _open_below(root: Path, path: Path, flags: int) -> int:
+    real = path.resolve()
+    if not real.is_relative_to(root):
+        raise ModelLoadError(f"{path}: is outside {str(root)!r}; a file inside it is accepted")
+    with ExitStack() as opened:
+        parts, folder = real.relative_to(root).parts, os.open(root, _PATH_ONLY | os.O_DIRECTORY)
+        opened.callback(os.close, folder)
+        for part in parts[:-1]:
+            folder = os.open(part, _PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            opened.callback(os.close, folder)
+        return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def read_text(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) -> str:
+    """Return the text of a file in UTF-8. Raises ModelLoadError, in one line, for a file that has none."""
+    try:
+        with open_file(path, most=most, root=root) as file:
+            return file.read(os.fstat(file.fileno()).st_size).decode()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"{path}: is no UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) -> Any:
+    """Return the value of a JSON file. Raises ModelLoadError, in one line, for a file that has none."""
+    text = read_text(path, most=most, root=root)
+    try:
+        value = json.loads(text)
+        level: list[Any] = [[value]]
+        for _ in range(_MOST_DEPTH + 1):
+            nodes = (node.values() if isinstance(node, dict) else node for node in level)
+            level = [child for children in nodes for child in children if isinstance(child, dict | list)]
+            if not level:
+                return value
+    except RecursionError:
+        pass
+    except ValueError as error:
+        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
+    raise ModelLoadError(f"{path}: is nested too deeply; {_MOST_DEPTH} lists and objects in each other are accepted")
