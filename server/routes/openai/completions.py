@@ -28,9 +28,10 @@ from server.routes.openai.generation import (
 from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
-from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
+from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
+from server.routes.text_parts import Keep
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
@@ -63,9 +64,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
     """Return the prompts as the engine gets them. Raises BadRequest where one does not fit."""
     keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
-    prompts = await read_prompts(
-        context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None
-    )
+    cut: Keep | None = keep if body.truncate else None
+    if body.truncate_prompt_tokens is not None:
+        cut = "end"
+    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut)
     most = encoder_limit(context) if keep == "start" else context.context_limit - 1
     prompts = [keep_end(prompt, body.truncate_prompt_tokens, most) for prompt in prompts]
     prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")

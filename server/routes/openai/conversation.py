@@ -17,6 +17,7 @@ from server.routes.openai.generation import Arrived, Job, Started, begin, token_
 from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
+from server.routes.text_parts import Cut
 from server.schemas.generation import ChatCompletionRequest
 
 
@@ -126,10 +127,10 @@ class Conversation:
         self.started.close()
 
 
-async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
-    """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
+async def read_conversation(context: AppContext, body: ChatCompletionRequest, keep: Cut = "all") -> Prompt:
+    """Return a chat as the model reads it, or part of a long one. Raises BadRequest where the template refuses it."""
     arguments = body.chat_template_kwargs
-    return await read_chat(context, body.messages, body.add_generation_prompt, arguments, body.shown_tools)
+    return await read_chat(context, body.messages, body.add_generation_prompt, arguments, body.shown_tools, keep)
 
 
 async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:
@@ -137,7 +138,9 @@ async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max
 
     `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
     """
-    conversation = await read_conversation(context, body)
+    is_cut = body.truncate or body.truncate_prompt_tokens is not None
+    end: Cut = "start" if context.config.kind == "encoder-decoder" else "end"
+    conversation = await read_conversation(context, body, end if is_cut else None)
     form = await answer_form(context, body, conversation.text or "", await read_grammar(context, body))
     conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")

@@ -30,7 +30,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         else:
             text = body.prompt or ""
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-        prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages")
+        prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages", "all")
         return await _answer(len(prompt.ids), lambda: _tokenized(context, body, prompt))
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)

@@ -3,16 +3,20 @@ event loop serves others.
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
+from model.tokenization.tokenizer import Tokenizer
 from server.routes.inspect.intervention_sources import MAX_CHANGES
+from server.routes.text_parts import Keep, part_for
 from tests.server.fake_client import NUM_LAYERS
 from tests.server.routes.test_interventions import clean, numbers
-from tests.server.serving import Site, site
+from tests.server.serving import Site, site, tiny_classifier
 
 ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
 
@@ -67,3 +71,61 @@ async def test_equal_inputs_of_from_are_one_source(tmp_path: Path) -> None:
     two, four = (clean("hook_resid_pre", 0, length).sum(0) for length in (2, 4))
     assert np.allclose(numbers(one).reshape(-1), (2 * two + four) / 8)
     assert np.allclose(numbers(one), numbers(other))
+
+
+@pytest.fixture
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the texts that tokenizers read."""
+    read: list[str] = []
+    encode, encode_pairs = Tokenizer.encode_batch, Tokenizer.encode_pairs
+
+    def batch(tokenizer: Tokenizer, texts: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        read.extend(texts)
+        return encode(tokenizer, texts, *arguments, **options)
+
+    def pairs(tokenizer: Tokenizer, texts: Sequence[tuple[str, str]], *arguments: Any, **options: Any) -> Any:
+        read.extend(text for pair in texts for text in pair)
+        return encode_pairs(tokenizer, texts, *arguments, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", batch)
+    monkeypatch.setattr(Tokenizer, "encode_pairs", pairs)
+    return read
+
+
+async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], tmp_path: Path) -> None:
+    text = "a" + "b" * 200_000 + "c"
+    async with site(tmp_path) as at:
+        for path, body in (
+            ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
+            ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
+            ("/v1/embeddings", {"input": [text] * 3, "truncate": True}),
+            ("/v1/trace", {"input": text, "points": ["logits"], "positions": -1, "truncate": True}),
+        ):
+            assert (await at.post(path, body)).status_code == 200
+        for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
+            error = await at.error(path, {field: [text] * 3, "truncate": False}, 400)
+            assert error["message"].startswith(
+                f"{field}[0]: the prompt has more than 65 tokens; at most 64 are accepted"
+            )
+        ids = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+    assert ids == [b"b" * 62 + b"c"] * 3 + [b"bbbbc"] + [b"a" + b"b" * 63] * 4
+    assert sum(map(len, tokenised)) < 20_000
+
+
+async def test_a_query_is_tokenised_once_for_all_documents(tokenised: list[str], tmp_path: Path) -> None:
+    config = tiny_classifier()
+    async with site(tmp_path, config=config) as at:
+        body = {"query": "1 " * 120_000, "documents": ["a"] * 30, "truncate": True}
+        assert (await at.post("/v1/rerank", body)).status_code == 200
+        assert {len(each.prompt_token_ids) for each in at.engine.submitted} == {64}
+    assert sum(map(len, tokenised)) < 30 * 150 + 2000
+
+
+@pytest.mark.parametrize("keep", ["start", "end"])
+def test_part_of_a_text_has_the_tokens_of_the_whole_text(keep: Keep) -> None:
+    tokenizer = Tokenizer.from_folder("model/fables")
+    for word in ("The fox, who longed for grapes, beholds. ", " " * 50 + "x", "a", "\u00e9\U0001f600", "...!? "):
+        text = word * (40_000 // len(word))
+        whole, part = (tokenizer.encode(each, False).ids for each in (text, part_for(tokenizer, text, 300, keep)))
+        assert len(part) < len(whole)
+        assert part[:300] == whole[:300] if keep == "start" else part[-300:] == whole[-300:]
