@@ -35,14 +35,16 @@ from server.http.errors import (
     shown,
 )
 from server.http.json_reader import JsonReader
-from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_record
+from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
+from server.routes.turns import FairTurns
 from server.schemas.inspect.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""
-_PARSER = ThreadPoolExecutor(1, "parse")
-"""Reads large bodies one after the other: each computing thread makes the event loop wait some milliseconds at every
-iteration, and the threads of all other work must stay free.
+_SMALL_BODY = 1 << 18
+_PARSERS = tuple((ThreadPoolExecutor(1, "parse"), FairTurns()) for _ in range(2))
+"""Read bodies one after the other, one those of at most `_SMALL_BODY` bytes and one larger ones: each computing thread
+makes the event loop wait some milliseconds at every iteration, and the threads of all other work must stay free.
 """
 _READ_AT_ONCE = 1 << 15
 """Most bytes of a body that is parsed in one go, on the event loop: some milliseconds, and fewer lists than a large
@@ -189,9 +191,13 @@ async def read_body(request: Request, max_bytes: int) -> None:
     body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
-    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
+    request._body = body  # where Request.body() keeps what it read, as `_json` what it parsed: FastAPI finds it there
     if len(body) > _READ_AT_ONCE:
-        request._json = await asyncio.get_running_loop().run_in_executor(_PARSER, _parse, body)  # here what it parsed
+        parser, turns = _PARSERS[len(body) > _SMALL_BODY]
+        async with turns.turn(current_key(), len(body)):
+            request._json = await asyncio.get_running_loop().run_in_executor(
+                parser, _parse, body
+            )  # here what it parsed
         return
     try:
         body.decode()

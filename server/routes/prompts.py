@@ -12,10 +12,11 @@ from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
+from server.observability.access_log import current_key
 from server.routes.chat_rows import chat_rows, tool_rows
 from server.routes.context import AppContext
 from server.routes.text_parts import Cut, Keep, read_part, size_of, too_long
-from server.routes.turns import in_turns
+from server.routes.turns import FairTurns, in_turns
 from server.schemas.base import ChatMessage, PromptInput, encodable
 from server.schemas.tools import ToolDefinition
 
@@ -23,6 +24,8 @@ _THREAD_BYTES = 8192
 """Longer texts are tokenised in a thread: they would hold up running streams."""
 _TEXTS_AT_ONCE = 256
 """Texts that are read before the event loop may do something else."""
+_RENDERING = FairTurns()
+"""The turns of chats at the one process that renders templates."""
 _IDS_AT_ONCE = 100_000
 """Ids of many prompts that are checked before the event loop may do something else."""
 _GROUP_CHARACTERS = 250_000
@@ -216,9 +219,11 @@ async def render_chat(
             param="messages",
             code="no_chat_template",
         )
+    rows = await chat_rows(messages)
     try:
-        rows, given = await context.chat_template.with_tools(await chat_rows(messages), tool_rows(tools))
-        text = await context.chat_template.render_async(rows, add_generation_prompt, arguments, given)
+        async with _RENDERING.turn(current_key(), 1):
+            shown_rows, given = await context.chat_template.with_tools(rows, tool_rows(tools))
+            text = await context.chat_template.render_async(shown_rows, add_generation_prompt, arguments, given)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
     try:

@@ -29,7 +29,7 @@ class FairTurns:
 
     def __init__(self) -> None:
         self._now = 0.0
-        """The end, in units of cost, of the work that was admitted last."""
+        """The latest end of work that is done, in units of cost."""
         self._ends: dict[str, float] = {}
         """The same of the last work of each client that waits or is served."""
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -47,14 +47,13 @@ class FairTurns:
         self._admit()
         try:
             await mine
-            self._now = max(self._now, end)
             yield
         finally:
             if mine.cancel():  # it was never admitted
                 self._waiting = [each for each in self._waiting if each[2] is not mine]
                 heapq.heapify(self._waiting)
             else:
-                self._is_taken = False
+                self._now, self._is_taken = max(self._now, end), False
                 self._admit()
 
     def _admit(self) -> None:

@@ -129,3 +129,18 @@ def test_part_of_a_text_has_the_tokens_of_the_whole_text(keep: Keep) -> None:
         whole, part = (tokenizer.encode(each, False).ids for each in (text, part_for(tokenizer, text, 300, keep)))
         assert len(part) < len(whole)
         assert part[:300] == whole[:300] if keep == "start" else part[-300:] == whole[-300:]
+
+
+async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: Path) -> None:
+    """Of one key, bodies are read in their order, and other keys' have their turns between them."""
+    order: list[str] = []
+    async with site(tmp_path, api_key=("a" * 20, "b" * 20)) as at:
+
+        async def send(key: str, size: int) -> None:
+            headers = {"Authorization": f"Bearer {key * 20}"}
+            answer = await at.post("/tokenize", {"prompt": "x" * size}, headers=headers)
+            assert answer.status_code == 400
+            order.append(f"{key} {size}")
+
+        await asyncio.gather(*(send("a", 1_000_000) for _ in range(4)), send("b", 400_000), send("b", 300_000))
+    assert order == ["a 1000000", "b 400000", "b 300000", *["a 1000000"] * 3]
