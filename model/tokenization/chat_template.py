@@ -83,7 +83,12 @@ class ChatTemplate:
         """
         if not tools and not any(row.get("role") == "tool" or row.get("tool_calls") for row in messages):
             return messages, tools
-        use = await self._client.in_thread(lambda: self.tool_use)
+        return await self._client.in_thread(lambda: self._as_read(messages, tools))
+
+    def _as_read(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+        use = self.tool_use
         if not use.by_template:
             return write_out(messages, tools, use.syntax, takes_system=use.takes_system), ()
         return with_arguments_as_text(messages) if use.arguments_as_text else messages, tools

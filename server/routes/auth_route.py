@@ -7,7 +7,7 @@ server's own for code that watches it for a disconnect.
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
@@ -226,7 +226,7 @@ def _check_content_type(headers: Headers) -> None:
 
 def _parse(body: bytes) -> Any:
     """Parse a large body without blocking the event loop for long."""
-    reader = JsonReader(body)
+    reader = JsonReader(body, may_be_ids=_may_be_ids)
     try:
         check_value_lists(body)
         return reader.read()
@@ -237,6 +237,11 @@ def _parse(body: bytes) -> Any:
         raise _no_utf8(error.object[error.start], reader.position + error.start) from None
     except (RecursionError, ValueError) as error:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "There was an error parsing the body") from error
+
+
+def _may_be_ids(names: Sequence[str]) -> bool:
+    """Return whether a field may be of token ids: those of a body, and the inputs of its interventions."""
+    return len(names) == 1 or (len(names) == 3 and names[0] == "interventions" and names[2].endswith("input"))
 
 
 def _no_utf8(byte: int, place: int) -> BadRequest:

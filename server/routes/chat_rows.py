@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.http.errors import BadRequest, shown
+from server.http.json_reader import check_json_text
 from server.schemas.base import ChatMessage
 from server.schemas.tools import ToolDefinition
 
@@ -20,6 +21,8 @@ async def chat_rows(messages: Sequence[ChatMessage]) -> list[Row]:
 
 
 def _rows(messages: Sequence[ChatMessage]) -> list[Row]:
+    texts = [call["function"]["arguments"] for message in messages for call in message.tool_calls or ()]
+    check_json_text("".join(texts), "messages")
     rows = [message.as_template_input() for message in messages]
     names: dict[str, str] = {}
     for number, row in enumerate(rows):

@@ -32,6 +32,7 @@ from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_en
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.routes.text_parts import Keep
+from server.routes.turns import in_turns
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
@@ -76,7 +77,7 @@ async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[
     asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
     grammar = await read_grammar(context, body)
     jobs = []
-    for prompt in prompts:
+    async for prompt in in_turns(prompts, 64):
         # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
         limit = None if body.max_tokens is None else max(body.max_tokens, 1)
         drops_token = body.max_tokens == 0
@@ -93,7 +94,8 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     choices = await collect(started)
     writer = _CompletionWriter(context, body, jobs, started)
     answer = writer.head(writer.CHUNK)
-    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    each = zip(started.runs, choices, strict=True)
+    answer["choices"] = [await writer.whole_choice(run.index, choice) async for run, choice in in_turns(each, 1)]
     answer["usage"] = writer.usage()
     return Response(orjson.dumps(answer), media_type="application/json")
 

@@ -3,6 +3,7 @@ event loop serves others.
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from model.tokenization.tokenizer import Tokenizer
+from server.http.json_reader import MAX_SCALARS
 from server.routes.inspect.intervention_sources import MAX_CHANGES
 from server.routes.text_parts import Keep, part_for
 from tests.server.fake_client import NUM_LAYERS
@@ -144,3 +146,83 @@ async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: P
 
         await asyncio.gather(*(send("a", 1_000_000) for _ in range(4)), send("b", 400_000), send("b", 300_000))
     assert order == ["a 1000000", "b 400000", "b 300000", *["a 1000000"] * 3]
+
+
+FLOATS = [i + 0.5 for i in range(9000)]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": [*range(9000)]})}}
+USER = {"role": "user", "content": "a"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"enum": [*range(4000)]}}}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/systemone", {"state": "x", "questions": {"q": {"type": "score", "criteria": [FLOATS] * 10}}}),
+        ("/v1/decisions", {"input": [{**USER, "content": [{"type": "input_json", "data": {"a": FLOATS}}] * 8}]}),
+        ("/v1/messages/count_tokens", {"messages": [USER], "system": [{"type": "text", "text": "", "a": FLOATS * 8}]}),
+        ("/v1/chat/completions", {"messages": [USER], "chat_template_kwargs": {"a": FLOATS * 8}}),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL] * 17}),
+        ("/api/chat", {"messages": [USER], "format": {"enum": [*range(70_000)]}}),
+        ("/v1/trace", {"input": "a", "interventions": [{**ZERO, "head": [*range(30_000)]}] * 3}),
+    ],
+)
+async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, tmp_path: Path) -> None:
+    """Each list is within the bound of its own field."""
+    async with site(tmp_path) as at:
+        answer = await at.post(path, body)
+    assert answer.status_code == 413
+    assert f"more than {MAX_SCALARS} numbers and words" in answer.text
+
+
+async def test_token_ids_do_not_count_among_them(tmp_path: Path) -> None:
+    ids = [1] * (MAX_SCALARS + 1)
+    mean = {"point": "resid_pre.0", "op": "mean", "from": {"input": [[1] * 64] * 1100}}
+    async with site(tmp_path) as at:
+        assert (await at.post("/detokenize", {"tokens": ids})).status_code == 200
+        assert (await at.post("/v1/completions", {"prompt": ids, "truncate": True})).status_code == 200
+        body = {"input": [[1] * 64] * 1100, "points": ["logits"], "interventions": [mean]}
+        assert (await at.post("/v1/trace", body)).status_code == 200
+        answer = await at.post("/detokenize", {"tokens": [*ids, 0.5] + [1] * MAX_SCALARS})
+        assert answer.status_code == 413
+
+
+async def test_arguments_of_all_calls_have_a_bound_together(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        messages = [USER, {"role": "assistant", "tool_calls": [CALL] * 8}]
+        error = await at.error("/v1/chat/completions", {"messages": messages}, 400)
+        assert error["message"].startswith(f"messages: JSON with {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
+        body = {"prompt": "a", "guided_json": json.dumps({"enum": [*range(70_000)]})}
+        error = await at.error("/v1/completions", body, 400)
+        assert error["message"].startswith("guided_json: JSON with 69999 commas")
+
+
+async def test_what_responses_repeat_is_short(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/responses", {"input": "a", "user": "u" * 513}, 400)
+    assert error["param"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "least"),
+    [
+        ("/v1/chat/completions", {"messages": [USER], "n": 128, "logprobs": True, "max_tokens": 1}, 128),
+        ("/v1/completions", {"prompt": "a", "n": 128, "logprobs": 1, "max_tokens": 1}, 128),
+        ("/v1/completions", {"prompt": ["a"] * 1088, "max_tokens": 1}, 1088 + 1088 // 16),
+    ],
+)
+async def test_others_are_served_while_many_choices_are_begun_and_written(
+    path: str, body: Any, least: int, tmp_path: Path
+) -> None:
+    async with site(tmp_path, max_num_queued_requests=4096) as at:
+        answer, turns = await turns_of(at, path, body)
+    assert answer.status_code == 200
+    assert turns > least
+
+
+async def test_a_long_list_of_tokens_is_written_in_pieces(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"prompt": "\U0001f600" * 6000, "return_token_strs": True, "return_offsets": True}
+        answer = (await at.post("/tokenize", body)).json()
+    assert answer["tokens"] == [*"\U0001f600".encode()] * 6000
+    assert len(answer["token_strs"]) == 24_000
+    assert answer["offsets"] == [[i // 4, i // 4 + 1] for i in range(24_000)]
