@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.auth.keys import Keyring, KnownKey
 from server.auth.quotas import LimitReached
+from server.engine.memory.memory_limit import give_back_memory
 from server.http.errors import (
     ApiError,
     BadRequest,
@@ -51,6 +52,8 @@ _READ_AT_ONCE = 1 << 15
 one has.
 """
 
+_IS_LARGE = "lightwell.is_large"
+"""Key of True in an ASGI scope whose body was read in a thread."""
 KEY_IN_SCOPE = "lightwell.key"
 """Key of the request's ApiKey in an ASGI scope; it is missing while the server is open to all."""
 
@@ -78,7 +81,13 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
     class GuardedRoute(OpenRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            scope = self._as_get(scope)
+            try:
+                await self._handle(self._as_get(scope), receive, send)
+            finally:
+                if scope.get(_IS_LARGE):  # what its parts took is in small pieces, which the C library keeps
+                    asyncio.get_running_loop().run_in_executor(_PARSERS[0][0], give_back_memory)
+
+        async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             known = None
             if scope["method"] in (
                 self.methods or ()
@@ -193,6 +202,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
     request._body = body  # where Request.body() keeps what it read, as `_json` what it parsed: FastAPI finds it there
     if len(body) > _READ_AT_ONCE:
+        request.scope[_IS_LARGE] = True
         parser, turns = _PARSERS[len(body) > _SMALL_BODY]
         async with turns.turn(current_key(), len(body)):
             request._json = await asyncio.get_running_loop().run_in_executor(

@@ -9,12 +9,14 @@ from model.tokenization.tokenizer import Tokenizer
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
-MIN_TEXT_LIMIT = 1 << 18
+MIN_TEXT_LIMIT = 1 << 17
 """Bytes of a text that are accepted for any model: tokenising takes about a microsecond and 300 bytes a token, which
 may be a single byte.
 """
 MAX_TOKEN_CHARACTERS = 32
 """Most characters that a text has for each of its tokens, unless it is a run of blanks."""
+_COUNTED_BYTES = 8
+"""Bytes for each token of the context of a text that is tokenised as a whole."""
 _FIRST_PART, _NEXT_PART = 8, 4
 """Characters for each wanted token of the first part of a long text that is tokenised, and how much longer the next
 part is if that has fewer tokens.
@@ -30,7 +32,7 @@ Cut = Keep | Literal["all"] | None
 
 def bounded(context: AppContext, text: str, field: str, keep: Cut = None) -> str:
     """Return a text that is not far over any context, or the end of it that `keep` names. Raises BadRequest."""
-    limit = max(MIN_TEXT_LIMIT, MAX_TOKEN_CHARACTERS * context.context_limit)
+    limit = max(MIN_TEXT_LIMIT, (_COUNTED_BYTES if keep == "all" else MAX_TOKEN_CHARACTERS) * context.context_limit)
     if keep == "start":
         return text[:limit]
     if keep == "end":
