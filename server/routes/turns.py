@@ -49,10 +49,7 @@ class FairTurns:
             await mine
             yield
         finally:
-            if mine.cancel():  # it was never admitted
-                self._waiting = [each for each in self._waiting if each[2] is not mine]
-                heapq.heapify(self._waiting)
-            else:
+            if not mine.cancelled():  # it was admitted
                 self._now, self._is_taken = max(self._now, end), False
                 self._admit()
 

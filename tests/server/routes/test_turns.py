@@ -61,20 +61,21 @@ async def test_equal_clients_take_turns() -> None:
 
 
 async def test_who_leaves_while_waiting_or_served_holds_up_nobody() -> None:
-    turns = FairTurns()
-    begun = asyncio.Event()
+    turns, served = FairTurns(), list[str]()
 
-    async def hold() -> None:
-        async with turns.turn("a", 1):
-            begun.set()
+    async def hold(name: str) -> None:
+        async with turns.turn(name, 1):
+            served.append(name)
             await asyncio.Event().wait()
 
-    served, waiting = asyncio.create_task(hold()), asyncio.create_task(hold())
-    await begun.wait()
-    waiting.cancel()
-    served.cancel()
-    for task in (served, waiting):
+    first, second, third, last = (asyncio.create_task(hold(name)) for name in "abcd")
+    for task, expected in ((second, "a"), (first, "ac"), (third, "acd"), (last, "acd")):
+        await asyncio.sleep(0)
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    async with turns.turn("b", 1):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert "".join(served) == expected
+    async with turns.turn("e", 1):
         pass
