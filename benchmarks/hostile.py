@@ -1,5 +1,5 @@
-"""Measures what hostile bodies within the limits cost the others: the longest gap of another client's stream, and the
-memory of the API process.
+"""Measures the cost of hostile bodies within the limits for other clients: the longest gap of a stream, and the memory
+of the API process.
 
 Each body is sent to a server of the default model while a stream runs. The stream waits at most 150 ms longer than
 without the body. The API process grows by at most 64 MiB and twelve times the body, and is within 10 % of its size
@@ -199,7 +199,7 @@ def content_of(case: Case) -> bytes:
 
 
 def memory_of(pid: int | str, name: str = "VmRSS") -> int:
-    """Return the resident bytes of a process; those of its peak are named VmHWM."""
+    """Return the resident bytes of a process; VmHWM is the name of its peak."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 

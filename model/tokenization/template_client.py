@@ -48,8 +48,8 @@ class TemplateClient:
     def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
         self._lock = threading.Lock()  # held from a question to its answer
-        # Threads of its own: those that wait for a template that hangs must not be missing elsewhere. One waits for the
-        # lock, and one for the answer.
+        # Threads of its own, so that waiting for a template that hangs takes no thread from other work. One waits for
+        # the lock, and one for the answer.
         self._asking, self._receiving = (ThreadPoolExecutor(1, "template") for _ in range(2))
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -22,7 +22,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_WRAPPING = 8
 """Most bytes that may come for each byte of a chunked body; in chunks of one byte there are six."""
 _PIECE = 1 << 15
-"""Bytes that are parsed at once: in so many may be thousands of chunks, or hundreds of requests."""
+"""Bytes that are parsed at once; they may hold thousands of chunks, or hundreds of requests."""
 _LINGER = 1.0
 """Seconds that a refused client has for reading why."""
 _REASONS = {
@@ -101,7 +101,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._read_piece()
 
     def _read_piece(self) -> None:
-        """Parse a piece of what was received, and the rest of it after the event loop had its turn."""
+        """Parse a piece of the received bytes, and the rest of them after the event loop had its turn."""
         if self._is_refused or self.parser is None:
             return
         piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]

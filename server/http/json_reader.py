@@ -30,7 +30,7 @@ _PIECE = 1 << 16
 
 
 def check_json_text(text: str, field: str) -> None:
-    """Raise BadRequest for a text in a body whose JSON may hold more values than a body."""
+    """Raise BadRequest for JSON in a text that may hold more values than a body."""
     if text.count(",") > MAX_SCALARS:
         raise BadRequest(
             f"{field}: JSON with {text.count(',')} commas; at most {MAX_SCALARS} are accepted.",
@@ -61,7 +61,7 @@ class JsonReader:
         self._body = body
         self._may_be_ids = may_be_ids
         self._names: list[str] = []
-        """Names of the fields around what is being read."""
+        """Names of the fields around the current value."""
         self._num_scalars = 0
         self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
         self._num_containers = 0
@@ -194,8 +194,8 @@ class JsonReader:
         self._num_scalars += number
         if self._num_scalars > MAX_SCALARS:
             raise _too_much(
-                f"more than {MAX_SCALARS} numbers and words; so many are accepted, token ids not counted. Send arrays "
-                "as base64"
+                f"more than {MAX_SCALARS} numbers and words, token ids not counted; at most {MAX_SCALARS} are "
+                "accepted. Send arrays as base64"
             )
 
     def _open(self) -> None:

@@ -44,8 +44,8 @@ MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""
 _SMALL_BODY = 1 << 18
 _PARSERS = tuple((ThreadPoolExecutor(1, "parse"), FairTurns()) for _ in range(2))
-"""Read bodies one after the other, one those of at most `_SMALL_BODY` bytes and one larger ones: each computing thread
-makes the event loop wait some milliseconds at every iteration, and the threads of all other work must stay free.
+"""Read bodies one after the other, one small bodies of at most `_SMALL_BODY` bytes and one larger ones: each computing
+thread makes the event loop wait some milliseconds at every iteration, and the threads of all other work must stay free.
 """
 _READ_AT_ONCE = 1 << 15
 """Most bytes of a body that is parsed in one go, on the event loop: some milliseconds, and fewer lists than a large
@@ -53,7 +53,7 @@ one has.
 """
 
 _IS_LARGE = "lightwell.is_large"
-"""Key of True in an ASGI scope whose body was read in a thread."""
+"""Key of True in an ASGI scope if the body was read in a thread."""
 KEY_IN_SCOPE = "lightwell.key"
 """Key of the request's ApiKey in an ASGI scope; it is missing while the server is open to all."""
 
@@ -84,7 +84,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             try:
                 await self._handle(self._as_get(scope), receive, send)
             finally:
-                if scope.get(_IS_LARGE):  # what its parts took is in small pieces, which the C library keeps
+                if scope.get(_IS_LARGE):  # its parts were small pieces of memory, which the C library keeps
                     asyncio.get_running_loop().run_in_executor(_PARSERS[0][0], give_back_memory)
 
         async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,7 +200,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
     body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
-    request._body = body  # where Request.body() keeps what it read, as `_json` what it parsed: FastAPI finds it there
+    request._body = body  # where Request.body() keeps it, as `_json` the parsed value: FastAPI finds both there
     if len(body) > _READ_AT_ONCE:
         request.scope[_IS_LARGE] = True
         parser, turns = _PARSERS[len(body) > _SMALL_BODY]
@@ -250,7 +250,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _may_be_ids(names: Sequence[str]) -> bool:
-    """Return whether a field may be of token ids: those of a body, and the inputs of its interventions."""
+    """Return whether a field may be of token ids: a field of the body, or an input of its interventions."""
     return len(names) == 1 or (len(names) == 3 and names[0] == "interventions" and names[2].endswith("input"))
 
 

@@ -1,5 +1,5 @@
 """Decides how much of a text is tokenised: a token takes far more time and memory than its text, and of a text that is
-far longer than the context most tokens would be thrown away. It knows no prompt.
+far longer than the context most tokens would be thrown away. Independent of prompts.
 """
 
 import asyncio

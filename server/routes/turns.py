@@ -1,5 +1,5 @@
-"""Gives the event loop its turn in long loops, and clients their turns where one is served at a time. It knows no
-route.
+"""Gives the event loop its turn in long loops, and clients their turns where one is served at a time. Independent
+of routes.
 """
 
 import asyncio

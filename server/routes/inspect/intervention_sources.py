@@ -130,7 +130,7 @@ async def _sources(
     field: str,
 ) -> list[Source]:
     """Return the passes over the inputs of `from`, equal inputs once, checked to fit the item's targets in the inputs
-    of the request, each shape of which is in `targets`.
+    of the request; `targets` has each of their shapes.
     """
     is_mean = item.op == "mean"
     prompts = await _read_source(context, source, field)

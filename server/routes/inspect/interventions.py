@@ -75,7 +75,7 @@ async def read_all_interventions(
         planned[lengths] = _targets(context, items, places, lengths, given)
         await asyncio.to_thread(_check_masked, context, items, planned[lengths], given)
     sources = await all_sources(context, items, prompts, places, planned)
-    # Of inputs that are alike, one has what they share: of equal length, or equal if their own numbers are taken.
+    # Of inputs that are alike, one has the shared changes: of equal length, or equal if their own numbers are taken.
     is_own = any(index is not None for _, index in sources)
     alike = first_equal([ids_of(prompt) if is_own else lengths_of(prompt) for prompt in prompts])
     first = dict.fromkeys(alike)
@@ -112,7 +112,7 @@ def _targets(
     lengths: Lengths,
     given: Mapping[Key, _Values],
 ) -> list[InterventionTarget]:
-    """Return where the items apply in inputs of these lengths, whose values are checked. Raises BadRequest."""
+    """Return where the items apply in inputs of these lengths, after their values are checked. Raises BadRequest"""
     targets = [place.at(context.config, item.positions, lengths) for item, place in zip(items, places, strict=True)]
     for number, target in enumerate(targets):
         for value in given.get((number, None), ()):

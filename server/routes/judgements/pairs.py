@@ -57,7 +57,7 @@ class Reader:
     add_special_tokens: bool = True
     _known_ids: dict[int, int] = field(default_factory=dict)
     _parts: dict[tuple[str, int | None], str] = field(default_factory=dict)
-    """What is read of long texts."""
+    """The parts of long texts that are read."""
     _suffix: list[int] | None = None
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
@@ -97,7 +97,7 @@ class Reader:
         return tuple(self._part(text, name, limit) for text, limit in zip((first, *texts[1:]), limits, strict=False))
 
     def _part(self, text: str, name: str, limit: int | None) -> str:
-        """Return what is read of a text, which is found out once for the many inputs that share it."""
+        """Return the part of a text that is read. It is looked for once for all inputs that share the text."""
         cut, key = self.cut, (text, limit)
         if key in self._parts:
             return self._parts[key]

@@ -156,7 +156,7 @@ def test_the_process_ends_with_its_parent(killed: bool) -> None:
 def test_chats_that_wait_for_a_stopped_process_take_no_thread_from_others(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is killed and replaced after a while without an answer, at whose end each chat has its own."""
+    """It is killed and replaced after a while without an answer. Then each chat gets its own answer."""
     monkeypatch.setattr("model.tokenization.template_client._MAX_SILENCE", 1.0)
     client = TemplateClient()
     template = ChatTemplate(ECHO, tokenizer, client)

@@ -95,7 +95,7 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], tmp_path: Path) -> None:
-    text = "a" + "b" * 200_000 + "c"
+    text = "a" + "b" * 100_000 + "c"
     async with site(tmp_path) as at:
         for path, body in (
             ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
@@ -171,7 +171,7 @@ async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, bo
     async with site(tmp_path) as at:
         answer = await at.post(path, body)
     assert answer.status_code == 413
-    assert f"more than {MAX_SCALARS} numbers and words" in answer.text
+    assert f"more than {MAX_SCALARS} numbers and words, token ids not counted" in answer.text
 
 
 async def test_token_ids_do_not_count_among_them(tmp_path: Path) -> None:
