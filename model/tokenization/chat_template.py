@@ -5,7 +5,6 @@ variables. A template that would hang or fill memory is stopped by the bounds of
 (`model.tokenization.template_process`). It knows one template; it knows no requests, roles and torch.
 """
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,14 +20,14 @@ from model.tokenization.chat_formats.written_out import (
     with_parts_for,
     write_out,
 )
-from model.tokenization.template_client import ChatTemplateError, TemplateClient, shared_client
+from model.tokenization.template_client import MAX_CHARACTERS, ChatTemplateError, TemplateClient, shared_client
 from model.tokenization.tokenizer import Encoding, Tokenizer
 
 __all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_template_option"]
 
 MAX_SOURCE_CHARACTERS = 1_000_000
 _THREAD_CHARACTERS = 20_000
-"""Longer conversations are written as JSON in a thread: they would hold up running streams."""
+"""Longer conversations are written as JSON in a thread."""
 
 
 class ChatTemplate:
@@ -95,10 +94,15 @@ class ChatTemplate:
         """
         messages = with_known_names(messages, self.source)
         if any(isinstance(row.get("content"), list) for row in messages):
-            messages = with_parts_for(messages, await asyncio.to_thread(lambda: self.part_roles))
+            messages = with_parts_for(messages, await self._client.in_thread(lambda: self.part_roles))
         if not tools and not any(row.get("role") == "tool" or row.get("tool_calls") for row in messages):
             return messages, tools
-        use = await asyncio.to_thread(lambda: self.tool_use)
+        return await self._client.in_thread(lambda: self._as_read(messages, tools))
+
+    def _as_read(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+        use = self.tool_use
         if not use.by_template:
             messages = with_parts_for(messages, ())
             return write_out(messages, tools, use.syntax, takes_system=use.takes_system), ()
@@ -114,9 +118,13 @@ class ChatTemplate:
         """Render as `render` does, for an event loop, which is held up for a few milliseconds at most."""
         texts = [*(text for row in messages for text in row.values()), *(arguments or {}).values()]
         num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
+        if num_characters > MAX_CHARACTERS:
+            raise ChatTemplateError(
+                f"chat template: there are {num_characters} characters; at most {MAX_CHARACTERS} are accepted"
+            )
         is_large = num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts)
         if is_large or tools:
-            return await asyncio.to_thread(self.render, messages, add_generation_prompt, arguments, tools)
+            return await self._client.in_thread(lambda: self.render(messages, add_generation_prompt, arguments, tools))
         variables = self._variables(messages, add_generation_prompt, arguments)
         return await self._client.ask_async(self._source_line, variables)
 

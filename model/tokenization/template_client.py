@@ -15,7 +15,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +32,8 @@ MAX_CHARACTERS = 8_000_000
 """Characters of a rendered text."""
 _MAX_LINE = 12 * MAX_CHARACTERS
 """Bytes of an answer's first line, which may hold an error in the template's own words."""
-_MAX_SILENCE = 30.0
-"""Seconds without an answer after which the process is given up: it may be stopped, or swapped out."""
+_MAX_SILENCE = 10.0
+"""Seconds without an answer after which the process is given up and killed: it may be stopped, or swapped out."""
 _MOMENT = 5
 """Milliseconds that an event loop waits for an answer: nearly all come in a fraction of one, before it could turn."""
 _SHORT = 1 << 16
@@ -46,6 +51,9 @@ class TemplateClient:
     def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
         self._lock = threading.Lock()  # held from a question to its answer
+        # Threads of its own, so that waiting for a template that hangs takes no thread from other work. One waits for
+        # the lock, and one for the answer.
+        self._asking, self._receiving = (ThreadPoolExecutor(1, "template") for _ in range(2))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -91,13 +99,16 @@ class TemplateClient:
     async def ask_async(self, source: bytes, variables: bytes) -> str:
         """Ask as `ask` does; a thread waits for an answer that takes more than a moment."""
         if len(source) + len(variables) > _SHORT or not self._lock.acquire(blocking=False):
-            return await asyncio.to_thread(self.ask, source, variables)
+            return await self.in_thread(lambda: self.ask(source, variables))
         self._send(source + variables)
         if self._poll.poll(_MOMENT):
             return self._receive()
-        return await asyncio.shield(
-            asyncio.to_thread(self._receive)
-        )  # which frees the lock, even if the caller is cancelled
+        answer = asyncio.get_running_loop().run_in_executor(self._receiving, self._receive)
+        return await asyncio.shield(answer)  # which frees the lock, even if the caller is cancelled
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Return the result of work that asks, done in the thread in which questions wait for each other."""
+        return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
     def _send(self, question: bytes) -> None:
         try:

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.http.error_shapes import error_json
@@ -20,6 +21,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of request line and headers together."""
 MAX_WRAPPING = 8
 """Most bytes that may come for each byte of a chunked body; in chunks of one byte there are six."""
+_PIECE = 1 << 15
+"""Bytes that are parsed at once; they may hold thousands of chunks, or hundreds of requests."""
 _LINGER = 1.0
 """Seconds that a refused client has for reading why."""
 _REASONS = {
@@ -86,15 +89,35 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._wrapping_bytes = 0
         """Bytes that came since the head, less MAX_WRAPPING times the bytes of body among them."""
+        self._has_ended = False
+        """Whether a request ended in the last piece: how much of that is the next one's head is not known."""
+        self._unread = b""
+        self._is_reading = False
         self._is_refused = False
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        self._unread += data
+        if not self._is_reading:
+            self._read_piece()
+
+    def _read_piece(self) -> None:
+        """Parse a piece of the received bytes, and the rest of them after the event loop had its turn."""
+        if self._is_refused or self.parser is None:
             return
-        pending = len(data) if self._in_head else 0
+        piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
+        self._parse(piece)
+        if self._unread:
+            self.flow.pause_reading()
+            self.loop.call_soon(self._read_piece)
+        elif self._is_reading and not (self.pipeline or (self.cycle and len(self.cycle.body) > HIGH_WATER_LIMIT)):
+            self.flow.resume_reading()
+        self._is_reading = bool(self._unread)
+
+    def _parse(self, data: bytes) -> None:
+        self._has_ended = False
         super().data_received(data)
         if self._in_head and not self._is_refused:
-            self._head_bytes += pending
+            self._head_bytes += 1 if self._has_ended else len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse_head()
         elif not self._is_refused:
@@ -129,7 +152,7 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._wrapping_bytes = 0
+        self._wrapping_bytes, self._has_ended = 0, True
         if not self._is_refused:
             super().on_message_complete()
 

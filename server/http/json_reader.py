@@ -8,14 +8,17 @@ It refuses what no request needs as it reads: very many lists, objects and texts
 import codecs
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from server.http.errors import PayloadTooLarge
+from server.http.errors import BadRequest, PayloadTooLarge
 
 MAX_CONTAINERS = 1 << 14
 """Most lists and objects in a body: each is handled individually."""
-MAX_TEXTS = 1 << 17
+MAX_TEXTS = 1 << 16
 """Most texts in a body, including names of fields: some for each object."""
+MAX_SCALARS = 1 << 16
+"""Most numbers and words in a body, token ids not counted: each is checked, and written again, individually."""
 MAX_WIDE_TEXT = 1 << 23
 """Most characters of one text that is not all ASCII: a single such character may make all of them take four bytes."""
 _RUNS = 512
@@ -24,6 +27,16 @@ _MANY = 64
 """Least numbers in a list for which the least and the greatest are recorded."""
 _PIECE = 1 << 16
 """Bytes of numbers and words that are parsed at once, and about as many of a text."""
+
+
+def check_json_text(text: str, field: str) -> None:
+    """Raise BadRequest for JSON in a text that may hold more values than a body."""
+    if text.count(",") > MAX_SCALARS:
+        raise BadRequest(
+            f"{field}: JSON with {text.count(',')} commas; at most {MAX_SCALARS} are accepted.",
+            param=field,
+            code="invalid_value",
+        )
 
 
 class Integers(list[int]):
@@ -39,8 +52,17 @@ class Integers(list[int]):
 class JsonReader:
     """Reads one body in UTF-8. `piece` is about how many bytes are read at once; no number may be longer."""
 
-    def __init__(self, body: bytes, piece: int = _PIECE) -> None:
+    def __init__(
+        self, body: bytes, piece: int = _PIECE, may_be_ids: Callable[[Sequence[str]], bool] = lambda names: True
+    ) -> None:
+        """Make the reader. `may_be_ids` returns whether a list of whole numbers may be of token ids, by the names of
+        the fields that it is in.
+        """
         self._body = body
+        self._may_be_ids = may_be_ids
+        self._names: list[str] = []
+        """Names of the fields around the current value."""
+        self._num_scalars = 0
         self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
         self._num_containers = 0
         self._num_texts = 0
@@ -81,6 +103,7 @@ class JsonReader:
             case b"{":
                 return self._object()
         (value,) = self._parsed(self._run().partition(b",")[0])
+        self._count_scalars(1)
         return value
 
     def _list(self) -> list[Any]:
@@ -88,7 +111,7 @@ class JsonReader:
         values: list[Any] = []
         if self._takes(b"]"):
             return values
-        bounds = _NumberRange()
+        bounds, may_be_ids = _NumberRange(), self._may_be_ids(self._names)
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
             if scalars:  # each of them is complete, as a comma follows it
@@ -99,6 +122,7 @@ class JsonReader:
             values += piece
             bounds.include(piece)
             if scalars:
+                self._count_scalars(0 if may_be_ids and bounds.is_known else len(piece))
                 continue
             if self._takes(b"]"):
                 return bounds.or_refuse(values)
@@ -114,7 +138,9 @@ class JsonReader:
                 self._fail("Expecting property name enclosed in double quotes")
             name = self._text()
             self._take(b":", "Expecting ':' delimiter")
+            self._names.append(name)
             values[name] = self._value()
+            self._names.pop()
             if self._takes(b"}"):
                 return values
             self._take(b",", "Expecting ',' delimiter")
@@ -164,6 +190,14 @@ class JsonReader:
         """Return the next bytes without a text, list or object, or a piece of them."""
         return self._body[self._at : self._end(self._scalars)]
 
+    def _count_scalars(self, number: int) -> None:
+        self._num_scalars += number
+        if self._num_scalars > MAX_SCALARS:
+            raise _too_much(
+                f"more than {MAX_SCALARS} numbers and words, token ids not counted; at most {MAX_SCALARS} are "
+                "accepted. Send arrays as base64"
+            )
+
     def _open(self) -> None:
         self._at += 1
         self._num_containers += 1
@@ -206,6 +240,11 @@ class _NumberRange:
 
     def __init__(self) -> None:
         self._ends: list[int] | None = []
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether all numbers so far are whole."""
+        return self._ends is not None
 
     def include(self, piece: list[Any]) -> None:
         if self._ends is None:

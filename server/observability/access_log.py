@@ -100,7 +100,15 @@ class HttpExchange:
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
+
+
 """The record of the HTTP request that the running task belongs to."""
+
+
+def current_key() -> str | None:
+    """Return the name of the API key of the current request, or None if it has none."""
+    record = current_record.get()
+    return None if record is None else record.key
 
 
 RECORD_IN_SCOPE = "lightwell.record"

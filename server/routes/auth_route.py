@@ -7,7 +7,7 @@ server's own for code that watches it for a disconnect.
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.auth.keys import Keyring, KnownKey
 from server.auth.quotas import LimitReached
+from server.engine.memory.memory_limit import give_back_memory
 from server.http.errors import (
     ApiError,
     BadRequest,
@@ -35,21 +36,25 @@ from server.http.errors import (
     shown,
 )
 from server.http.json_reader import JsonReader
-from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_record
+from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
+from server.routes.turns import FairTurns
 from server.routes.unreadable_texts import naming
 from server.schemas.inspect.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""
-_PARSER = ThreadPoolExecutor(1, "parse")
-"""Reads large bodies one after the other: each computing thread makes the event loop wait some milliseconds at every
-iteration, and the threads of all other work must stay free.
+_SMALL_BODY = 1 << 18
+_PARSERS = tuple((ThreadPoolExecutor(1, "parse"), FairTurns()) for _ in range(2))
+"""Read bodies one after the other, one small bodies of at most `_SMALL_BODY` bytes and one larger ones: each computing
+thread makes the event loop wait some milliseconds at every iteration, and the threads of all other work must stay free.
 """
 _READ_AT_ONCE = 1 << 15
 """Most bytes of a body that is parsed in one go, on the event loop: some milliseconds, and fewer lists than a large
 one has.
 """
 
+_IS_LARGE = "lightwell.is_large"
+"""Key of True in an ASGI scope if the body was read in a thread."""
 KEY_IN_SCOPE = "lightwell.key"
 """Key of the request's ApiKey in an ASGI scope; it is missing while the server is open to all."""
 
@@ -83,7 +88,13 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
     class GuardedRoute(OpenRoute):
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            scope = self._as_get(scope)
+            try:
+                await self._handle(self._as_get(scope), receive, send)
+            finally:
+                if scope.get(_IS_LARGE):  # its parts were small pieces of memory, which the C library keeps
+                    asyncio.get_running_loop().run_in_executor(_PARSERS[0][0], give_back_memory)
+
+        async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             known = None
             if scope["method"] in (
                 self.methods or ()
@@ -196,9 +207,14 @@ async def read_body(request: Request, max_bytes: int) -> None:
     body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
-    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
+    request._body = body  # where Request.body() keeps it, as `_json` the parsed value: FastAPI finds both there
     if len(body) > _READ_AT_ONCE:
-        request._json = await asyncio.get_running_loop().run_in_executor(_PARSER, _parse, body)  # here what it parsed
+        request.scope[_IS_LARGE] = True
+        parser, turns = _PARSERS[len(body) > _SMALL_BODY]
+        async with turns.turn(current_key(), len(body)):
+            request._json = await asyncio.get_running_loop().run_in_executor(
+                parser, _parse, body
+            )  # here what it parsed
         return
     try:
         body.decode()
@@ -232,7 +248,7 @@ def _check_content_type(request: Request) -> None:
 
 def _parse(body: bytes) -> Any:
     """Parse a large body without blocking the event loop for long."""
-    reader = JsonReader(body)
+    reader = JsonReader(body, may_be_ids=_may_be_ids)
     try:
         check_value_lists(body)
         return reader.read()
@@ -243,6 +259,11 @@ def _parse(body: bytes) -> Any:
         raise _no_utf8(error.object[error.start], reader.position + error.start) from None
     except (RecursionError, ValueError) as error:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "There was an error parsing the body") from error
+
+
+def _may_be_ids(names: Sequence[str]) -> bool:
+    """Return whether a field may be of token ids: a field of the body, or an input of its interventions."""
+    return len(names) == 1 or (len(names) == 3 and names[0] == "interventions" and names[2].endswith("input"))
 
 
 def _no_utf8(byte: int, place: int) -> BadRequest:

@@ -8,12 +8,17 @@ from typing import Any
 from model.tokenization.chat_formats.prefill import until_mark, with_mark
 from model.tokenization.chat_template import ChatTemplateError
 from server.http.errors import BadRequest, shown
+from server.http.json_reader import check_json_text
+from server.observability.access_log import current_key
 from server.routes.context import AppContext
+from server.routes.turns import FairTurns
 from server.schemas.base import ChatMessage, encodable
 from server.schemas.tools import ToolDefinition
 
 Row = dict[str, Any]
 
+_RENDERING = FairTurns()
+"""The turns of chats at the one process that renders templates."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of OpenAI's API, which every template is given."""
 
@@ -37,10 +42,12 @@ async def render_chat(
             param="messages",
             code="no_chat_template",
         )
+    rows = await chat_rows(messages, template.source)
     try:
-        rows, given = await template.with_tools(await chat_rows(messages, template.source), tool_rows(tools))
-        rows = with_mark(rows) if is_continued else rows
-        text = await template.render_async(rows, add_generation_prompt, arguments, given)
+        async with _RENDERING.turn(current_key(), 1):
+            shown_rows, given = await template.with_tools(rows, tool_rows(tools))
+            shown_rows = with_mark(shown_rows) if is_continued else shown_rows
+            text = await template.render_async(shown_rows, add_generation_prompt, arguments, given)
         text = until_mark(text) if is_continued else text
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
@@ -67,6 +74,8 @@ async def chat_rows(messages: Sequence[ChatMessage], template: str) -> list[Row]
 
 
 def _rows(messages: Sequence[ChatMessage]) -> list[Row]:
+    texts = [call["function"]["arguments"] for message in messages for call in message.tool_calls or ()]
+    check_json_text("".join(texts), "messages")
     rows = [message.as_template_input() for message in messages]
     names: dict[str, str] = {}
     for number, row in enumerate(rows):

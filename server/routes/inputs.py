@@ -10,16 +10,8 @@ from dataclasses import replace
 
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.routes.prompts import (
-    Keep,
-    Prompt,
-    check_ids,
-    encoder_limit,
-    fit_input,
-    read_chat,
-    read_following,
-    read_prompts,
-)
+from server.routes.prompts import Prompt, check_ids, encoder_limit, fit_input, read_chat, read_following, read_prompts
+from server.routes.text_parts import Keep
 from server.schemas.base import ChatMessage, PromptInput
 from server.schemas.inspect.inputs import InputFields
 
@@ -107,9 +99,9 @@ async def _read(
     context: AppContext, value: PromptInput | list[ChatMessage], is_continued: bool, add_special: bool, truncate: bool
 ) -> list[Prompt]:
     messages = [item for item in value if isinstance(item, ChatMessage)]
-    if messages:
-        return [await read_chat(context, messages, is_continued)]
     keep: Keep | None = "start" if truncate else None
+    if messages:
+        return [await read_chat(context, messages, is_continued, keep=keep)]
     return await read_prompts(context, value, "input", add_special, keep)  # type: ignore[arg-type]
 
 

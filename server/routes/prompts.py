@@ -5,7 +5,7 @@ answer.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
@@ -13,27 +13,22 @@ from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
+from server.routes.text_parts import Cut, Keep, read_part, size_of, too_long
+from server.routes.turns import in_turns
 from server.routes.unreadable_texts import naming
 from server.schemas.base import ChatMessage, PromptInput
 from server.schemas.tools import ToolDefinition
 
-_THREAD_CHARACTERS = 20_000
+_THREAD_BYTES = 8192
 """Longer texts are tokenised in a thread: they would hold up running streams."""
-MIN_TEXT_LIMIT = 1_000_000
-"""Characters of a text that are accepted for any model: tokenising takes about a microsecond and a kilobyte per
-token.
-"""
-MAX_TOKEN_CHARACTERS = 32
-"""Most characters that a text has for each of its tokens, unless it is a run of blanks."""
+_TEXTS_AT_ONCE = 256
+"""Texts that are read before the event loop may do something else."""
 _IDS_AT_ONCE = 100_000
 """Ids of many prompts that are checked before the event loop may do something else."""
-_GROUP_CHARACTERS = 500_000
+_GROUP_CHARACTERS = 250_000
 """Characters of many texts that are tokenised together, for the same reason."""
-
 Span = tuple[int, int]
 _ADDED: Span = (0, 0)  # of a token that is no part of the text
-Keep = Literal["start", "end"]
-"""Which part of a text is kept when it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +89,23 @@ async def read_prompts(
 ) -> list[Prompt]:
     """Return the prompts of a body's field. Raises BadRequest for empty ones and for ids that the network lacks.
 
-    Texts far over any context are refused unread, or cut to the end that `keep` names: the caller does the rest of the
-    cut, by tokens.
+    Texts far over the context are refused, or cut to the end that `keep` names: the caller does the rest of the cut, by
+    tokens.
     """
     if isinstance(value, str):
-        text = bounded(context, value, field, keep)
-        return [check_tokens(context, await _encode_one(context, text, add_special_tokens, field), field)]
+        return [check_tokens(context, await encode(context, value, add_special_tokens, field, keep), field)]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
         return [Prompt(check_ids(context, value, field))]
     if isinstance(value[0], str):
-        texts = [bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)]
         with naming(field):
-            prompts = await _encode_many(context, texts, add_special_tokens)
-        return [check_tokens(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
+            texts = [
+                await read_part(context, item, f"{field}[{i}]", keep)
+                async for i, item in in_turns(enumerate(value), _TEXTS_AT_ONCE)
+                if isinstance(item, str)
+            ]
+            return await _encode_many(context, texts, add_special_tokens, field)
     prompts, num_checked = [], 0
     for i, ids in enumerate(item for item in value if isinstance(item, list)):
         prompts.append(Prompt(check_ids(context, ids, f"{field}[{i}]")))
@@ -159,24 +156,15 @@ def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-def bounded(context: AppContext, text: str, field: str, keep: Keep | None = None) -> str:
-    """Return a text that is not far over any context, or the end of it that `keep` names. Raises BadRequest."""
-    limit = max(MIN_TEXT_LIMIT, MAX_TOKEN_CHARACTERS * context.context_limit)
-    if len(text) <= limit:
-        return text
-    if keep is None:
-        raise BadRequest(
-            f"{field}: the text has {len(text)} characters; at most {limit} are accepted, and {context.context_limit} "
-            "tokens of them.",
-            param=field,
-            code="context_length_exceeded",
-        )
-    return text[:limit] if keep == "start" else text[-limit:]
-
-
-async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
+async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str, keep: Cut = None) -> Prompt:
     """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
-    return await _encode_one(context, bounded(context, text, field), add_special_tokens, field)
+    with naming(field):
+        text = await read_part(context, text, field, keep)
+        if size_of(text) > _THREAD_BYTES:  # as a batch of one: only batches leave the interpreter to others meanwhile
+            (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
+        else:
+            encoding = context.tokenizer.encode(text, add_special_tokens)
+    return _encoded(text, encoding)
 
 
 async def read_following(context: AppContext, text: str, field: str) -> Prompt:
@@ -185,23 +173,15 @@ async def read_following(context: AppContext, text: str, field: str) -> Prompt:
     return check_tokens(context, prompt, field) if prompt.ids else prompt
 
 
-async def _encode_one(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
-    with naming(field):
-        if len(text) > _THREAD_CHARACTERS:  # as a batch of one: only batches leave the interpreter to others meanwhile
-            (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
-        else:
-            encoding = context.tokenizer.encode(text, add_special_tokens)
-    return _encoded(text, encoding)
-
-
-async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool) -> list[Prompt]:
+async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool, field: str) -> list[Prompt]:
     prompts: list[Prompt] = []
     for group in _groups(texts):
-        if sum(map(len, group)) > _THREAD_CHARACTERS:
+        if sum(map(size_of, group)) > _THREAD_BYTES:
             encodings = await asyncio.to_thread(context.tokenizer.encode_batch, group, add_special_tokens)
         else:
             encodings = context.tokenizer.encode_batch(group, add_special_tokens)
-        prompts += [_encoded(text, encoding) for text, encoding in zip(group, encodings, strict=True)]
+        async for text, encoding in in_turns(zip(group, encodings, strict=True), _TEXTS_AT_ONCE):
+            prompts.append(check_tokens(context, _encoded(text, encoding), f"{field}[{len(prompts)}]"))
     return prompts
 
 
@@ -232,12 +212,13 @@ async def read_chat(
     tools: Sequence[ToolDefinition] = (),
     *,
     is_continued: bool = False,
+    keep: Cut = None,
 ) -> Prompt:
     """Return a conversation as one prompt, as `render_chat` writes it. The template writes the special tokens itself:
     none are added.
     """
     text = await render_chat(context, messages, add_generation_prompt, arguments, tools, is_continued=is_continued)
-    return check_tokens(context, await encode(context, text, False, "messages"), "messages")
+    return check_tokens(context, await encode(context, text, False, "messages", keep), "messages")
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
@@ -269,7 +250,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
-        raise _too_long(len(prompt.ids), limit, field, "")
+        raise too_long(len(prompt.ids), limit, field, "")
     kept = max(limit - prompt.num_ending, 0)
     end = len(prompt.ids) - min(prompt.num_ending, limit)
     offsets = prompt.offsets and prompt.offsets[:kept] + prompt.offsets[end:]
@@ -308,7 +289,7 @@ def fit_generation(
     room = limit - len(prompt.ids)
     if room < 1:
         rest = "" if drops_token else f" and {limit} with the answer"
-        raise _too_long(len(prompt.ids), limit - 1, field, rest)
+        raise too_long(len(prompt.ids), limit - 1, field, rest)
     if max_tokens is None:
         return prompt, room
     if max_tokens > room and is_explicit:
@@ -319,11 +300,3 @@ def fit_generation(
             code="context_length_exceeded",
         )
     return prompt, min(max_tokens, room)
-
-
-def _too_long(length: int, limit: int, field: str, rest: str) -> BadRequest:
-    return BadRequest(
-        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. Set truncate to cut it.",
-        param=field,
-        code="context_length_exceeded",
-    )

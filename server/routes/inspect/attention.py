@@ -32,6 +32,7 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult
+from server.routes.turns import in_turns
 from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 
@@ -49,7 +50,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inspection = await begin(context, request, body, "/v1/attention", 1 if body.top_k is None else 2)
         wanted, inputs = inspection.wanted, inspection.inputs
         heads = select_heads(body, stack_config(context.config, stack_of(part)))
-        plans = [plan_of(body, heads, prompt, part) for prompt in inputs]
+        plans = [plan_of(body, heads, prompt, part) async for prompt in in_turns(inputs, 256)]
         with counted_refusals(context):
             wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
             check_answer_size(plans, wire, limit, token_bytes(inputs))

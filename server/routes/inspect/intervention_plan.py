@@ -57,8 +57,10 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class InterventionTarget:
-    """A point in one or more layers, with the heads and positions that are meant, for one input."""
+class Place:
+    """A point in one or more layers, with the heads that are meant: the part of a target that is the same in every
+    input.
+    """
 
     stack: Stack
     point: Point
@@ -66,6 +68,37 @@ class InterventionTarget:
     """The point's name in this model, as messages give it: with its stack if there are two, without a layer."""
     layers: tuple[int | None, ...]
     heads: tuple[int, ...] | None
+    field: str
+    """The intervention in messages."""
+
+    @property
+    def is_map(self) -> bool:
+        """Return whether the point is a map of queries and keys."""
+        return "key" in self.point.axes
+
+    def at(self, config: ModelConfig, positions: Selector, lengths: Lengths) -> "InterventionTarget":
+        """Return the target in an input. Raises BadRequest."""
+        point = self.point
+        is_encoders = self.stack == "encoder" and config.kind == "encoder-decoder"
+        own_length = lengths.encoder if is_encoders else lengths.own
+        rows = lengths.encoder if reads_encoder(point) else own_length
+        chosen = None if positions == "all" else _about(resolve, positions, rows, f"{self.field}.positions", "position")
+        first = self.layers[0] if self.layers else None
+        shape = list(sizes(config, self.stack, point, own_length, lengths.encoder, first))
+        for i, axis in enumerate(point.axes):
+            if axis in ("head", "kv_head") and self.heads is not None:
+                shape[i] = len(self.heads)
+            elif axis in ("position", "query") and chosen is not None:
+                shape[i] = len(chosen)
+        return InterventionTarget(
+            self.stack, point, self.name, self.layers, self.heads, self.field, chosen, tuple(shape)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InterventionTarget(Place):
+    """A point in one or more layers, with the heads and positions that are meant, for one input."""
+
     positions: tuple[int, ...] | None
     """The positions, or None for all, those of generated tokens included."""
     shape: tuple[int, ...]
@@ -75,11 +108,6 @@ class InterventionTarget:
     def row_axis(self) -> int:
         """Return the axis of `shape` that counts positions or queries."""
         return next(i for i, axis in enumerate(self.point.axes) if axis in ("position", "query"))
-
-    @property
-    def is_map(self) -> bool:
-        """Return whether the point is a map of queries and keys."""
-        return "key" in self.point.axes
 
     def captures(self, config: ModelConfig) -> tuple[PointCapture, ...]:
         """Return what a trace must capture of it, one capture for each layer."""
@@ -96,10 +124,7 @@ class InterventionTarget:
         )
 
 
-def target_of(
-    config: ModelConfig, name: str, layer: Selector | None, head: Selector, positions: Selector, lengths: Lengths,
-    field: str,
-) -> InterventionTarget:  # fmt: skip
+def place_of(config: ModelConfig, name: str, layer: Selector | None, head: Selector, field: str) -> Place:
     """Resolve the point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
     try:
         written = read_name(config, name)
@@ -119,17 +144,7 @@ def target_of(
         )
     first = layers[0] if layers else None
     heads = _about(choose_heads, head, own.at(first or 0), point, f"{field}.head")
-    is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
-    own_length = lengths.encoder if is_encoders else lengths.own
-    rows = lengths.encoder if reads_encoder(point) else own_length
-    chosen = None if positions == "all" else _about(resolve, positions, rows, f"{field}.positions", "position")
-    shape = list(sizes(config, stack, point, own_length, lengths.encoder, first))
-    for i, axis in enumerate(point.axes):
-        if axis in ("head", "kv_head") and heads is not None:
-            shape[i] = len(heads)
-        elif axis in ("position", "query") and chosen is not None:
-            shape[i] = len(chosen)
-    return InterventionTarget(stack, point, shown_name, layers, heads, chosen, tuple(shape))
+    return Place(stack, point, shown_name, layers, heads, field)
 
 
 def is_scores(config: ModelConfig, name: str) -> bool:
@@ -182,7 +197,7 @@ def wrong(message: str, code: str | None = "invalid_intervention") -> BadRequest
     return BadRequest(message, param="interventions", code=code)
 
 
-def check_operation(config: ModelConfig, item: InterventionField, place: InterventionTarget, field: str) -> None:
+def check_operation(config: ModelConfig, item: InterventionField, place: Place, field: str) -> None:
     """Raise BadRequest when the operation cannot be applied at this point."""
     name = place.name
     if not place.point.changeable:

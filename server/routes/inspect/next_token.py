@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -113,7 +114,7 @@ def _next_tokens(
             "kept_entropy": one.kept_entropy,
             "num_kept": one.num_kept,
             "num_passed": one.num_passed,
-            "tokens": _tokens(order, names, logits, one),
+            "tokens": orjson.Fragment(orjson.dumps(_tokens(order, names, logits, one))),
         }
         for temperature, one in zip(body.temperatures, found, strict=True)
     ]

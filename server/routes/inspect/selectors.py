@@ -5,6 +5,7 @@ tensors' contents, of HTTP or of the engine's work.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -39,7 +40,7 @@ def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int,
     indices = [selector] if isinstance(selector, int) else selector
     absolute = tuple(_absolute(index, count, field, what) for index in indices)
     if len(set(absolute)) != len(absolute):
-        twice = next(index for i, index in enumerate(absolute) if index in absolute[:i])
+        twice = next(index for index, number in Counter(absolute).items() if number > 1)
         raise BadRequest(f"{field}: {what} {twice} is given twice in {shown(selector)}; once is accepted.", param=field)
     return absolute
 

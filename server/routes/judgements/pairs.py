@@ -14,7 +14,8 @@ from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
 from server.http.errors import BadRequest, shown
 from server.routes.context import AppContext
-from server.routes.prompts import Keep, Prompt, bounded, check_tokens
+from server.routes.prompts import Prompt, check_tokens
+from server.routes.text_parts import Keep, bounded, part_for
 from server.schemas.base import encodable
 
 Texts = tuple[str, ...]
@@ -22,7 +23,7 @@ Texts = tuple[str, ...]
 
 _GROUP = 256
 """Most inputs that are tokenised, and then run, before the next ones are."""
-_GROUP_CHARACTERS = 500_000
+_GROUP_CHARACTERS = 250_000
 """Most characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _FILLERS = ("0", "1 2 3 4")
 """The texts by which sentence-transformers tells what a chat template writes after a pair."""
@@ -55,13 +56,13 @@ class Reader:
     """The text before each first text."""
     add_special_tokens: bool = True
     _known_ids: dict[int, int] = field(default_factory=dict)
+    _parts: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """The parts of long texts that are read."""
     _suffix: list[int] | None = None
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
         """Return a group of inputs, the first of which has this number, as prompts. Raises BadRequest."""
-        written = [self._written(first + i, texts) for i, texts in enumerate(group)]
-        if any(limit is not None for limit in self.cut.text_limits):
-            written = await asyncio.to_thread(self._shortened, written)
+        written = await asyncio.to_thread(self._all_written, first, group)
         pairs = [i for i, texts in enumerate(written) if len(texts) == 2]
         if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and pairs:
             if self.cut.keep == "end":
@@ -83,17 +84,34 @@ class Reader:
             return await asyncio.to_thread(encode)
         return await asyncio.to_thread(self._encode, range(first, first + len(written)), written)
 
+    def _all_written(self, first: int, group: Sequence[Texts]) -> list[Texts]:
+        """Return the texts of a group as the folder wants them, each within what is worth tokenising."""
+        written = [self._written(first + i, texts) for i, texts in enumerate(group)]
+        has_limits = any(limit is not None for limit in self.cut.text_limits)
+        return self._shortened(written) if has_limits else written
+
     def _written(self, number: int, texts: Texts) -> Texts:
-        """Return an input's texts as the folder wants them, within what is worth tokenising."""
-        name, keep = self.name_of(number), self.cut.keep if self.cut.is_allowed else None
         is_said_elsewhere = isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages
         first = texts[0] if is_said_elsewhere else self.prompt + texts[0]
-        limits = self.cut.text_limits  # a text that has one is cut to it in any case
-        written = [
-            bounded(self.context, text, name, keep if limit is None else keep or "start")
-            for text, limit in zip((first, *texts[1:]), limits, strict=False)
-        ]
-        return tuple(text.lower() for text in written) if self.defaults.lowercase else tuple(written)
+        name, limits = self.name_of(number), self.cut.text_limits
+        return tuple(self._part(text, name, limit) for text, limit in zip((first, *texts[1:]), limits, strict=False))
+
+    def _part(self, text: str, name: str, limit: int | None) -> str:
+        """Return the part of a text that is read. It is looked for once for all inputs that share the text."""
+        cut, key = self.cut, (text, limit)
+        if key in self._parts:
+            return self._parts[key]
+        keep: Keep | None = cut.keep if cut.is_allowed else None
+        if limit is not None:  # a text that has one is cut to it in any case, at its end
+            keep = "start"
+        part = bounded(self.context, text, name, keep)
+        part = part.lower() if self.defaults.lowercase else part
+        if keep is not None:
+            num_tokens = cut.limit + 1 if limit is None else min(limit, cut.limit + 1)
+            part = part_for(self.context.tokenizer, part, num_tokens, keep)
+        if len(part) < len(text):
+            self._parts[key] = part
+        return part
 
     def _shortened(self, group: Sequence[Texts]) -> list[Texts]:
         """Return the inputs with each text cut to its own limit."""

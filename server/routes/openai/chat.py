@@ -23,6 +23,7 @@ from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
+from server.routes.turns import in_turns
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
@@ -63,7 +64,9 @@ async def _whole(
     choices = await conversation.answers()
     writer = _ChatWriter(conversation)
     answer = writer.head("chat.completion")
-    answer["choices"] = [await writer.whole_choice(index, choice) for index, choice in enumerate(choices)]
+    answer["choices"] = [
+        await writer.whole_choice(index, choice) async for index, choice in in_turns(enumerate(choices), 1)
+    ]
     for written, choice in zip(answer["choices"], choices, strict=True):
         token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
         written |= await chat_reasons(context, body, versus, conversation.job.prompt, token_ids, arrival)

@@ -28,9 +28,11 @@ from server.routes.openai.generation import (
 from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
-from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
+from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
+from server.routes.text_parts import Keep
+from server.routes.turns import in_turns
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
@@ -63,9 +65,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
     """Return the prompts as the engine gets them. Raises BadRequest where one does not fit."""
     keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
-    prompts = await read_prompts(
-        context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None
-    )
+    cut: Keep | None = keep if body.truncate else None
+    if body.truncate_prompt_tokens is not None:
+        cut = "end"
+    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut)
     most = encoder_limit(context) if keep == "start" else context.context_limit - 1
     prompts = [keep_end(prompt, body.truncate_prompt_tokens, most) for prompt in prompts]
     prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
@@ -74,7 +77,7 @@ async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[
     asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
     grammar = await read_grammar(context, body)
     jobs = []
-    for prompt in prompts:
+    async for prompt in in_turns(prompts, 64):
         # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
         limit = None if body.max_tokens is None else max(body.max_tokens, 1)
         drops_token = body.max_tokens == 0
@@ -91,7 +94,8 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     choices = await collect(started)
     writer = _CompletionWriter(context, body, jobs, started)
     answer = writer.head(writer.CHUNK)
-    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    each = zip(started.runs, choices, strict=True)
+    answer["choices"] = [await writer.whole_choice(run.index, choice) async for run, choice in in_turns(each, 1)]
     answer["usage"] = writer.usage()
     return Response(orjson.dumps(answer), media_type="application/json")
 

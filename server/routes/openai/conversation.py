@@ -18,6 +18,7 @@ from server.routes.openai.generation import Arrived, Job, Started, begin, token_
 from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
+from server.routes.text_parts import Cut
 from server.schemas.chat_templates import THINKING_SWITCHES
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.thinking import EFFORT_BUDGETS
@@ -129,12 +130,12 @@ class Conversation:
         self.started.close()
 
 
-async def read_conversation(context: AppContext, body: ChatCompletionRequest) -> Prompt:
-    """Return a chat as the model reads it, however long it is. Raises BadRequest where the template refuses it."""
+async def read_conversation(context: AppContext, body: ChatCompletionRequest, keep: Cut = "all") -> Prompt:
+    """Return a chat as the model reads it, or part of a long one. Raises BadRequest where the template refuses it."""
     arguments, _ = _thinking(context, body)
     is_continued = body.continue_final_message
     rest = (body.opens_answer, arguments, body.shown_tools)
-    return await read_chat(context, body.messages, *rest, is_continued=is_continued)
+    return await read_chat(context, body.messages, *rest, is_continued=is_continued, keep=keep)
 
 
 def _thinking(context: AppContext, body: ChatCompletionRequest) -> tuple[dict[str, Any], int | None]:
@@ -155,7 +156,9 @@ async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max
 
     `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
     """
-    conversation = await read_conversation(context, body)
+    is_cut = body.truncate or body.truncate_prompt_tokens is not None
+    end: Cut = "start" if context.config.kind == "encoder-decoder" else "end"
+    conversation = await read_conversation(context, body, end if is_cut else None)
     prompt_text, prefilled = conversation.text or "", ""
     if body.continue_final_message:
         last = body.messages[-1]

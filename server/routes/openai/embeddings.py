@@ -17,7 +17,7 @@ from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
-from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
+from server.routes.prompts import Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.responses import (
     VALUE_BYTES,
@@ -29,6 +29,7 @@ from server.routes.responses import (
     wire_of,
 )
 from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 
@@ -121,6 +122,8 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     defaults = context.embedding_defaults
     truncate = defaults.truncate if body.truncate is None else body.truncate
     keep: Keep | None = "start" if truncate else None
+    if body.truncate_prompt_tokens is not None:
+        keep = "end"
     value = _prepared(body, defaults)
     prompts = await read_prompts(context, value, field, body.add_special_tokens, keep)
     limit = encoder_limit(context)

@@ -30,6 +30,7 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals, model_name, new_answer_id
 from server.routes.tasks import check_capture, count_rejection, value_bytes
+from server.routes.turns import in_turns
 from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75
@@ -83,8 +84,8 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     form_field = "tools" if body.constraint is None else body.constraint.field
     started = Started([], writer)
     try:
-        for number, job in enumerate(jobs):
-            for choice in range(num_choices):
+        async for number, job in in_turns(enumerate(jobs), 16):
+            async for choice in in_turns(range(num_choices), 16):
                 sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
                 task = GenerateTask(
                     sampling=sampling,

@@ -14,6 +14,7 @@ from model.sampling.grammar.constraint import grammar_text
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
 from server.http.errors import BadRequest
+from server.http.json_reader import check_json_text
 from server.routes.context import AppContext
 from server.schemas.structured_outputs import CanConstrain, Constraint
 
@@ -90,6 +91,7 @@ def _key(*values: Any) -> bytes | None:
 
 def _parsed(constraint: Constraint, text: str) -> Any:
     """Return the JSON of a field that takes its text too. Raises BadRequest if it is none."""
+    check_json_text(text, constraint.field)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:

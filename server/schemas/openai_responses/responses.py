@@ -32,6 +32,8 @@ from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 from server.schemas.thinking import EFFORT, Effort, ThinkingFields
 
 MAX_INCLUDED = 32
+_Label = Annotated[Text, Field(max_length=512)]
+"""A text that each event repeats which holds the response."""
 LOGPROBS = "message.output_text.logprobs"
 """What `include` asks for log-probabilities with."""
 
@@ -181,9 +183,9 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
     max_tool_calls: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="Of calls that a server makes, and this one makes none."
     )
-    user: Text | None = Field(None, description=_ECHOED)
-    safety_identifier: Text | None = Field(None, description=_ECHOED)
-    prompt_cache_key: Text | None = Field(None, description=_ECHOED)
+    user: _Label | None = Field(None, description=_ECHOED)
+    safety_identifier: _Label | None = Field(None, description=_ECHOED)
+    prompt_cache_key: _Label | None = Field(None, description=_ECHOED)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ResponsesRequest":

@@ -151,3 +151,29 @@ def test_the_process_ends_with_its_parent(killed: bool) -> None:
         parent.stdin.close()
         assert parent.stderr.read() == b""
     wait_for(lambda: not status.exists() or ") Z " in status.read_text(), "the process has ended")
+
+
+def test_chats_that_wait_for_a_stopped_process_take_no_thread_from_others(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed and replaced after a while without an answer. Then each chat gets its own answer."""
+    monkeypatch.setattr("model.tokenization.template_client._MAX_SILENCE", 1.0)
+    client = TemplateClient()
+    template = ChatTemplate(ECHO, tokenizer, client)
+    stopped = client.pid
+    assert stopped is not None
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        os.kill(stopped, signal.SIGSTOP)
+        texts = [f"{i}" * 30_000 for i in range(4)]
+        waiting = [asyncio.create_task(template.render_async(chat(text))) for text in ("first", *texts)]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(lambda: "others") == "others"
+        assert not any(task.done() for task in waiting)
+        with pytest.raises(ChatTemplateError, match="the process that renders it ended"):
+            await waiting[0]
+        assert await asyncio.gather(*waiting[1:]) == texts
+
+    asyncio.run(main())
+    assert client.pid != stopped

@@ -144,3 +144,55 @@ async def test_a_chunked_body_that_is_mostly_no_body_is_answered_400(flood: byte
             await asyncio.sleep(0)
         assert (await answer).startswith(b"HTTP/1.1 400 ")
     writer.close()
+
+
+async def test_a_body_and_half_of_the_next_head_may_come_together(port: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE):
+        for size in (70_000, 300_000):
+            writer.write(head % size + b"x" * size + b"GET / HTTP/1.1\r\n")
+            assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+            writer.write(b"host: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
+async def test_many_requests_in_one_segment_are_all_answered(port: int) -> None:
+    answered = b""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE):
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
+        while answered.count(b"\r\n\r\nok") < 5000:
+            piece = await reader.read(1 << 16)
+            assert piece, f"it ended after {answered.count(b'ok')} answers"
+            answered += piece
+    writer.close()
+
+
+async def test_a_head_behind_another_request_is_bounded_too(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nxGET / HTTP/1.1\r\nx-large: ")
+        assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"a" * 2 * MAX_HEAD_BYTES)
+        assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 431 ")
+    writer.close()
+
+
+async def test_what_comes_together_is_parsed_in_pieces() -> None:
+    """Sixty thousand chunks in one read would otherwise hold up all other clients."""
+    sizes: list[int] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive()).get("more_body"):
+            sizes.append(len(message["body"]))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with serving(counting, HttpProtocol) as port:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        answer = await exchange(port, head + b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n")
+    assert answer[1] == b"ok"
+    assert sum(sizes) >= 50_000
+    assert max(sizes) < 12_000

@@ -14,8 +14,9 @@ import pytest
 from server.http.errors import BadRequest
 from server.http.json_reader import MAX_CONTAINERS
 from server.routes.auth_route import MAX_BODY_VALUES
-from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
+from server.routes.prompts import read_chat, read_following, read_prompts
 from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from server.routes.text_parts import MIN_TEXT_LIMIT
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
@@ -194,7 +195,7 @@ async def test_a_text_far_over_any_context_is_refused_before_it_is_tokenised(
     async with site(tmp_path) as at:
         error = await at.error(path, {field: "x" * (MIN_TEXT_LIMIT + 1)}, 400)
         assert (error["param"], error["code"]) == (field, "context_length_exceeded")
-        assert f"{MIN_TEXT_LIMIT + 1} characters; at most {MIN_TEXT_LIMIT}" in error["message"]
+        assert f"{MIN_TEXT_LIMIT + 1} bytes; at most {MIN_TEXT_LIMIT}" in error["message"]
         await check_next_request_works(at, path)
 
 

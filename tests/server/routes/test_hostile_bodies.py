@@ -1,0 +1,228 @@
+"""Bodies within the limits that would take long: refused before the work, or worked on in pieces, between which the
+event loop serves others.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from model.tokenization.tokenizer import Tokenizer
+from server.http.json_reader import MAX_SCALARS
+from server.routes.inspect.intervention_sources import MAX_CHANGES
+from server.routes.text_parts import Keep, part_for
+from tests.server.fake_client import NUM_LAYERS
+from tests.server.routes.test_interventions import clean, numbers
+from tests.server.serving import Site, site, tiny_classifier
+
+ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
+
+
+async def turns_of(at: Site, path: str, body: Any) -> tuple[httpx.Response, int]:
+    """Return the answer, and how many turns the event loop gave to others until it was there."""
+    answering = asyncio.create_task(at.post(path, body))
+    turns = 0
+    while not answering.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return await answering, turns
+
+
+async def test_inputs_times_interventions_have_a_bound_of_their_own(tmp_path: Path) -> None:
+    body = {"input": ["a"] * 2048, "points": ["ln_final.hook_scale"], "interventions": [ZERO] * 64}
+    async with site(tmp_path, max_num_queued_requests=4096) as at:
+        error = await at.error("/v1/trace", body, 400)
+        assert error["code"] == "too_many_changes"
+        assert f"are {2048 * 64 * NUM_LAYERS} together, multiplied; at most {MAX_CHANGES} are" in error["message"]
+        body = {"prompt": ["a"] * 1000, "max_tokens": 1, "interventions": [ZERO] * 64}
+        assert (await at.error("/v1/completions", body, 400))["code"] == "too_many_changes"
+        assert at.engine.submitted == []
+
+
+async def test_interventions_are_planned_once_for_inputs_of_a_length(tmp_path: Path) -> None:
+    inputs = [[1] * (1 + i % 60) for i in range(600)]
+    async with site(tmp_path) as at:
+        body = {"input": inputs, "points": ["ln_final.hook_scale"], "interventions": [ZERO] * 64}
+        answer, turns = await turns_of(at, "/v1/trace", body)
+        assert answer.status_code == 200
+        changes = [each.interventions for each in at.engine.submitted]
+    assert {len(each) for each in changes} == {64 * NUM_LAYERS}
+    assert len({id(each) for each in changes}) == 60
+    assert turns > 60 + 600 // 64
+
+
+async def test_equal_inputs_of_from_are_one_source(tmp_path: Path) -> None:
+    """Their mean weighs each of them: two of "ab" and one of "cdef" are eight positions."""
+    mean = {"point": "resid_pre.0", "op": "mean"}
+    async with site(tmp_path) as at:
+        many = [{**mean, "from": {"input": ["a"] * 200}}] * 64
+        answer = await at.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": many})
+        assert answer.status_code == 200
+        assert len(at.engine.submitted) == 2
+        few = [{**mean, "from": {"input": inputs}} for inputs in (["ab", "ab", "cdef"], ["cdef", "ab", "ab"])]
+        await at.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": few})
+        one, other = at.engine.submitted[-1].interventions
+        own = await at.post("/v1/trace", {"input": ["a"] * 2048, "points": ["logits"], "interventions": [mean]})
+        assert own.status_code == 200
+        assert len({id(each.interventions) for each in at.engine.submitted[-2048:]}) == 1
+    two, four = (clean("hook_resid_pre", 0, length).sum(0) for length in (2, 4))
+    assert np.allclose(numbers(one).reshape(-1), (2 * two + four) / 8)
+    assert np.allclose(numbers(one), numbers(other))
+
+
+@pytest.fixture
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the texts that tokenizers read."""
+    read: list[str] = []
+    encode, encode_pairs = Tokenizer.encode_batch, Tokenizer.encode_pairs
+
+    def batch(tokenizer: Tokenizer, texts: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        read.extend(texts)
+        return encode(tokenizer, texts, *arguments, **options)
+
+    def pairs(tokenizer: Tokenizer, texts: Sequence[tuple[str, str]], *arguments: Any, **options: Any) -> Any:
+        read.extend(text for pair in texts for text in pair)
+        return encode_pairs(tokenizer, texts, *arguments, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", batch)
+    monkeypatch.setattr(Tokenizer, "encode_pairs", pairs)
+    return read
+
+
+async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], tmp_path: Path) -> None:
+    text = "a" + "b" * 100_000 + "c"
+    async with site(tmp_path) as at:
+        for path, body in (
+            ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
+            ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
+            ("/v1/embeddings", {"input": [text] * 3, "truncate": True}),
+            ("/v1/trace", {"input": text, "points": ["logits"], "positions": -1, "truncate": True}),
+        ):
+            assert (await at.post(path, body)).status_code == 200
+        for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
+            error = await at.error(path, {field: [text] * 3, "truncate": False}, 400)
+            assert error["message"].startswith(
+                f"{field}[0]: the prompt has more than 65 tokens; at most 64 are accepted"
+            )
+        ids = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+    assert ids == [b"b" * 62 + b"c"] * 3 + [b"bbbbc"] + [b"a" + b"b" * 63] * 4
+    assert sum(map(len, tokenised)) < 20_000
+
+
+async def test_a_query_is_tokenised_once_for_all_documents(tokenised: list[str], tmp_path: Path) -> None:
+    config = tiny_classifier()
+    async with site(tmp_path, config=config) as at:
+        body = {"query": "1 " * 120_000, "documents": ["a"] * 30, "truncate": True}
+        assert (await at.post("/v1/rerank", body)).status_code == 200
+        assert {len(each.prompt_token_ids) for each in at.engine.submitted} == {64}
+    assert sum(map(len, tokenised)) < 30 * 150 + 2000
+
+
+@pytest.mark.parametrize("keep", ["start", "end"])
+def test_part_of_a_text_has_the_tokens_of_the_whole_text(keep: Keep) -> None:
+    tokenizer = Tokenizer.from_folder("model/fables")
+    for word in ("The fox, who longed for grapes, beholds. ", " " * 50 + "x", "a", "\u00e9\U0001f600", "...!? "):
+        text = word * (40_000 // len(word))
+        whole, part = (tokenizer.encode(each, False).ids for each in (text, part_for(tokenizer, text, 300, keep)))
+        assert len(part) < len(whole)
+        assert part[:300] == whole[:300] if keep == "start" else part[-300:] == whole[-300:]
+
+
+async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: Path) -> None:
+    """Of one key, bodies are read in their order, and other keys' have their turns between them."""
+    order: list[str] = []
+    async with site(tmp_path, api_key=("a" * 20, "b" * 20)) as at:
+
+        async def send(key: str, size: int) -> None:
+            headers = {"Authorization": f"Bearer {key * 20}"}
+            answer = await at.post("/tokenize", {"prompt": "x" * size}, headers=headers)
+            assert answer.status_code == 400
+            order.append(f"{key} {size}")
+
+        await asyncio.gather(*(send("a", 1_000_000) for _ in range(4)), send("b", 400_000), send("b", 300_000))
+    assert order == ["a 1000000", "b 400000", "b 300000", *["a 1000000"] * 3]
+
+
+FLOATS = [i + 0.5 for i in range(9000)]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": [*range(9000)]})}}
+USER = {"role": "user", "content": "a"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"enum": [*range(4000)]}}}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/systemone", {"state": "x", "questions": {"q": {"type": "score", "criteria": [FLOATS] * 10}}}),
+        ("/v1/decisions", {"input": [{**USER, "content": [{"type": "input_json", "data": {"a": FLOATS}}] * 8}]}),
+        ("/v1/messages/count_tokens", {"messages": [USER], "system": [{"type": "text", "text": "", "a": FLOATS * 8}]}),
+        ("/v1/chat/completions", {"messages": [USER], "chat_template_kwargs": {"a": FLOATS * 8}}),
+        ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL] * 17}),
+        ("/api/chat", {"messages": [USER], "format": {"enum": [*range(70_000)]}}),
+        ("/v1/trace", {"input": "a", "interventions": [{**ZERO, "head": [*range(30_000)]}] * 3}),
+    ],
+)
+async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, tmp_path: Path) -> None:
+    """Each list is within the bound of its own field."""
+    async with site(tmp_path) as at:
+        answer = await at.post(path, body)
+    assert answer.status_code == 413
+    assert f"more than {MAX_SCALARS} numbers and words, token ids not counted" in answer.text
+
+
+async def test_token_ids_do_not_count_among_them(tmp_path: Path) -> None:
+    ids = [1] * (MAX_SCALARS + 1)
+    mean = {"point": "resid_pre.0", "op": "mean", "from": {"input": [[1] * 64] * 1100}}
+    async with site(tmp_path) as at:
+        assert (await at.post("/detokenize", {"tokens": ids})).status_code == 200
+        assert (await at.post("/v1/completions", {"prompt": ids, "truncate": True})).status_code == 200
+        body = {"input": [[1] * 64] * 1100, "points": ["logits"], "interventions": [mean]}
+        assert (await at.post("/v1/trace", body)).status_code == 200
+        answer = await at.post("/detokenize", {"tokens": [*ids, 0.5] + [1] * MAX_SCALARS})
+        assert answer.status_code == 413
+
+
+async def test_arguments_of_all_calls_have_a_bound_together(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        messages = [USER, {"role": "assistant", "tool_calls": [CALL] * 8}]
+        error = await at.error("/v1/chat/completions", {"messages": messages}, 400)
+        assert error["message"].startswith(f"messages: JSON with {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
+        body = {"prompt": "a", "guided_json": json.dumps({"enum": [*range(70_000)]})}
+        error = await at.error("/v1/completions", body, 400)
+        assert error["message"].startswith("guided_json: JSON with 69999 commas")
+
+
+async def test_what_responses_repeat_is_short(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/responses", {"input": "a", "user": "u" * 513}, 400)
+    assert error["param"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "least"),
+    [
+        ("/v1/chat/completions", {"messages": [USER], "n": 128, "logprobs": True, "max_tokens": 1}, 128),
+        ("/v1/completions", {"prompt": "a", "n": 128, "logprobs": 1, "max_tokens": 1}, 128),
+        ("/v1/completions", {"prompt": ["a"] * 1088, "max_tokens": 1}, 1088 + 1088 // 16),
+    ],
+)
+async def test_others_are_served_while_many_choices_are_begun_and_written(
+    path: str, body: Any, least: int, tmp_path: Path
+) -> None:
+    async with site(tmp_path, max_num_queued_requests=4096) as at:
+        answer, turns = await turns_of(at, path, body)
+    assert answer.status_code == 200
+    assert turns > least
+
+
+async def test_a_long_list_of_tokens_is_written_in_pieces(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"prompt": "\U0001f600" * 6000, "return_token_strs": True, "return_offsets": True}
+        answer = (await at.post("/tokenize", body)).json()
+    assert answer["tokens"] == [*"\U0001f600".encode()] * 6000
+    assert len(answer["token_strs"]) == 24_000
+    assert answer["offsets"] == [[i // 4, i // 4 + 1] for i in range(24_000)]
