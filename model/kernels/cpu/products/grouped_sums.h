@@ -14,6 +14,9 @@ constexpr int FUSED_ROWS = ROWS_TOGETHER;  // up to which numbers are not writte
 constexpr int FUSED_ROWS = 1;
 #endif
 
+// The inputs that are one chain (see products.h).
+ALWAYS_INLINE long chain_of(const Grouping& all) { return all.group < CHAIN ? all.group : CHAIN; }
+
 #if defined(__AVX512BF16__)
 template <class Form>
 constexpr bool SUMS_FIRST = __is_same(Form, Paired);
@@ -40,26 +43,26 @@ struct Rows {
   }
 };
 
-// Goes on with the sums [R][64] of few rows x, or begins them, by a group, whose numbers are not written out.
+// Adds to sums [R][64] of few rows x, or begins them, a group, whose numbers are not written out.
 template <int BITS, int R>
 void add_numbers(const float* x, long stride, const Grouping& all, const Group& group, const Table& table, bool begins,
                  float* sums) {
-  Vector t[R][VECTORS];
-  unrolled<R>([&](auto r) {
-    unrolled<VECTORS>([&](auto v) { t[r][v] = begins ? zeros() : load(sums + r * BLOCK + v * LANES); });
-  });
   const uint8_t* at = group.codes;
-  for (long k = 0; k < all.group; k += OCTET, at += octet_bytes(BITS)) {
-    fetch_octet(at, BITS);
-    unrolled<OCTET>([&]<int I>(Index<I>) {
-      unrolled<VECTORS>([&](auto v) {
-        const Octet<BITS> octet(at, v, table);
-        const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
-        unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+  for (long first = 0; first < all.group; first += chain_of(all), begins = false) {
+    Vector t[R][VECTORS];
+    unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { t[r][v] = zeros(); }); });
+    for (long k = first; k < first + chain_of(all); k += OCTET, at += octet_bytes(BITS)) {
+      fetch_octet(at, BITS);
+      unrolled<OCTET>([&]<int I>(Index<I>) {
+        unrolled<VECTORS>([&](auto v) {
+          const Octet<BITS> octet(at, v, table);
+          const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
+          unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+        });
       });
-    });
+    }
+    put_sums(t, begins, sums);
   }
-  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
 }
 
 #if defined(__AVX512BF16__)
@@ -180,8 +183,8 @@ void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* su
     for (long k = 0; k < K; k += some) {
       const long inputs = K - k < some ? K - k : some;
       write_out(block, k / all.group, (k + inputs) / all.group, written);
-      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, nullptr, 0,
-                      k == 0, k + inputs == K, sums, finish);
+      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, chain_of(all),
+                      nullptr, 0, k == 0, k + inputs == K, sums, finish);
     }
   }
 }
