@@ -1,7 +1,8 @@
 """Multiplies rows with a weight that is stored in blocks of 64 outputs: `cpu/products/products.h` says how.
 
-A sum is one chain over the inputs in order, so a row has the same bits whatever rows are next to it and on any number
-of threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own instruction.
+Each 64 inputs are summed in order and these sums are added in order. So a row has the same bits whatever rows are next
+to it and on any number of threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own
+instruction.
 
 Axes: R rows, K inputs, N outputs.
 """

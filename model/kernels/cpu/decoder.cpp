@@ -203,7 +203,7 @@ struct Decoder {
       const Word* w = reinterpret_cast<const Word*>(block_at(p, block));
       long first = 0, end = K;
       if constexpr (!__is_same(Form, Tiled))
-        if (ranks) first = ranks[2 * block] / Form::INPUTS * Form::INPUTS, end = ranks[2 * block + 1];
+        if (ranks) first = ranks[2 * block] / CHAIN * CHAIN, end = ranks[2 * block + 1];
       sum_block<Form>(x + first, stride, count, w + first / Form::INPUTS * BLOCK, end - first, sums, finish);
     });
   }

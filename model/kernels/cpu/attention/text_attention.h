@@ -31,7 +31,7 @@ template <class Form, int V, int R = ROWS_TOGETHER>
 void add_columns(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, float* sums) {
   if constexpr (R > 1)
     if (rows < R) return add_columns<Form, V, R - 1>(rows, x, stride, w, inputs, sums);
-  add_chain<Form, R, V, 0>(x, stride, w, inputs, w, true, sums);
+  add_chains<Form, R, V, 0>(x, stride, w, inputs, inputs, w, true, sums);
 }
 
 // `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. Unlike

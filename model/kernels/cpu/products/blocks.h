@@ -8,6 +8,7 @@
 namespace LEVEL {
 
 constexpr long BLOCK = 64;    // outputs side by side
+constexpr long CHAIN = 64;    // inputs whose products are summed in one chain
 constexpr long LINE = 64;     // bytes that a cache fetches together
 constexpr long AHEAD = 8192;  // bytes by which weights are asked for where they are used once
 

@@ -40,26 +40,36 @@ struct Rows {
   }
 };
 
-// Goes on with the sums [R][64] of few rows x, or begins them, by a group, whose numbers are not written out.
+// sums [R][64] of few rows x times a block, whose numbers are not written out
 template <int BITS, int R>
-void add_numbers(const float* x, long stride, const Grouping& all, const Group& group, const Table& table, bool begins,
-                 float* sums) {
-  Vector t[R][VECTORS];
-  unrolled<R>([&](auto r) {
-    unrolled<VECTORS>([&](auto v) { t[r][v] = begins ? zeros() : load(sums + r * BLOCK + v * LANES); });
-  });
+void sum_numbers(const float* x, long stride, const uint8_t* block, const Grouping& all, long K, float* sums) {
+  const Table table(all);
+  Group group;
+  read_group(block, all, 0, group);
   const uint8_t* at = group.codes;
-  for (long k = 0; k < all.group; k += OCTET, at += octet_bytes(BITS)) {
-    fetch_octet(at, BITS);
-    unrolled<OCTET>([&]<int I>(Index<I>) {
-      unrolled<VECTORS>([&](auto v) {
-        const Octet<BITS> octet(at, v, table);
-        const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
-        unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
-      });
-    });
+  for (long k = 0; k < K;) {
+    const bool begins = k == 0;
+    Vector t[R][VECTORS];
+    unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { t[r][v] = zeros(); }); });
+    for (const long end = k + CHAIN < K ? k + CHAIN : K; k < end;) {
+      if (k > 0 && k % all.group == 0) {
+        read_group(block, all, k / all.group, group);
+        at = group.codes;
+      }
+      const long next = (k / all.group + 1) * all.group;
+      for (const long some = next < end ? next : end; k < some; k += OCTET, at += octet_bytes(BITS)) {
+        fetch_octet(at, BITS);
+        unrolled<OCTET>([&]<int I>(Index<I>) {
+          unrolled<VECTORS>([&](auto v) {
+            const Octet<BITS> octet(at, v, table);
+            const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
+            unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+          });
+        });
+      }
+    }
+    put_sums(t, begins, sums);
   }
-  unrolled<R>([&](auto r) { unrolled<VECTORS>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
 }
 
 #if defined(__AVX512BF16__)
@@ -163,16 +173,9 @@ void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* su
     with_bits(all, [&](auto bits) { sum_of_groups<bits>(rows, block, K, sums, finish); });
 #endif
   } else if (rows.count <= FUSED_ROWS) {
-    const Table table(all);
-    for (long k = 0; k < K; k += all.group) {
-      Group group;
-      read_group(block, all, k / all.group, group);
-      with_bits(all, [&]<int BITS>(Index<BITS>) {
-        with_rows<FUSED_ROWS>(rows.count, [&](auto r) {
-          add_numbers<BITS, r>(rows.x + k, rows.stride, all, group, table, k == 0, sums);
-        });
-      });
-    }
+    with_bits(all, [&]<int BITS>(Index<BITS>) {
+      with_rows<FUSED_ROWS>(rows.count, [&](auto r) { sum_numbers<BITS, r>(rows.x, rows.stride, block, all, K, sums); });
+    });
     finish(0, rows.count);
   } else {
     const long some = rows.count <= FEW ? FEW_INPUTS : MANY_INPUTS;
@@ -180,8 +183,8 @@ void sum_grouped(const Rows<Form>& rows, const uint8_t* block, long K, float* su
     for (long k = 0; k < K; k += some) {
       const long inputs = K - k < some ? K - k : some;
       write_out(block, k / all.group, (k + inputs) / all.group, written);
-      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, nullptr, 0,
-                      k == 0, k + inputs == K, sums, finish);
+      pass_rows<Form>(rows.x + k, rows.stride, rows.count, reinterpret_cast<const Word*>(written), inputs, CHAIN,
+                      nullptr, 0, k == 0, k + inputs == K, sums, finish);
     }
   }
 }

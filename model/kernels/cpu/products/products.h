@@ -2,9 +2,10 @@
 //
 // A weight [N, K] is stored in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64],
 // bfloat16 as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32
-// bits. A sum is one chain over the steps in order, from 0: so its bits depend neither on the other rows, nor on
-// threads, nor on how the steps are cut for the caches, as a chain goes on from where it was left. (Tiles have an order
-// of their own, as fixed: see tiles.h.)
+// bits. A sum has one order: each CHAIN inputs are one chain over the steps from 0, and the chains are added in order. So
+// its bits depend neither on the other rows, nor on threads, nor on how the steps are cut for the caches, which is at
+// multiples of CHAIN; and its error grows with the lengths of two short chains, not with that of a long one. (Tiles have
+// an order of their own, as fixed: see tiles.h.)
 #pragma once
 
 #include "products/blocks.h"
@@ -168,44 +169,60 @@ struct InUse {
   }
 };
 
-// Goes on with the chains of sums [R][64], or begins them, V vectors of columns of them, over `inputs` of rows x,
-// `stride` apart, times w [steps][64]. Meanwhile the first FETCHED lines of each step from `next` on are asked for.
+// sums [R][64] += t, or = t, which begins them
+template <int R, int V>
+ALWAYS_INLINE void put_sums(const Vector (&t)[R][V], bool begins, float* sums) {
+  unrolled<R>([&](auto r) {
+    unrolled<V>([&](auto v) {
+      float* to = sums + r * BLOCK + v * LANES;
+      store(to, begins ? t[r][v] : load(to) + t[r][v]);
+    });
+  });
+}
+
+// Adds to sums [R][64], or begins them, V vectors of columns of them, `inputs` of rows x, `stride` apart, times
+// w [steps][64], by chains of `chain` inputs, an even number. Meanwhile the first FETCHED lines of each step from `next`
+// on are asked for.
 template <class Form, int R, int V, int FETCHED>
-void add_chain(const typename Form::Number* x, long stride, const Word* w, long inputs, const Word* next, bool begins,
-               float* sums) {
-  Vector t[R][V];
-  if (begins) unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = zeros(); }); });
-  else unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = load(sums + r * BLOCK + v * LANES); }); });
-  const auto* end = x + inputs / Form::INPUTS * Form::INPUTS;
-  for (; x < end; x += Form::INPUTS, w += BLOCK, next += IN_ORDER ? FETCHED * LANES : BLOCK) {
-    for (int i = 0; i < FETCHED; ++i) __builtin_prefetch(next + i * LANES);
-    Form::step(x, stride, w, t);
-  }
-  if (inputs % Form::INPUTS) Form::half_step(x, stride, w, t);
-  unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
+void add_chains(const typename Form::Number* x, long stride, const Word* w, long inputs, long chain, const Word* next,
+                bool begins, float* sums) {
+  do {
+    const long some = inputs < chain ? inputs : chain;
+    Vector t[R][V];
+    unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = zeros(); }); });
+    const auto* end = x + some / Form::INPUTS * Form::INPUTS;
+    for (; x < end; x += Form::INPUTS, w += BLOCK, next += IN_ORDER ? FETCHED * LANES : BLOCK) {
+      for (int i = 0; i < FETCHED; ++i) __builtin_prefetch(next + i * LANES);
+      Form::step(x, stride, w, t);
+    }
+    if (some % Form::INPUTS) Form::half_step(x, stride, w, t);
+    put_sums(t, begins, sums);
+    begins = false;
+    inputs -= some;
+  } while (inputs > 0);
 }
 
 // The same for 1 <= rows <= R, and 0, 1, 2 or 4 lines.
 template <class Form, int R = ROWS_TOGETHER>
-void add_chains(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, long fetched,
-                const Word* next, bool begins, float* sums) {
+void add_rows(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, long chain,
+              long fetched, const Word* next, bool begins, float* sums) {
   if constexpr (R > 1)
-    if (rows < R) return add_chains<Form, R - 1>(rows, x, stride, w, inputs, fetched, next, begins, sums);
+    if (rows < R) return add_rows<Form, R - 1>(rows, x, stride, w, inputs, chain, fetched, next, begins, sums);
   constexpr int V = vectors_together(R);
-  const auto add = fetched == 0   ? add_chain<Form, R, V, 0>
-                   : fetched == 1 ? add_chain<Form, R, V, 1>
-                   : fetched == 2 ? add_chain<Form, R, V, 2>
-                                  : add_chain<Form, R, V, 4>;
-  add(x, stride, w, inputs, next, begins, sums);
+  const auto add = fetched == 0   ? add_chains<Form, R, V, 0>
+                   : fetched == 1 ? add_chains<Form, R, V, 1>
+                   : fetched == 2 ? add_chains<Form, R, V, 2>
+                                  : add_chains<Form, R, V, 4>;
+  add(x, stride, w, inputs, chain, next, begins, sums);
 }
 
-// Goes on with the chains of sums [num_rows][64], or begins them, over `inputs` of rows x, `stride` apart, times
-// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the first `lines` of each step
+// Adds to sums [num_rows][64], or begins them, `inputs` of rows x, `stride` apart, times w [steps][64], by chains of
+// `chain` inputs. The rows pass over w some at a time; the passes ask for a share each of the first `lines` of each step
 // from `next` on, so that memory is at work all the while. finish(first, count) as `sum_block` says, called where
 // `is_last`.
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
-                             const Word* next, long lines, bool begins, bool is_last, float* sums, F finish) {
+                             long chain, const Word* next, long lines, bool begins, bool is_last, float* sums, F finish) {
   const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
   long asked = 0;
   for (long group = 0; group < groups; ++group) {
@@ -214,8 +231,8 @@ ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long n
     for (long column = 0; column < BLOCK; column += columns) {
       const long left = lines - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
       const long fetched = share < left ? share : left;
-      add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched,
-                       next + asked * LANES * (IN_ORDER ? inputs / Form::INPUTS : 1), begins, sums + r * BLOCK + column);
+      add_rows<Form>(rows, x + r * stride, stride, w + column, inputs, chain, fetched,
+                     next + asked * LANES * (IN_ORDER ? inputs / Form::INPUTS : 1), begins, sums + r * BLOCK + column);
       asked += fetched;
     }
     if (is_last) finish(r, rows);
@@ -230,13 +247,16 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
                F finish) requires(!__is_same(Form, Tiled)) {
   constexpr bool WIDENS = __is_same(Form, Widened);
   const bool once = num_rows <= ROWS_TOGETHER && vectors_together(num_rows) * LANES == BLOCK, few = num_rows <= FEW;
-  const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, most = few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1);
-  const long num_pieces = once || num_steps == 0 ? 1 : (num_steps + most - 1) / most;
+  constexpr long STEPS = CHAIN / Form::INPUTS;
+  const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, num_chains = (num_steps + STEPS - 1) / STEPS;
+  const long most = (few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1)) / STEPS;
+  const long num_pieces = once || num_steps == 0 ? 1 : (num_chains + most - 1) / most;
   for (long piece = 0; piece < num_pieces; ++piece) {
-    const long first = piece * num_steps / num_pieces, end = (piece + 1) * num_steps / num_pieces;
-    const long k = first * Form::INPUTS, inputs = (end == num_steps ? K : end * Form::INPUTS) - k;
+    const bool is_last = piece + 1 == num_pieces;
+    const long first = piece * num_chains / num_pieces * STEPS;
+    const long end = is_last ? num_steps : (piece + 1) * num_chains / num_pieces * STEPS;
+    const long k = first * Form::INPUTS, inputs = (is_last ? K : end * Form::INPUTS) - k;
     const Word *at = w + first * BLOCK, *next = once ? w + AHEAD / sizeof *w : w + end * BLOCK;
-    const bool is_last = end == num_steps;
     if constexpr (WIDENS) {
       if (!few) {  // widened once for all rows
         float* wide = scratch<Widened, float>(2 * (end - first) * BLOCK);
@@ -247,11 +267,11 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
           store(to + BLOCK, odd_numbers(pairs));
         }
         const Word* words = reinterpret_cast<const Word*>(wide);
-        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, LINES, first == 0, is_last, sums, finish);
+        pass_rows<Float>(x + k, stride, num_rows, words, inputs, CHAIN, next, LINES, first == 0, is_last, sums, finish);
         continue;
       }
     }
-    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, LINES, first == 0, is_last, sums, finish);
+    pass_rows<Form>(x + k, stride, num_rows, at, inputs, CHAIN, next, LINES, first == 0, is_last, sums, finish);
   }
 }
 

@@ -116,7 +116,12 @@ void multiply_plainly(const T* x, const W* weight, const T* bias, T* out, long n
   for (long r = 0; r < num_rows; ++r)
     for (long n = 0; n < N; ++n) {
       float sum = 0;
-      for (long k = 0; k < K; ++k) sum = fma(widen(x[r * K + k]), widen(weight[n * K + k]), sum);
+      for (long first = 0; first < K; first += CHAIN) {
+        float chain = 0;
+        for (long k = first; k < first + CHAIN && k < K; ++k)
+          chain = fma(widen(x[r * K + k]), widen(weight[n * K + k]), chain);
+        sum = sum + chain;
+      }
       if (bias) sum = sum + widen(bias[n]);
       store_one(out + r * N + n, activate(sum, activation));
     }
