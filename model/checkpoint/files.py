@@ -27,18 +27,21 @@ def open_file(path: Path, *, most: int | None = _MOST_BYTES, root: Path | None =
     Raises OSError for a file that cannot be opened, and ModelLoadError for one that is refused.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK  # the open of a pipe would wait for its other end
-    file = os.fdopen(os.open(path, flags) if root is None else _open_below(root, path, flags), "rb")
-    found = os.fstat(file.fileno())
+    file = os.open(path, flags) if root is None else _open_below(root, path, flags)
+    found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
-        file.close()
+        os.close(file)
         size = "" if most is None else f" of at most {most} bytes"
         kind = f"has {found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "is no regular file"
         raise ModelLoadError(f"{path}: {kind}; a regular file{size} is accepted")
-    return file
+    return os.fdopen(file, "rb")
 
 
 def _open_below(root: Path, path: Path, flags: int) -> int:
-    real = path.resolve()
+    try:
+        real = path.resolve()
+    except RuntimeError as error:  # Python before 3.13
+        raise ModelLoadError(f"{path}: its links lead to themselves") from error
     if not real.is_relative_to(root):
         raise ModelLoadError(f"{path}: is outside {str(root)!r}; a file inside it is accepted")
     with ExitStack() as opened:

@@ -96,6 +96,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_refused = False
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self._unread += data
         if not self._is_reading:
             self._read_piece()
@@ -106,7 +108,10 @@ class HttpProtocol(HttpToolsProtocol):
             return
         piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
         self._parse(piece)
-        if self._unread:
+        if self._is_refused:  # the rest is read and dropped until the connection ends
+            self._unread = b""
+            self.flow.resume_reading()
+        elif self._unread:
             self.flow.pause_reading()
             self.loop.call_soon(self._read_piece)
         elif self._is_reading and not (self.pipeline or (self.cycle and len(self.cycle.body) > HIGH_WATER_LIMIT)):

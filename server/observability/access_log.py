@@ -100,8 +100,6 @@ class HttpExchange:
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
-
-
 """The record of the HTTP request that the running task belongs to."""
 
 

@@ -76,7 +76,7 @@ async def read_part(context: AppContext, text: str, field: str, keep: Cut) -> st
         return text
     part = await asyncio.to_thread(part_for, context.tokenizer, text, limit, keep or "start")
     if keep is None and len(part) < len(text):
-        raise too_long(f"more than {limit}", context.context_limit, field, "")
+        raise too_long(f"more than {context.context_limit}", context.context_limit, field, "")
     return part
 
 

@@ -87,8 +87,8 @@ class GenerateParameters(RequestModel):
     @property
     def is_sampled(self) -> bool:
         """Return whether tokens are drawn."""
-        warps = self.temperature not in (None, 1.0) or self.top_k or self.top_p not in (None, 1.0)
-        return self.do_sample or bool(warps)
+        warps = self.temperature not in (None, 1.0) or (self.top_k or 0) > 0 or self.top_p not in (None, 1.0)
+        return self.do_sample or warps
 
 
 class GenerateRequest(RunFields):

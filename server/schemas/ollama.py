@@ -146,7 +146,8 @@ class OllamaTextFields(CanIntervene, RunFields):
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
         argument = (self.chat_template_kwargs or {}).get("enable_thinking")
-        check_equal({"enable_thinking of chat_template_kwargs": argument, "think": self.think})
+        think = None if self.think is None else bool(self.think)
+        check_equal({"enable_thinking of chat_template_kwargs": argument, "think": think})
         return self
 
 

@@ -80,6 +80,9 @@ class ArrayMapping(NotebookView, _Mapping):
     def __len__(self) -> int:
         return len(self.arrays)
 
+    def __bool__(self) -> bool:
+        return True  # an answer without arrays is an answer
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the only array of this answer, for `np.asarray`.
 

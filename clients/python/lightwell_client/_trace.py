@@ -107,7 +107,7 @@ class TraceResult(InspectionResult):
     def __contains__(self, name: object) -> bool:
         try:
             return isinstance(name, str) and self._full_name(name, None) in self.arrays
-        except KeyError:
+        except (KeyError, ValueError):
             return False
 
     def point(self, name: str, layer: int | None = None) -> NamedArray:

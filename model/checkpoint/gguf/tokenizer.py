@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _PREFIX = "tokenizer.ggml."
 _SPACE = "\u2581"
 """The character that stands for a space in SentencePiece's vocabularies."""
-_MOST_CHARACTERS = 1024
+_MOST_CHARACTERS = 256
 """Most characters of a token; published ones have up to 256."""
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -59,6 +59,13 @@ class ThoughtCounter:
 
     def _read(self, new: bytes) -> None:
         self._text += new
+        while not self._is_over and self._passes_tag():
+            pass
+        if self._is_over:
+            self._text = b""
+
+    def _passes_tag(self) -> bool:
+        """Pass the tag that opens or closes a thought, if it is there."""
         if self._is_open:
             if self._other_end and self._other_end in self._text:
                 self._is_open, self._is_over = False, True
@@ -66,13 +73,12 @@ class ThoughtCounter:
                 self._is_open, self._text = False, self._text.partition(self._closing)[2]
             else:
                 self._text = self._text[-max(len(self._closing), len(self._other_end)) :]
-        if not self._is_open and not self._is_over:
-            self._text = self._text.lstrip()
-            self._is_over = not self._text.startswith(self._opening[: len(self._text)])
-            if self._text.startswith(self._opening):
-                self._is_open, self._text = True, self._text[len(self._opening) :]
-        if self._is_over:
-            self._text = b""
+            return not self._is_open
+        self._text = self._text.lstrip()
+        self._is_over = not self._text.startswith(self._opening[: len(self._text)])
+        if self._text.startswith(self._opening):
+            self._is_open, self._text = True, self._text[len(self._opening) :]
+        return self._is_open
 
 
 def ids_of(pieces: Pieces, table: Any) -> list[int]:

@@ -1,5 +1,6 @@
 """Reads an assistant's message out of its text as that comes."""
 
+import copy
 import re
 import secrets
 import string
@@ -85,6 +86,8 @@ class TaggedText:
         self._tags_of_thought = () if tags is None else tuple(filter(None, tags.texts))
         self._syntax = syntax
         self._unread = ""
+        self._num_pushed = self._num_known = 0
+        """Characters that have come, and how many of them are known: these are left out."""
         self._is_over = False
         self._new = _NewParts()
         self._num_calls = 0
@@ -108,6 +111,7 @@ class TaggedText:
     def push(self, text: str) -> MessageDelta:
         """Return what is known of the message now that `text` has come, and was not before."""
         self._unread += text
+        self._num_pushed += len(text)
         while self._read():
             pass
         return self._new.take()
@@ -119,9 +123,17 @@ class TaggedText:
 
     def skip(self, text: str) -> None:
         """Read the beginning of a message, which is known: it is left out, but for a call that it leaves unfinished."""
-        for call in self.push(text).tool_calls:
-            self._new.add_call(call.index, call.id, call.name, call.arguments)
-        self._new.known = self._unread
+        calls = self.push(text).tool_calls
+        if self._read == self._arguments:
+            self._new.add_call(calls[-1].index, calls[-1].id, calls[-1].name, calls[-1].arguments)
+        self._num_known = self._num_pushed
+
+    def copy(self) -> "TaggedText":
+        """Return another parser at the same place of its text."""
+        other = copy.copy(self)
+        other._new, other._arguments_reader = copy.deepcopy((self._new, self._arguments_reader))
+        other._read = getattr(other, self._read.__name__)
+        return other
 
     # Each of these reads a part of what is unread, and returns whether there may be more to read in it.
 
@@ -200,11 +212,13 @@ class TaggedText:
 
     def _release(self, number: int) -> None:
         """Take so many characters as text: of the thought, or of the answer."""
+        begin = self._num_pushed - len(self._unread)
         text, self._unread = self._unread[:number], self._unread[number:]
+        new = text[max(0, self._num_known - begin) :]
         if self._is_thinking:
-            self._new.reasoning += text
+            self._new.reasoning += new
         else:
-            self._new.content += text
+            self._new.content += new
             self._has_content = self._has_content or bool(text)
 
     def _release_before(self, begin: int) -> None:
@@ -266,8 +280,6 @@ class _NewParts:
     def __init__(self) -> None:
         self.content = ""
         self.reasoning = ""
-        self.known = ""
-        """The text that is left out where content or reasoning begins with it."""
         self._calls: dict[int, ToolCallDelta] = {}
 
     def add_call(self, index: int, call_id: str | None, name: str | None, arguments: str = "") -> None:
@@ -281,14 +293,6 @@ class _NewParts:
 
     def take(self) -> MessageDelta:
         calls = tuple(call for call in self._calls.values() if call != ToolCallDelta(index=call.index))
-        content, reasoning = (self._without_known(text) for text in (self.content, self.reasoning))
-        delta = MessageDelta(content=content, reasoning=reasoning, tool_calls=calls)
+        delta = MessageDelta(content=self.content, reasoning=self.reasoning, tool_calls=calls)
         self.content, self.reasoning, self._calls = "", "", {}
         return delta
-
-    def _without_known(self, text: str) -> str:
-        if self.known.startswith(text):
-            self.known = self.known[len(text) :]
-            return ""
-        known, self.known = self.known, ""
-        return text.removeprefix(known)

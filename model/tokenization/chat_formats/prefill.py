@@ -1,5 +1,6 @@
 """Prefilled answers: the end of a prompt whose last message the answer continues."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,9 @@ def until_mark(text: str) -> str:
 
 
 def shared_end(prompt: str, text: str) -> str:
-    """Return the longest common end: templates may leave out the beginning of a text."""
-    pairs = enumerate(zip(reversed(prompt), reversed(text), strict=False))
-    length = next((index for index, (a, b) in pairs if a != b), min(len(prompt), len(text)))
+    """Return the longest common end: templates may leave out the beginning of a text, and the white space behind it."""
+    if not prompt.endswith(text[-1:]):
+        text = text.rstrip()
+    sizes = range(1, min(len(prompt), len(text)) + 1)
+    length = bisect_left(sizes, True, key=lambda size: not prompt.endswith(text[len(text) - size :]))
     return prompt[len(prompt) - length :]

@@ -101,12 +101,13 @@ async def similarity(context: AppContext, request: Request, body: SimilarityRequ
     """Answer POST /similarity."""
     arrival = time.monotonic()
     accept(context, body)
-    texts = {"inputs.source_sentence": [body.inputs.source_sentence], "inputs.sentences": body.inputs.sentences}
+    texts = {"inputs.source_sentence": body.inputs.source_sentence, "inputs.sentences": body.inputs.sentences}
     found: list[Any] = []
     for field, each in texts.items():
         asked = {"input": each, "normalize": True, **cut_fields(context, body.parameters)}
         _, vectors = await embed_vectors(context, request, asked, arrival, field)
         if vectors[0].ndim > 1:
-            raise BadRequest("inputs: this model makes a vector of each token, not of a text; POST /embed is accepted.")
+            message = "inputs: this model makes a vector of each token, not of a text; POST /embed_all is accepted."
+            raise BadRequest(message, param="inputs")
         found.append(np.stack(vectors))
     return Response(orjson.dumps((found[1] @ found[0][0]).tolist()), media_type="application/json")

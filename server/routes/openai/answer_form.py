@@ -2,6 +2,7 @@
 of it.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -94,13 +95,10 @@ async def answer_form(
     special = tuple(kept) if body_grammar is None else ()
     if syntax is None and start is Start.ANSWER and not special:
         return AnswerForm(grammar, prefix=_pieces(context, prefilled))
-
-    def new_parser() -> MessageParser:
-        parser = TaggedText(tags, start, syntax, tools, special)
-        parser.skip(prefilled)
-        return parser
-
-    return AnswerForm(grammar, new_parser, frozenset(kept.values()), _pieces(context, prefilled), limit)
+    parser = TaggedText(tags, start, syntax, tools, special)
+    if prefilled:
+        await asyncio.to_thread(parser.skip, prefilled)
+    return AnswerForm(grammar, parser.copy, frozenset(kept.values()), _pieces(context, prefilled), limit)
 
 
 def _composed(answers: Answers) -> str:
@@ -108,7 +106,8 @@ def _composed(answers: Answers) -> str:
     grammar = answer_grammar(answers)
     problem = _problem(grammar)
     if problem:
-        raise BadRequest(f"tools: no call can be held to these schemas: {problem}.", param="tools")
+        field = "tools" if answers.tools else "thinking_budget"
+        raise BadRequest(f"{field}: no answer can keep to it: {problem}.", param=field)
     return grammar
 
 

@@ -145,7 +145,7 @@ class Run:
                     return
         except ApiError as error:
             self._is_over = True  # it failed: not an abort by the client
-            if error.code == "grammar_refused":
+            if error.code == "grammar_refused" and error.param is None:
                 message = f"{self._form_field}: {error.message}"
                 raise BadRequest(message, param=self._form_field, code=error.code) from None
             raise

@@ -266,7 +266,7 @@ def _head(context: AppContext, body: ResponsesRequest, conversation: Conversatio
         "top_p": sampling.top_p,
         "top_logprobs": body.top_logprobs or 0,
         "text": {"format": {"type": "text"} if text is None else told(text), "verbosity": "medium"},
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
         "tools": [told(tool) for tool in body.tools or [] if not isinstance(tool, WebSearch)],
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
         "parallel_tool_calls": body.parallel_tool_calls is not False,

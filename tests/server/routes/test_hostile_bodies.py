@@ -107,7 +107,7 @@ async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[
         for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
             error = await at.error(path, {field: [text] * 3, "truncate": False}, 400)
             assert error["message"].startswith(
-                f"{field}[0]: the prompt has more than 65 tokens; at most 64 are accepted"
+                f"{field}[0]: the prompt has more than 64 tokens; at most 64 are accepted"
             )
         ids = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
     assert ids == [b"b" * 62 + b"c"] * 3 + [b"bbbbc"] + [b"a" + b"b" * 63] * 4
