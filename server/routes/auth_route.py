@@ -37,8 +37,8 @@ from server.http.errors import (
 )
 from server.http.json_reader import JsonReader
 from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
-from server.routes.turns import FairTurns
-from server.routes.unreadable_texts import naming
+from server.http.turns import FairTurns
+from server.routes.text_parts import naming
 from server.schemas.inspect.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21

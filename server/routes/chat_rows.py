@@ -11,7 +11,7 @@ from server.http.errors import BadRequest, shown
 from server.http.json_reader import check_json_text
 from server.observability.access_log import current_key
 from server.routes.context import AppContext
-from server.routes.turns import FairTurns
+from server.http.turns import FairTurns
 from server.schemas.base import ChatMessage, encodable
 from server.schemas.tools import ToolDefinition
 

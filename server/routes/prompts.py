@@ -14,8 +14,8 @@ from server.http.json_reader import Integers
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
 from server.routes.text_parts import Cut, Keep, read_part, size_of, too_long
-from server.routes.turns import in_turns
-from server.routes.unreadable_texts import naming
+from server.http.turns import in_turns
+from server.routes.text_parts import naming
 from server.schemas.base import ChatMessage, PromptInput
 from server.schemas.tools import ToolDefinition
 

@@ -3,9 +3,11 @@ far longer than the context most tokens would be thrown away. Independent of pro
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
-from model.tokenization.tokenizer import Tokenizer
+from model.tokenization.tokenizer import Tokenizer, UnreadableText
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
@@ -87,3 +89,13 @@ def too_long(length: int | str, limit: int, field: str, rest: str) -> BadRequest
         param=field,
         code="context_length_exceeded",
     )
+
+
+@contextmanager
+def naming(field: str | None) -> Iterator[None]:
+    """Raise BadRequest, which names the field, instead of UnreadableText. None: the field is not known."""
+    try:
+        yield
+    except UnreadableText as error:
+        place = field or "A text of the body"
+        raise BadRequest(f"{place}: {error}; another text is accepted.", param=field, code="unreadable_text") from None

@@ -32,7 +32,7 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 

@@ -27,7 +27,7 @@ from server.routes.inspect.intervention_plan import (
 from server.routes.inspect.intervention_values import check_fits
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.inspect.inputs import InputFields
 from server.schemas.inspect.interventions import InterventionField, InterventionSource
 

@@ -40,7 +40,7 @@ from server.routes.inspect.intervention_sources import (
 )
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.inspect.interventions import InterventionField
 
 MAX_VALUE_BYTES = 64 << 20

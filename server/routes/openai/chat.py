@@ -23,7 +23,7 @@ from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 

@@ -32,7 +32,7 @@ from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_en
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.routes.text_parts import Keep
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 

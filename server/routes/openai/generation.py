@@ -30,7 +30,7 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals, model_name, new_answer_id
 from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.routes.turns import in_turns
+from server.http.turns import in_turns
 from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.routes.turns import FairTurns, in_turns
+from server.http.turns import FairTurns, in_turns
 
 
 async def test_others_run_after_so_many_items() -> None:
