@@ -6,11 +6,13 @@ to the log. It knows nothing of workers except the number of requests in flight.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
@@ -28,6 +30,11 @@ _LAST_ANSWERS = 0.05
 """Seconds in which to write the answers of requests that were just failed."""
 _FORCED_WRITES = 1
 """Seconds, at a forced end, for clients that do not read."""
+
+
+def ignores_hangup() -> bool:
+    """Return whether this process ignores SIGHUP, as one that nohup has started does: it then continues to."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class DrainServer(uvicorn.Server):
@@ -48,6 +55,14 @@ class DrainServer(uvicorn.Server):
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle uvicorn's signals, and SIGHUP like SIGTERM."""
+        with super().capture_signals():
+            if threading.current_thread() is threading.main_thread() and not ignores_hangup():
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            yield
 
     def _begin_dump(self) -> None:
         if self._dump is None or self._dump.done():

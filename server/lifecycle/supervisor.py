@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 Process = multiprocessing.process.BaseProcess
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the server. A terminal or a service manager sends them to all of its processes at once."""
+
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
 """Seconds: if the last so many processes of one worker were ready for less than this in total, the server ends. How
@@ -165,13 +168,15 @@ def _backoff(lives: deque[float]) -> float:
 
 
 def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:
-    """Start a worker with SIGINT and SIGTERM blocked: those end the API process, which lets its workers finish first.
+    """Start a worker with the stop signals blocked: they end the API process, which lets its workers finish first.
 
     The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
     """
-    resource_tracker.ensure_running()  # multiprocessing would start it in between, and unblock both signals after that
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
+        # multiprocessing would start it in `launch`, and unblock SIGINT and SIGTERM after that
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         return launch(worker_id)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
