@@ -103,12 +103,17 @@ class LightwellServer:
             unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it, and return the exit status."""
+        """Serve until a signal or the workers end it, and return the exit status. Raises ServerGaveUp if no worker can
+        be started.
+        """
         try:
             formats = (".safetensors", ".bin", ".gguf")
             weights = (file for file in self._worker.config.model.glob("*") if file.suffix in formats)
-            prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
-            self.supervisor.launch_all()  # first: they take longest to start
+            try:
+                prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
+                self.supervisor.launch_all()  # first: they take longest to start
+            except OSError as error:
+                raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             self._http.run(sockets=[listener])
             for number in STOP_SIGNALS:  # `_leave` is back, and would make a failure of what ends as it was asked to

@@ -117,6 +117,8 @@ class Supervisor:
         how = _describe_exit(process.exitcode)
         if worker.kill_reason is not None:
             how += f", as it {worker.kill_reason}"
+        elif process.exitcode == -signal.SIGKILL and not worker.was_ready:
+            how += " while it loaded, as the kernel does where memory is short"
         if worker.load_error is not None and not worker.was_ready:
             self._give_up(worker.load_error)
             return
@@ -137,7 +139,7 @@ class Supervisor:
             try:
                 await self.client.socket.ensure_listening()
                 self._processes[worker_id] = launch_shielded(self.launch, worker_id)
-            except OSError as error:  # no memory, files or processes left, perhaps for a moment
+            except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
                 how = str(error)
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)

@@ -70,7 +70,7 @@ def test_weights_that_vanish_before_the_workers_start_leave_no_folder(
         raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
 
     monkeypatch.setattr(processes, "prepare_environment", vanish)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(processes.ServerGaveUp, match=r"^no worker could be started: .*'model.safetensors'$"):
         start()
     assert not list(tmp.iterdir())
 
