@@ -6,7 +6,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
-from server.engine.memory.card_memory import CardUse
+from server.engine.memory.card_memory import CardUse, as_size
 from server.engine.memory.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
@@ -28,7 +28,8 @@ def num_cache_blocks(
 
     A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
     nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
-    context fits, or if a card has no room for the largest step.
+    context fits, if the configured memory is more than a card has or a machine has free, or if a card has no room for
+    the largest step.
     """
     if model.kind == "encoder":
         if card is not None and card.kv_cache < 0:
@@ -40,9 +41,10 @@ def num_cache_blocks(
         one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
     states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
     if config.kv_cache_bytes is not None:
+        _check_configured(config.kv_cache_bytes, config, device, card)
         blocks = max(0, config.kv_cache_bytes - states) // block_bytes
     else:
-        available = _free_on_cpu(config) if card is None else max(0, card.kv_cache)
+        available = _share_on_cpu(config) if card is None else max(0, card.kv_cache)
         blocks = min(config.max_num_seqs * one_context, max(0, available - states) // block_bytes)
     if blocks >= one_context:
         return blocks + 1
@@ -62,14 +64,33 @@ def num_cache_blocks(
     )
 
 
-def _free_on_cpu(config: EngineConfig) -> int:
-    """Return the bytes that a cache in the machine's memory may take, within the limits of the container if there is
-    one, and within this worker's share.
+def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device, card: CardUse | None) -> None:
+    """Raise ModelLoadError for a cache of so many bytes that would never fit. A card whose use is not known is not
+    checked.
+    """
+    most = _free_on_cpu(config) if device.type == "cpu" else None if card is None else card.total
+    if most is not None and num_bytes > most:
+        ranks = config.tensor_parallel
+        memory = "free memory of this machine or its container" if device.type == "cpu" else "memory of the GPU"
+        raise ModelLoadError(
+            f"--kv-cache-memory {num_bytes * ranks} (bytes), {as_size(num_bytes * ranks)}, is more than the {memory}, "
+            f"{as_size(most * ranks)}; at most that is accepted"
+        )
+
+
+def _free_on_cpu(config: EngineConfig) -> int | None:
+    """Return the bytes of the machine's memory that are free for this process, within the limits of the container if
+    there is one, and within this worker's share; None if the kernel does not report it.
     """
     free = free_in_share(config.memory_share)
+    return None if free is None else free // config.tensor_parallel  # whose processes share it
+
+
+def _share_on_cpu(config: EngineConfig) -> int:
+    """Return the bytes of the machine's memory that a cache takes if its size is not configured."""
+    free = _free_on_cpu(config)
     if free is None:
         raise ModelLoadError("/proc/meminfo does not say how much memory is free; set --kv-cache-memory")
-    free //= config.tensor_parallel  # whose processes share it
     if config.worker_memory is not None:
         free = max(0, min(free, config.worker_memory - data_bytes()))
     return int(free * CPU_SHARE)
