@@ -12,7 +12,7 @@ from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.execution.grammar_compiler import GrammarCompiler
 from server.engine.execution.weight_queries import Answer, WeightQueries
 from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.outputs import FinishReason, RequestOutput, failure_of, raise_if_ending
+from server.engine.outputs import FinishReason, RequestOutput, failure_of, raise_exit
 from server.engine.request import EngineRequest, GenerateTask, WeightsTask
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Intake:
                 self._fail(turn.request, error)
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
-        raise_if_ending(error)
+        raise_exit(error)
         logger.error("request %d could not begin", request.uid, exc_info=error)
         failure = failure_of(error)
         self._end(request, failure.reason, failure.message)

@@ -158,10 +158,8 @@ class StepOutput:
     stats: EngineStats
 
 
-def raise_if_ending(error: BaseException) -> None:
-    """Raise an exception again that asks this process, or a generator, to end. Any other is a failure of the work that
-    raised it: a panic of a library's Rust code is no Exception.
-    """
+def raise_exit(error: BaseException) -> None:
+    """Raise an exception again that asks to end. Any other is a failure of work: a panic in Rust is no Exception."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
         raise error
 

@@ -6,13 +6,11 @@ to the log. It knows nothing of workers except the number of requests in flight.
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 
 import uvicorn
@@ -51,18 +49,13 @@ class DrainServer(uvicorn.Server):
         """Whether the server ended without waiting for running requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, and to answer SIGUSR1."""
+        """Handle SIGHUP, which uvicorn does not, as SIGTERM; start to listen, and to answer SIGUSR1."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not ignores_hangup():
+            signal.signal(signal.SIGHUP, self.handle_exit)
         await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread():
+        if is_main:
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle uvicorn's signals, and SIGHUP like SIGTERM."""
-        with super().capture_signals():
-            if threading.current_thread() is threading.main_thread() and not ignores_hangup():
-                signal.signal(signal.SIGHUP, self.handle_exit)
-            yield
 
     def _begin_dump(self) -> None:
         if self._dump is None or self._dump.done():

@@ -103,9 +103,7 @@ class LightwellServer:
             unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it, and return the exit status. Raises ServerGaveUp if no worker can
-        be started.
-        """
+        """Serve until a signal or the workers end it, and return the exit status, or raise ServerGaveUp."""
         try:
             formats = (".safetensors", ".bin", ".gguf")
             weights = (file for file in self._worker.config.model.glob("*") if file.suffix in formats)

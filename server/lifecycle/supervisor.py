@@ -140,7 +140,7 @@ class Supervisor:
                 await self.client.socket.ensure_listening()
                 self._processes[worker_id] = launch_shielded(self.launch, worker_id)
             except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
-                how = str(error)
+                how = str(error) or type(error).__name__
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)
                 continue

@@ -14,7 +14,7 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.execution.step_result import StepResult
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.outputs import Failure, failure_of, raise_if_ending
+from server.engine.outputs import Failure, failure_of, raise_exit
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence, SequenceStatus
 
@@ -68,7 +68,7 @@ def _all_short(sequences: ReadOnlySequence[Sequence], error: BaseException) -> S
 
 def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Failure:
     """Log the failure of a pass over these sequences, and return it. Raises `error` if it asks the process to end."""
-    raise_if_ending(error)
+    raise_exit(error)
     failure = failure_of(error)
     if len(sequences) == 1:
         (seq,) = sequences

@@ -28,8 +28,7 @@ def num_cache_blocks(
 
     A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
     nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
-    context fits, if the configured memory is more than a card has or a machine has free, or if a card has no room for
-    the largest step.
+    context fits, if the configured memory never fits, or if a card has no room for the largest step.
     """
     if model.kind == "encoder":
         if card is not None and card.kv_cache < 0:
@@ -41,10 +40,10 @@ def num_cache_blocks(
         one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
     states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
     if config.kv_cache_bytes is not None:
-        _check_configured(config.kv_cache_bytes, config, device, card)
+        _check_configured(config.kv_cache_bytes * config.tensor_parallel, config, device, card)
         blocks = max(0, config.kv_cache_bytes - states) // block_bytes
     else:
-        available = _share_on_cpu(config) if card is None else max(0, card.kv_cache)
+        available = _free_on_cpu(config) if card is None else max(0, card.kv_cache)
         blocks = min(config.max_num_seqs * one_context, max(0, available - states) // block_bytes)
     if blocks >= one_context:
         return blocks + 1
@@ -65,32 +64,25 @@ def num_cache_blocks(
 
 
 def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device, card: CardUse | None) -> None:
-    """Raise ModelLoadError for a cache of so many bytes that would never fit. A card whose use is not known is not
-    checked.
-    """
-    most = _free_on_cpu(config) if device.type == "cpu" else None if card is None else card.total
+    """Raise ModelLoadError for so many bytes, on all ranks, that never fit. A card of unknown use is not checked."""
+    on_cpu = device.type == "cpu"
+    most = free_in_share(config.memory_share) if on_cpu else None if card is None else card.total
     if most is not None and num_bytes > most:
-        ranks = config.tensor_parallel
-        memory = "free memory of this machine or its container" if device.type == "cpu" else "memory of the GPU"
+        memory = "free memory of this machine or its container" if on_cpu else "memory of the GPU"
         raise ModelLoadError(
-            f"--kv-cache-memory {num_bytes * ranks} (bytes), {as_size(num_bytes * ranks)}, is more than the {memory}, "
-            f"{as_size(most * ranks)}; at most that is accepted"
+            f"--kv-cache-memory {num_bytes} (bytes), {as_size(num_bytes)}, is more than the {memory}, {as_size(most)}; "
+            "at most that is accepted"
         )
 
 
-def _free_on_cpu(config: EngineConfig) -> int | None:
-    """Return the bytes of the machine's memory that are free for this process, within the limits of the container if
-    there is one, and within this worker's share; None if the kernel does not report it.
+def _free_on_cpu(config: EngineConfig) -> int:
+    """Return the bytes that a cache in the machine's memory may take, within the limits of the container if there is
+    one, and within this worker's share.
     """
     free = free_in_share(config.memory_share)
-    return None if free is None else free // config.tensor_parallel  # whose processes share it
-
-
-def _share_on_cpu(config: EngineConfig) -> int:
-    """Return the bytes of the machine's memory that a cache takes if its size is not configured."""
-    free = _free_on_cpu(config)
     if free is None:
         raise ModelLoadError("/proc/meminfo does not say how much memory is free; set --kv-cache-memory")
+    free //= config.tensor_parallel  # whose processes share it
     if config.worker_memory is not None:
         free = max(0, min(free, config.worker_memory - data_bytes()))
     return int(free * CPU_SHARE)

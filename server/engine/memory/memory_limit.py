@@ -59,9 +59,8 @@ def limit_memory(
         limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
         if limit < needed:
             raise ValueError(
-                f"the model and its KV cache take {taken * num_processes >> 20} MiB, and too little of the machine's, "
-                f"or the container's, memory is left for requests: {free >> 20} MiB are free, of which the cache will "
-                f"take {untouched * num_processes >> 20}; set a smaller --kv-cache-memory"
+                f"the model and its KV cache take {taken * num_processes >> 20} MiB, and of the {free >> 20} MiB that "
+                "are free too little is left for requests; set a smaller --kv-cache-memory"
             )
     elif limit < needed:
         raise ValueError(
@@ -139,26 +138,21 @@ def free_host_memory(root: Path = _ROOT) -> int | None:
     """Return the bytes of this machine that could be allocated now, within the container's limit if there is one, or
     None if the kernel does not report it.
     """
-    return _least(_meminfo("MemAvailable", root), cgroups.free_memory(root))
+    return _host_memory("MemAvailable", cgroups.free_memory(root), root)
 
 
 def total_host_memory(root: Path = _ROOT) -> int | None:
-    """Return the bytes of this machine's memory, or the container's limit if that is less, or None if the kernel does
-    not report it.
-    """
-    return _least(_meminfo("MemTotal", root), cgroups.memory_limit(root))
+    """Return the bytes of this machine's memory, or the container's limit if that is less, or None as above."""
+    return _host_memory("MemTotal", cgroups.memory_limit(root), root)
 
 
-def _meminfo(name: str, root: Path) -> int | None:
+def _host_memory(name: str, in_container: int | None, root: Path) -> int | None:
     try:
         fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-        return int(fields[name].split()[0]) * 1024
+        on_machine = int(fields[name].split()[0]) * 1024
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _least(on_machine: int | None, in_container: int | None) -> int | None:
-    return on_machine if on_machine is None or in_container is None else min(on_machine, in_container)
+    return on_machine if in_container is None else min(on_machine, in_container)
 
 
 def free_in_share(share: int | None) -> int | None:

@@ -116,7 +116,7 @@ def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: 
 
 def test_more_threads_than_the_cores_can_run_are_refused(folder: Path) -> None:
     most = 4 * (os.cpu_count() or 1)
-    assert f"at most {most} are accepted" in refused(str(folder), "--threads", str(most + 1))
+    assert f"at most {most}, 4 for each core, are accepted" in refused(str(folder), "--threads", str(most + 1))
 
 
 def test_a_taken_port_is_named(folder: Path) -> None:
