@@ -27,6 +27,7 @@ from model.tokenization.template_client import shared_client
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
+from server.config.size_checks import check_sizes
 from server.dispatch.engine_client import EngineClient
 from server.http.connection_limits import ConnectionEvents
 from server.http.error_handlers import install_error_handlers
@@ -176,6 +177,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None
     try:
+        check_sizes(settings)
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         if keys.is_open and not is_loopback(settings.host):
             logger.warning(

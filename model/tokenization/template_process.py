@@ -145,7 +145,8 @@ def main(max_seconds: float, max_memory: int, max_characters: int) -> None:
     renderer = _Renderer(max_characters)
     questions = open(0, "rb", buffering=1 << 18)  # noqa: SIM115 - it lives as long as the process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a terminal or a unit: the parent decides
+    # Sent to all processes of a terminal or a unit: the parent decides.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # where the machine's memory ends, this process goes before a worker does
         Path("/proc/self/oom_score_adj").write_text("1000")

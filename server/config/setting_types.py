@@ -9,7 +9,7 @@ from server.auth.keys import hash_of
 from server.config.devices import Devices
 from server.config.metric_aliases import parse_alias
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -126,8 +126,8 @@ class Settings:
     )
     max_loras: int = _setting(8, types.integer(1, 1024), "Most LoRA adapters that are loaded at a time.")
     max_lora_rank: int = _setting(64, types.integer(1, 4096), "Highest rank of a LoRA adapter.")
-    max_num_seqs: int = _setting(64, types.integer(1), "Most sequences that run at once.")
-    max_num_batched_tokens: int = _setting(2048, types.integer(1), "Most tokens of one engine step.")
+    max_num_seqs: int = _setting(64, types.integer(1, 1 << 20), "Most sequences that run at once.")
+    max_num_batched_tokens: int = _setting(2048, types.integer(1, 1 << 20), "Most tokens of one engine step.")
     max_capture_tokens: int | None = _setting(
         None,
         types.integer(1),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from server.dispatch.admission import Cost
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import RequestOutput
+from server.engine.outputs import RequestOutput, raise_exit
 from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,8 @@ class RequestHandle:
         try:
             if is_awaited and self.on_token is not None and self.on_token(token_id):
                 return
-        except Exception:  # of one request: the others' tokens come in the same message
+        except BaseException as error:  # of one request: the others' tokens come in the same message
+            raise_exit(error)
             logger.exception("a token of request %d could not be handed on", self.uid)
             self._error = EngineError("The server failed on this request; its log says why.", code="internal_error")
         else:

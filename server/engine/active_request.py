@@ -105,7 +105,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._scheduler.finish(seq, "memory")
             raise NoCaptureMemory("no memory for what it captures") from error
-        except Exception:
+        except BaseException:
             self._scheduler.finish(seq, "error")
             raise
         self[request.uid] = ActiveRequest(seq, captures, Timing(request.arrival_time))

@@ -66,7 +66,7 @@ class Adapters:
             except ModelLoadError as error:
                 done(str(error))
                 return
-            except Exception as error:  # of one adapter: it must not end what runs
+            except BaseException as error:  # of one adapter: it must not end what runs
                 logger.exception("the adapter in %s could not be loaded", folder)
                 done(f"the adapter in {folder} could not be loaded ({type(error).__name__})")
                 return

@@ -29,7 +29,7 @@ from server.engine.execution.step_result import StepResult
 from server.engine.info import engine_info
 from server.engine.intake import Intake
 from server.engine.loading import device_runner_for, load
-from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, with_forced
+from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, raise_exit, with_forced
 from server.engine.request import EngineRequest
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.progress import retreat
@@ -298,7 +298,8 @@ class Engine:
         is_first = not active.has_answered
         try:
             output = active.answer(result, now)
-        except Exception as error:
+        except BaseException as error:
+            raise_exit(error)
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)

@@ -12,7 +12,7 @@ from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.execution.grammar_compiler import GrammarCompiler
 from server.engine.execution.weight_queries import Answer, WeightQueries
 from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.outputs import FinishReason, RequestOutput, failure_of
+from server.engine.outputs import FinishReason, RequestOutput, failure_of, raise_exit
 from server.engine.request import EngineRequest, GenerateTask, WeightsTask
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class Intake:
             try:
                 self._begin_with(request, compiled.matcher)
                 self._let_others_first(request)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(request, error)
 
     def _take_turns(self) -> None:
@@ -157,10 +157,11 @@ class Intake:
                 continue
             try:
                 self._begin(turn.request)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(turn.request, error)
 
-    def _fail(self, request: EngineRequest, error: Exception) -> None:
+    def _fail(self, request: EngineRequest, error: BaseException) -> None:
+        raise_exit(error)
         logger.error("request %d could not begin", request.uid, exc_info=error)
         failure = failure_of(error)
         self._end(request, failure.reason, failure.message)

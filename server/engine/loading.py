@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
@@ -29,6 +30,7 @@ from server.engine.execution.warm_up import warm_up
 from server.engine.info import log_stored_weights
 from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
 from server.engine.memory.kv_cache_size import num_cache_blocks
+from server.engine.outputs import failure_of
 from server.engine.tensor_parallel.device_steps import LeadingExecutor
 from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks
@@ -89,11 +91,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     log_stored_weights(model, is_kept=quantize == "none")
     use = None if card is None or config.kv_cache_bytes is not None else measure(card, model, config, max_model_len)
     num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len, use)
-    if use is not None:
-        size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, dtype)
-        size += config.max_num_seqs * model.config.state_bytes(dtype.itemsize)
-        tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
-        logger.info("the KV cache has %s for %d tokens: %s", as_size(size if tokens else 0), tokens, use)
+    _log_cache(model, config, num_blocks, use)
     cache = KVCache(
         model.cache_config,
         num_blocks,
@@ -110,10 +108,28 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         )
     Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
-    warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
+    try:
+        warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
+    except (MemoryError, RuntimeError) as error:
+        if failure_of(error).reason != "memory":
+            raise
+        raise ModelLoadError(
+            f"the largest step finds no memory: lower --max-num-batched-tokens ({config.max_num_batched_tokens}), "
+            f"--max-num-seqs ({config.max_num_seqs}) or --max-model-len ({max_model_len})"
+        ) from error
     if ranks is not None:
         ranks.settle(config.worker_memory)
     return Loaded(model, cache, config, max_model_len)
+
+
+def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: CardUse | None) -> None:
+    """Log how much memory the KV cache takes, and what bounds it."""
+    size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, model.dtype)
+    size += config.max_num_seqs * model.config.state_bytes(model.dtype.itemsize)
+    tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
+    if tokens or use is not None:
+        bound = use or "a smaller --kv-cache-memory lowers it"
+        logger.info("the KV cache has %s for %d tokens: %s", as_size(size if tokens else 0), tokens, bound)
 
 
 def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_model_len: int) -> CardUse:

@@ -160,6 +160,12 @@ class StepOutput:
     stats: EngineStats
 
 
+def raise_exit(error: BaseException) -> None:
+    """Raise an exception again that asks to end. Any other is a failure of work: a panic in Rust is no Exception."""
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        raise error
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why one request ended."""

@@ -30,6 +30,11 @@ _FORCED_WRITES = 1
 """Seconds, at a forced end, for clients that do not read."""
 
 
+def ignores_hangup() -> bool:
+    """Return whether this process ignores SIGHUP, as one that nohup has started does: it then continues to."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 class DrainServer(uvicorn.Server):
     """A uvicorn server that ends when nothing is in flight or `grace` seconds are over."""
 
@@ -44,9 +49,12 @@ class DrainServer(uvicorn.Server):
         """Whether the server ended without waiting for running requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, and to answer SIGUSR1."""
+        """Handle SIGHUP, which uvicorn does not, as SIGTERM; start to listen, and to answer SIGUSR1."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not ignores_hangup():
+            signal.signal(signal.SIGHUP, self.handle_exit)
         await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread():
+        if is_main:
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
 
     def _begin_dump(self) -> None:

@@ -29,9 +29,9 @@ from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
-from server.lifecycle.drain import DrainServer
+from server.lifecycle.drain import DrainServer, ignores_hangup
 from server.lifecycle.litserve_adapter import WorkerLauncher
-from server.lifecycle.supervisor import Process, Supervisor, prepare_environment
+from server.lifecycle.supervisor import STOP_SIGNALS, Process, Supervisor, prepare_environment
 from server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
 from server.worker.model_fingerprint import Fingerprint, difference
 
@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 _LAST_WRITES = 5
 """Seconds that finished answers have at the end to reach slow clients."""
 _REAP_TIMEOUT = 2.0
-
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _PROBES = (b"/health", b"/metrics")
 """Paths that are answered even when there are too many connections."""
@@ -105,15 +103,18 @@ class LightwellServer:
             unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it, and return the exit status."""
+        """Serve until a signal or the workers end it, and return the exit status, or raise ServerGaveUp."""
         try:
             formats = (".safetensors", ".bin", ".gguf")
             weights = (file for file in self._worker.config.model.glob("*") if file.suffix in formats)
-            prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
-            self.supervisor.launch_all()  # first: they take longest to start
+            try:
+                prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
+                self.supervisor.launch_all()  # first: they take longest to start
+            except OSError as error:
+                raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             self._http.run(sockets=[listener])
-            for number in _ENDING:  # `_leave` is back, and would make a failure of what ends as it was asked to
+            for number in STOP_SIGNALS:  # `_leave` is back, and would make a failure of what ends as it was asked to
                 signal.signal(number, signal.SIG_IGN)
         finally:
             # Whatever ended the loop: the workers leave when the link goes.
@@ -224,8 +225,9 @@ def run(
     with bind(settings.host, settings.port) as listener:
         # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
         # at its end, when these are back.
-        for number in _ENDING:
-            signal.signal(number, _leave)
+        for number in STOP_SIGNALS:
+            if number != signal.SIGHUP or not ignores_hangup():
+                signal.signal(number, _leave)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
         try:
             found = places(settings.devices, config.device)

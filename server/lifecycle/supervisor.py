@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 Process = multiprocessing.process.BaseProcess
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the server. A terminal or a service manager sends them to all of its processes at once."""
+
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
 """Seconds: if the last so many processes of one worker were ready for less than this in total, the server ends. How
@@ -114,6 +117,8 @@ class Supervisor:
         how = _describe_exit(process.exitcode)
         if worker.kill_reason is not None:
             how += f", as it {worker.kill_reason}"
+        elif process.exitcode == -signal.SIGKILL and not worker.was_ready:
+            how += " while it loaded, as the kernel does where memory is short"
         if worker.load_error is not None and not worker.was_ready:
             self._give_up(worker.load_error)
             return
@@ -134,8 +139,8 @@ class Supervisor:
             try:
                 await self.client.socket.ensure_listening()
                 self._processes[worker_id] = launch_shielded(self.launch, worker_id)
-            except OSError as error:  # no memory, files or processes left, perhaps for a moment
-                how = str(error)
+            except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
+                how = str(error) or type(error).__name__
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)
                 continue
@@ -165,13 +170,15 @@ def _backoff(lives: deque[float]) -> float:
 
 
 def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:
-    """Start a worker with SIGINT and SIGTERM blocked: those end the API process, which lets its workers finish first.
+    """Start a worker with the stop signals blocked: they end the API process, which lets its workers finish first.
 
     The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
     """
-    resource_tracker.ensure_running()  # multiprocessing would start it in between, and unblock both signals after that
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
+        # multiprocessing would start it in `launch`, and unblock SIGINT and SIGTERM after that
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         return launch(worker_id)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)

@@ -4,6 +4,7 @@ The API process imports this module too, so torch and the engine are imported in
 nothing of how requests run (`server.worker.loop`), nor of what starts it (`server.lifecycle.litserve_adapter`).
 """
 
+import contextlib
 import gc
 import logging
 import os
@@ -56,11 +57,29 @@ class EngineWorker:
     _link: WorkerLink = field(init=False, repr=False)
 
     def setup(self, worker_id: int, device: str) -> None:
-        """Greet the API process, then make the engine. A failure is reported in one line and ends this process, so
-        that no exception gets out of here.
+        """Greet the API process, then make the engine. A failure of any kind is reported in one line and ends this
+        process, so that no exception gets out of here.
         """
         gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
-        configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
+        link: WorkerLink | None = None
+        try:
+            configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
+            link = self._greet(worker_id)
+            self._make_ready(link, device)
+        except BaseException as error:
+            line = " ".join(str(error).split()) or type(error).__name__
+            if link is None or not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
+                logger.exception("worker %d could not start", worker_id)
+                line = f"the worker could not start: {line}"
+            if link is not None:
+                with contextlib.suppress(ConnectionError):  # the API process left meanwhile
+                    link.send(messages.encode(messages.LoadFailed(line)))
+                    link.flush(timeout=5.0)
+            logging.shutdown()
+            os._exit(3)
+
+    def _greet(self, worker_id: int) -> WorkerLink:
+        """Return the link to the API process, which now knows this worker."""
         if self.core_groups:
             bind_to_cores(self.core_groups[worker_id])  # before torch counts the cores
         try:
@@ -71,6 +90,10 @@ class EngineWorker:
         write_stacks_on_signal(stacks_file(self.socket_path, worker_id))
         link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
         report_progress(link)
+        return link
+
+    def _make_ready(self, link: WorkerLink, device: str) -> None:
+        """Make the engine, and tell the API process when it can serve. Raises whatever prevents that."""
         self.config = replace(
             self.config,
             folder=Path(self.socket_path).parent,
@@ -78,26 +101,15 @@ class EngineWorker:
         )
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # this worker's card
-        try:
-            self._engine = self._make_engine(link)
-            memory_room = limit_memory(
-                self.config.worker_memory,
-                self.config.memory_share,
-                self.config.tensor_parallel,
-                self._engine.info.device,
-            )
-        except BaseException as error:
-            if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
-                logger.exception("the engine could not be made")
-            line = " ".join(str(error).split()) or type(error).__name__
-            link.send(messages.encode(messages.LoadFailed(line)))
-            link.flush(timeout=5.0)
-            os._exit(3)
+        self._engine = self._make_engine(link)
+        memory_room = limit_memory(
+            self.config.worker_memory, self.config.memory_share, self.config.tensor_parallel, self._engine.info.device
+        )
         freeze_garbage()
         self._link = link
+        self._engine.prepare_grammars()
         link.send(messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
         let_go_of_libraries()
-        self._engine.prepare_grammars()
 
     def run(self, worker_id: int) -> None:
         """Serve requests until the API process leaves or the engine fails; then end this process."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server.engine.memory.memory_limit import give_back_memory
-from server.engine.outputs import RequestOutput, StepOutput, failure_of
+from server.engine.outputs import RequestOutput, StepOutput, failure_of, raise_exit
 from server.ipc import messages
 from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.link import WorkerLink
@@ -169,7 +169,8 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
             engine.add_request(messages.engine_request(message, frame.buffers))
         except ValueError as error:
             taken.refusals.append(messages.RequestRefused(message.uid, str(error)))
-        except Exception as error:
+        except BaseException as error:
+            raise_exit(error)
             named = {"request_id": message.request_id}
             logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
             failure = failure_of(error)

@@ -2,7 +2,7 @@
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
 FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
-its load never ends).
+its load never ends), FAKE_PREPARE_ERROR (of the last thing before it is ready).
 """
 
 import os
@@ -66,7 +66,9 @@ class FakeEngine:
         """Do nothing: everything here is answered by steps."""
 
     def prepare_grammars(self) -> None:
-        """Do nothing: nothing here keeps to a grammar."""
+        """Do nothing: nothing here keeps to a grammar. Raises RuntimeError if it was told to."""
+        if "FAKE_PREPARE_ERROR" in os.environ:
+            raise RuntimeError(os.environ["FAKE_PREPARE_ERROR"])
 
     def send_early(self, send: Callable[[StepOutput], None]) -> None:
         """Do nothing: nothing is forced before a step here."""

@@ -14,7 +14,7 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.execution.step_result import StepResult
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.outputs import Failure, failure_of
+from server.engine.outputs import Failure, failure_of, raise_exit
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence, SequenceStatus
 
@@ -38,14 +38,14 @@ def run_isolated(
     everyone = schedule.sequences
     try:
         isolation = _Isolation(runner, schedule, captures, check)
-    except Exception as error:  # what takes a failed pass back needs memory too
+    except BaseException as error:  # what takes a failed pass back needs memory too
         return _all_short(everyone, error)
     try:
         try:
             return first() if first else runner.run(schedule.chunks, captures, schedule.encodes, check)
         except StepCancelled:
             raise
-        except Exception as error:
+        except BaseException as error:
             failure = _logged(everyone, error)
         # Not in the handler: the exception keeps alive whatever the failed pass held, and memory may be short. What was
         # planned meanwhile may have taken a sequence's blocks.
@@ -53,12 +53,12 @@ def run_isolated(
     except StepCancelled:
         isolation.take_back(captures.keys())
         raise
-    except Exception as error:
+    except BaseException as error:
         isolation.take_back(captures.keys())
         return _all_short(everyone, error)
 
 
-def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepResult:
+def _all_short(sequences: ReadOnlySequence[Sequence], error: BaseException) -> StepResult:
     """Return the result of a step for which there was no memory at all. Raises `error` if it has another cause."""
     failure = failure_of(error)
     if failure.reason != "memory":
@@ -66,8 +66,9 @@ def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepR
     return StepResult(failures={seq.uid: failure for seq in sequences})
 
 
-def _logged(sequences: ReadOnlySequence[Sequence], error: Exception) -> Failure:
-    """Log the failure of a pass over these sequences, and return it."""
+def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Failure:
+    """Log the failure of a pass over these sequences, and return it. Raises `error` if it asks the process to end."""
+    raise_exit(error)
     failure = failure_of(error)
     if len(sequences) == 1:
         (seq,) = sequences
@@ -137,7 +138,7 @@ class _Isolation:
             return self._runner.run(part.chunks, captures, part.encodes, self._check)
         except StepCancelled:
             raise
-        except Exception as error:
+        except BaseException as error:
             failure = _logged(sequences, error)
         self._clean_up(captures.keys(), failure)  # not in the handler either
         return failure

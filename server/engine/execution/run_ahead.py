@@ -12,6 +12,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.started_step import StartedStep
 from server.engine.execution.step_result import StepResult
+from server.engine.outputs import raise_exit
 from server.engine.scheduling.progress import advance, retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence
@@ -86,7 +87,8 @@ class RunAhead:
             return  # what was planned is planned again
         try:
             step.started = _start(runner, step, lambda: None, running)
-        except Exception:
+        except BaseException as error:
+            raise_exit(error)
             return  # it will be run by itself, and fail there if it must
         self._next = step
 

@@ -134,7 +134,7 @@ class WeightQueries:
             output = RequestOutput(uid=request.uid, tensors=tensors, finish_reason="done")
         except _Stopped as stopped:
             output = RequestOutput(uid=request.uid, finish_reason=stopped.reason)
-        except Exception as error:  # of one question: it must not end the others
+        except BaseException as error:  # of one question: it must not end the others
             logger.exception("a question about the weights failed: %s", request.task)
             failure = failure_of(error)
             output = RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message)

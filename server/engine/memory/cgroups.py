@@ -53,6 +53,12 @@ def free_memory(root: Path = _ROOT) -> int | None:
     return min(left, default=None)
 
 
+def memory_limit(root: Path = _ROOT) -> int | None:
+    """Return the bytes that the groups' limits allow, taken or not, or None if there is no limit."""
+    files = (folder / name for folder in _groups("memory", root) for name in ("memory.max", "memory.limit_in_bytes"))
+    return min((limit for file in files if (limit := read_int(file) or _UNLIMITED) < _UNLIMITED), default=None)
+
+
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folder of the process's own group that has the controller, then of each group above it."""
     try:

@@ -6,7 +6,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
-from server.engine.memory.card_memory import CardUse
+from server.engine.memory.card_memory import CardUse, as_size
 from server.engine.memory.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
@@ -28,7 +28,7 @@ def num_cache_blocks(
 
     A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
     nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
-    context fits, or if a card has no room for the largest step.
+    context fits, if the configured memory never fits, or if a card has no room for the largest step.
     """
     if model.kind == "encoder":
         if card is not None and card.kv_cache < 0:
@@ -40,6 +40,7 @@ def num_cache_blocks(
         one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
     states = config.max_num_seqs * model.state_bytes(dtype.itemsize)
     if config.kv_cache_bytes is not None:
+        _check_configured(config.kv_cache_bytes * config.tensor_parallel, config, device, card)
         blocks = max(0, config.kv_cache_bytes - states) // block_bytes
     else:
         available = _free_on_cpu(config) if card is None else max(0, card.kv_cache)
@@ -60,6 +61,18 @@ def num_cache_blocks(
         f"{memory} {holds}; set --kv-cache-memory to at least {(one_context * block_bytes + states) * ranks} or lower "
         f"--max-model-len{' or --max-num-seqs' if states else ''}"
     )
+
+
+def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device, card: CardUse | None) -> None:
+    """Raise ModelLoadError for so many bytes, on all ranks, that never fit. A card of unknown use is not checked."""
+    on_cpu = device.type == "cpu"
+    most = free_in_share(config.memory_share) if on_cpu else None if card is None else card.total
+    if most is not None and num_bytes > most:
+        memory = "free memory of this machine or its container" if on_cpu else "memory of the GPU"
+        raise ModelLoadError(
+            f"--kv-cache-memory {num_bytes} (bytes), {as_size(num_bytes)}, is more than the {memory}, {as_size(most)}; "
+            "at most that is accepted"
+        )
 
 
 def _free_on_cpu(config: EngineConfig) -> int:

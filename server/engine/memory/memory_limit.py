@@ -23,6 +23,9 @@ _SHARE = 0.9
 _SPARE = 8 << 20
 """Spare bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
 
+_LEAST_ROOM = (32 << 20) + _SPARE
+"""Bytes without which a worker cannot serve: the stack of the thread that compiles grammars, and some for a step."""
+
 _RESERVE = 16 << 20
 """Bytes of the limit that only a request that is tried again may take (`reserve`). The C library can reuse what a
 failed step has freed, but need not have returned it to the kernel, where the memory for a product's code comes from.
@@ -38,7 +41,7 @@ def limit_memory(
 
     Private, writable memory counts (RLIMIT_DATA), touched or not. Call it once the model is loaded. Returns how many
     bytes may be taken in addition to what is taken already, or None if that cannot be known and nothing is limited.
-    Raises ValueError for a limit that is already used up.
+    Raises ValueError for a limit, or a machine's memory, that leaves nothing for requests.
     """
     if device.startswith("cuda"):
         # What CUDA only reserves does not count (it cannot be written to), but what the driver maps for modules, graphs
@@ -47,17 +50,22 @@ def limit_memory(
             logger.warning("--worker-memory does not bound a worker on a GPU; a container's limit does")
         return None
     taken = data_bytes()
+    needed = taken + _RESERVE + _LEAST_ROOM
     if limit is None:
         free = free_in_share(share)
         if free is None:
             return None
         untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
         limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
-    elif limit <= taken + _RESERVE:
+        if limit < needed:
+            raise ValueError(
+                f"the model and its KV cache take {taken * num_processes >> 20} MiB, and of the {free >> 20} MiB that "
+                "are free too little is left for requests; set a smaller --kv-cache-memory"
+            )
+    elif limit < needed:
         raise ValueError(
-            f"--worker-memory {limit * num_processes} (bytes) is not enough: {(taken + _RESERVE) * num_processes} are "
-            "taken once the model is loaded; "
-            "more is accepted, as is a smaller --kv-cache-memory"
+            f"--worker-memory {limit * num_processes} (bytes) is not enough: {needed * num_processes} are needed once "
+            "the model is loaded; that much is accepted, as is a smaller --kv-cache-memory"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
@@ -130,13 +138,21 @@ def free_host_memory(root: Path = _ROOT) -> int | None:
     """Return the bytes of this machine that could be allocated now, within the container's limit if there is one, or
     None if the kernel does not report it.
     """
+    return _host_memory("MemAvailable", cgroups.free_memory(root), root)
+
+
+def total_host_memory(root: Path = _ROOT) -> int | None:
+    """Return the bytes of this machine's memory, or the container's limit if that is less, or None as above."""
+    return _host_memory("MemTotal", cgroups.memory_limit(root), root)
+
+
+def _host_memory(name: str, in_container: int | None, root: Path) -> int | None:
     try:
         fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
-        free = int(fields["MemAvailable"].split()[0]) * 1024
+        on_machine = int(fields[name].split()[0]) * 1024
     except (OSError, ValueError, KeyError):
         return None
-    in_container = cgroups.free_memory(root)
-    return free if in_container is None else min(free, in_container)
+    return on_machine if in_container is None else min(on_machine, in_container)
 
 
 def free_in_share(share: int | None) -> int | None:

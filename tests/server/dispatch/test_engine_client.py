@@ -90,13 +90,16 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     assert taken == [3, 4]
 
 
-async def test_what_cannot_take_a_token_costs_its_own_request_alone(client: EngineClient, worker: PlayedWorker) -> None:
+@pytest.mark.parametrize("error", [KeyError(1), BaseException("a library in Rust panicked")])
+async def test_what_cannot_take_a_token_costs_its_own_request_alone(
+    client: EngineClient, worker: PlayedWorker, error: BaseException
+) -> None:
     broken = await client.submit(generate(9), (1, 2))
     reading = asyncio.create_task(outputs_of(broken))
     await asyncio.sleep(0)
 
     def stumble(token_id: int) -> bool:
-        raise KeyError(token_id)
+        raise error
 
     broken.on_token = stumble
     worker.step(RequestOutput(uid=broken.uid, token_id=1))

@@ -85,3 +85,21 @@ def test_an_adapter_is_loaded_while_requests_run(
     assert None in answers
     assert any(error is not None and "adapter_config.json" in error for error in answers)
     assert run(engine, [asked(1, 7)])[1].tokens == expected
+
+
+def test_a_panic_while_an_adapter_loads_fails_that_adapter(
+    model: Transformer, folders: tuple[AdapterFolder, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, answers, answered = build(model), list[str | None](), threading.Semaphore(0)
+
+    def panic(*unused: object, **options: object) -> None:
+        raise BaseException("a library in Rust panicked")
+
+    def done(error: str | None) -> None:
+        answers.append(error)
+        answered.release()
+
+    monkeypatch.setattr("server.engine.adapters.load_adapter", panic)
+    engine.adapters.begin(7, folders[0].folder, done)
+    assert answered.acquire(timeout=60)
+    assert answers == [f"the adapter in {folders[0].folder} could not be loaded (BaseException)"]

@@ -1,5 +1,6 @@
 """The engine in process: what it computes, what it counts, how requests end."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,29 @@ def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the
     Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=needed, threads=1))  # that much is enough
     with pytest.raises(ValueError, match="--kv-cache-memory"):
         Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=needed - 1, threads=1))
+
+
+def test_a_cache_larger_than_the_free_memory_is_refused_before_anything_is_allocated(folder: Path) -> None:
+    complaint = (
+        r"--kv-cache-memory 109951162777600 \(bytes\), 102400\.0 GiB, is more than the free memory of this machine or "
+        r"its container, \d+\.\d GiB; at most that is accepted"
+    )
+    with pytest.raises(ModelLoadError, match=complaint):
+        Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=100 << 40, threads=1))
+
+
+def test_a_start_says_how_much_memory_the_cache_takes_and_which_flag_lowers_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=8 << 20, threads=1))
+    (line,) = [line for line in caplog.messages if line.startswith("the KV cache has ")]
+    assert re.fullmatch(r"the KV cache has 8 MiB for \d+ tokens: a smaller --kv-cache-memory lowers it", line)
+
+
+def test_a_largest_step_without_memory_ends_the_start_with_the_flags_that_make_it_smaller(folder: Path) -> None:
+    huge = EngineConfig(model=folder, kv_cache_bytes=8 << 20, threads=1, max_num_seqs=1 << 40)
+    with pytest.raises(
+        ModelLoadError, match=r"lower --max-num-batched-tokens \(2048\), --max-num-seqs \(1099511627776\)"
+    ):
+        Engine.from_folder(huge)

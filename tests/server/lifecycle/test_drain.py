@@ -14,7 +14,8 @@ from tests.server.running import PATIENCE, RunningServer, running_server, stream
 STREAM = {**LONG, "stream": True}
 
 
-def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(number: int) -> None:
     body = {"prompt": [1, 2], "max_tokens": 200}
     with running_server("--worker-timeout", "600") as server, httpx.Client(timeout=PATIENCE) as kept:
         server.wait_ready()
@@ -24,7 +25,7 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in()
         calls = [in_background(lambda: server.post("/generate", body)) for _ in range(8)]
         streams = [in_background(lambda: server.post("/generate", {**body, "stream": True})) for _ in range(8)]
         wait_inflight(server, 16)
-        os.killpg(server.process.pid, signal.SIGTERM)  # as a terminal and systemd do: the worker gets it too
+        os.killpg(server.process.pid, number)  # as a terminal and systemd do: the worker gets it too
         wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
         live = server.get("/health/live")
         assert (live.status_code, live.headers["connection"]) == (200, "close")
@@ -45,9 +46,10 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in()
     [
         pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.nightly),
         pytest.param(os.kill, signal.SIGINT, marks=pytest.mark.nightly),
+        pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.nightly),
         (os.killpg, signal.SIGINT),
     ],
-    ids=["SIGTERM", "SIGINT", "SIGINT to the group, as a terminal does"],
+    ids=["SIGTERM", "SIGINT", "SIGHUP", "SIGINT to the group, as a terminal does"],
 )
 def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(
     server: RunningServer, send: Callable[[int, int], None], number: int
@@ -83,6 +85,19 @@ def test_requests_over_the_grace_end_with_an_error_event_and_a_client_that_reads
             assert server.wait_exit() == 0
         assert "did not end within 1 s" in server.output
         assert_nothing_left(server, url)
+
+
+def test_a_server_that_nohup_has_started_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the server inherits it
+    try:
+        with running_server() as server:
+            server.wait_ready()
+            server.signal(signal.SIGHUP)
+            assert server.post("/generate", {"prompt": [1, 2], "max_tokens": 3}).status_code == 200
+            server.signal(signal.SIGTERM)
+            assert server.wait_exit() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.nightly
@@ -127,7 +142,7 @@ def test_a_signal_while_the_server_starts_ends_it_whole() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("to_group", [False, True])
 @pytest.mark.parametrize(
     ("moment", "env"),

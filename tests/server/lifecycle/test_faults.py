@@ -230,6 +230,16 @@ def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Pat
         assert server.status("/health/live") == 200
 
 
+def test_a_worker_that_fails_just_before_it_is_ready_ends_the_server_with_the_reason() -> None:
+    with running_server(FAKE_PREPARE_ERROR="can't start new thread") as server:
+        assert server.wait_exit() == 1
+        last = server.output.splitlines()[-1]
+        assert last == "lightwell: error: the worker could not start: can't start new thread"
+        assert "is ready" not in server.output
+        assert "started again" not in server.output
+        server.wait_all_gone()
+
+
 @pytest.mark.nightly
 def test_a_worker_that_never_starts_ends_the_server() -> None:
     with running_server(FAKE_LOAD_EXIT="9") as server:

@@ -20,7 +20,7 @@ from server.lifecycle import processes
 @pytest.fixture
 def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The machine's folder of temporary files; a start sets signal handlers, which are restored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
@@ -48,15 +48,18 @@ def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monk
     assert not list(tmp.iterdir())
 
 
-def test_a_signal_while_the_server_is_set_up_leaves_no_folder(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_server_is_set_up_leaves_no_folder(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     def is_signalled(wanted: int) -> int:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         return wanted
 
     monkeypatch.setattr(processes, "possible_connections", is_signalled)
     with pytest.raises(SystemExit) as ended:
         start()
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert ended.value.code == 128 + number
     assert not list(tmp.iterdir())
 
 
@@ -67,7 +70,7 @@ def test_weights_that_vanish_before_the_workers_start_leave_no_folder(
         raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
 
     monkeypatch.setattr(processes, "prepare_environment", vanish)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(processes.ServerGaveUp, match=r"^no worker could be started: .*'model.safetensors'$"):
         start()
     assert not list(tmp.iterdir())
 

@@ -23,7 +23,8 @@ from model.kernels import library
 from server.app import ServeError, load_model_files, serve
 from server.cli import build_parser
 from server.config.command_line import from_arguments
-from server.config.settings import Settings
+from server.config.settings import Settings, SettingsError
+from server.config.size_checks import check_sizes
 from tests.server.running import PATIENCE, ROOT, RunningServer, running_server
 from tests.support.shared import shared_server
 
@@ -96,6 +97,26 @@ def test_a_broken_chat_template_is_refused(folder: Path) -> None:
 
 def test_a_context_over_the_models_is_refused(folder: Path) -> None:
     assert "--max-model-len 100000" in refused(str(folder), "--max-model-len", "100000")
+
+
+@pytest.mark.parametrize("flag", ["--max-capture-bytes", "--max-response-bytes", "--max-body-bytes", "--worker-memory"])
+def test_a_size_over_the_memory_of_the_machine_is_refused_with_both(flag: str, folder: Path) -> None:
+    line = refused(str(folder), flag, "100TiB")
+    assert line.startswith(f"{flag} 100TiB is more than the memory of this machine, or the limit of its container: ")
+
+
+def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:        65536 kB\n")
+    check_sizes(Settings(), tmp_path)
+    with pytest.raises(SettingsError, match=r"--max-body-bytes 65MiB .* 67108864 bytes \(0\.1 GiB\); at most that is"):
+        check_sizes(Settings(max_body_bytes=65 << 20), tmp_path)
+    check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # a card's, perhaps: the worker knows
+
+
+def test_more_threads_than_the_cores_can_run_are_refused(folder: Path) -> None:
+    most = 4 * (os.cpu_count() or 1)
+    assert f"at most {most}, 4 for each core, are accepted" in refused(str(folder), "--threads", str(most + 1))
 
 
 def test_a_taken_port_is_named(folder: Path) -> None:

@@ -18,7 +18,10 @@ PATIENCE = 60.0
 """Seconds after which an event is taken to never come."""
 
 
-def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("can't start new thread"), MemoryError()]
+)
+def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error: Exception) -> None:
     # Once the error was lost with the task that met it: the server stayed alive and was never ready again.
     given_up: list[str] = []
     launches = 0
@@ -28,7 +31,7 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
         nonlocal launches
         launches += 1
         if launches == 2:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise error
         if launches == 3:
             running.set()
         process = multiprocessing.get_context("spawn").Process(target=os.getpid)
@@ -92,6 +95,41 @@ def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives
     assert [process.exitcode for process in processes] == [-signal.SIGKILL] * MAX_FAILURES
     assert given_up == [
         "the worker ended 5 times, last by SIGKILL, as it did not connect for more than 0.1 s (--load-timeout)"
+    ]
+
+
+def test_a_worker_that_the_kernel_kills_while_it_loads_ends_the_server_and_the_reason_is_a_guess_at_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.lifecycle.supervisor._backoff", lambda lives: 0.0)
+    given_up: list[str] = []
+    over = asyncio.Event()
+
+    def launch(worker_id: int) -> Process:
+        process = multiprocessing.get_context("spawn").Process(target=signal.raise_signal, args=(signal.SIGKILL,))
+        process.start()
+        return process
+
+    def give_up(message: str) -> None:
+        given_up.append(message)
+        over.set()
+
+    async def watch() -> None:
+        client = EngineClient(Settings())
+        supervisor = Supervisor(client, launch, give_up)
+        supervisor.launch_all()
+        try:
+            await supervisor.start()
+            await asyncio.wait_for(over.wait(), PATIENCE)
+        finally:
+            await supervisor.stop()
+            supervisor.reap(0.0)
+            client.socket.remove()
+
+    asyncio.run(watch())
+    assert given_up == [
+        f"the worker ended {MAX_FAILURES} times, last by SIGKILL while it loaded, as the kernel does where memory is "
+        "short"
     ]
 
 

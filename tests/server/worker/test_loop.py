@@ -106,6 +106,20 @@ def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gat
     assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
 
 
+def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*unused: Any) -> None:
+        raise BaseException("a library in Rust panicked")
+
+    gate.is_open.set()
+    with monkeypatch.context() as planted:
+        planted.setattr("server.engine.active_request.RequestCaptures.of", panic)
+        api.say(added(request(1, [5] * 6, generate(4))))
+        assert api.ends(1) == {1: "error"}
+    api.say(added(request(2, [6, 7, 8], generate(2, ignore_eos=True))))
+    assert api.ends(1) == {2: "length"}
+    assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
+
+
 def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
     """Check that a request that came and was aborted within a step that is given up reaches the engine in that
     order, and so ends.

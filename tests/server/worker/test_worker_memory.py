@@ -44,10 +44,10 @@ def look(server: RunningServer, body: dict[str, Any] = LOOK) -> Any:
 def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
     with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
         assert server.wait_exit() == 1
-        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are taken", server.output)
+        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are needed", server.output)
         assert found, server.output
     small = {**LOOK, "points": ["attn.hook_pattern"], "layers": [0]}  # 8 MB
-    with running_server(*SMALL, "--worker-memory", str(int(found[1]) + (160 << 20)), module="server") as server:
+    with running_server(*SMALL, "--worker-memory", str(int(found[1]) + (120 << 20)), module="server") as server:
         server.wait_ready()
         quiet = text(server)
         limit = server.get("/v1/capabilities").json()["limits"]["max_capture_bytes"]
@@ -96,8 +96,17 @@ async def test_a_look_that_is_larger_than_the_workers_memory_allows_is_refused_w
 
 def test_a_limit_that_is_used_up_by_the_model_is_refused() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ are taken"):
+    with pytest.raises(ValueError, match=r"^--worker-memory 1 \(bytes\) is not enough: \d+ are needed"):
         limit_memory(1)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_model_that_leaves_nothing_for_requests_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that such a worker no longer reports a room below zero, and then fails at its first thread."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: 0)
+    with pytest.raises(ValueError, match=r"^the model and its KV cache take \d+ MiB.*set a smaller --kv-cache-memory$"):
+        limit_memory(None)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 

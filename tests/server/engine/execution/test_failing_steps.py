@@ -35,20 +35,24 @@ class Failing(RuntimeError):
     """What a marked network raises."""
 
 
+class Panic(BaseException):
+    """What a library in Rust raises when it panics: no Exception."""
+
+
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that makes a network fail on passes that hold MARK, once all has run and been delivered: the worst
     moment.
     """
 
-    def patch(model: Transformer, error: Exception | None = None) -> None:
+    def patch(model: Transformer, error: BaseException | None = None) -> None:
         for name in ("forward", "encode"):
             monkeypatch.setattr(model, name, _failing(getattr(model, name), error or Failing("a marked token")))
 
     return patch
 
 
-def _failing(method: Callable[..., torch.Tensor], error: Exception) -> Callable[..., torch.Tensor]:
+def _failing(method: Callable[..., torch.Tensor], error: BaseException) -> Callable[..., torch.Tensor]:
     def run(batch: Batch, *arguments: Any) -> torch.Tensor:
         hidden = method(batch, *arguments)
         if (batch.token_ids == MARK).any():
@@ -169,6 +173,27 @@ def test_a_request_without_memory_ends_with_that_reason(
     assert_same(answers, quiet)
 
 
+def test_a_panic_in_a_step_fails_its_own_request(model_of: Load, mark: Callable[..., None]) -> None:
+    model = model_of("gpt2")
+    others = crowd(model)
+    quiet = alone(model, others)
+    mark(model, Panic("index out of bounds"))
+    engine = build(model)
+    answers = run(engine, [request(100, (5, MARK), generate(4)), *others])
+    assert answers[100].finish_reason == "error"
+    assert_same(answers, quiet)
+    assert engine.stats().kv_cache_usage_ratio == 0
+
+
+def test_an_interrupt_in_a_step_ends_the_engine(model_of: Load, mark: Callable[..., None]) -> None:
+    model = model_of("gpt2")
+    mark(model, KeyboardInterrupt())
+    engine = build(model)
+    engine.add_request(request(0, (5, MARK), generate(4)))
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+
+
 def test_a_pass_that_is_too_large_only_together_fails_nobody(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("gpt2")
     others = crowd(model)
@@ -184,20 +209,21 @@ def test_a_pass_that_is_too_large_only_together_fails_nobody(model_of: Load, mon
     assert_same(run(build(model), others), quiet)
 
 
+@pytest.mark.parametrize(("error", "reason"), [(MemoryError(), "memory"), (Panic("a dimension"), "error")])
 def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
-    model_of: Load, monkeypatch: pytest.MonkeyPatch
+    model_of: Load, monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
 ) -> None:
     model = model_of("gpt2")
     others = [each for each in crowd(model) if not isinstance(each.task, EmbedTask)]
     quiet = alone(model, others)
 
-    def no_memory(*unused: Any, **options: Any) -> None:
-        raise MemoryError
+    def fail(*unused: Any, **options: Any) -> None:
+        raise error
 
-    monkeypatch.setattr("server.engine.captures.point_sinks.finished", no_memory)
+    monkeypatch.setattr("server.engine.captures.point_sinks.finished", fail)
     engine = build(model)
     answers = run(engine, [request(100, _words(), EmbedTask(pooling="mean")), *others])
-    assert (answers[100].finish_reason, answers[100].error) == ("memory", "an allocation failed")
+    assert answers[100].finish_reason == reason
     assert_same(answers, quiet)
 
 

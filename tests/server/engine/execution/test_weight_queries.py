@@ -32,6 +32,8 @@ class Asked:
         self.started.set()
         if task.question == "fail":
             raise ValueError("no such matrix")
+        if task.question == "panic":
+            raise BaseException("a library in Rust panicked")
         while task.question == "wait" and not self.go.wait(0.001):
             check()
         return {"x": torch.tensor([[1.5, 2.0]], dtype=torch.float64)}
@@ -64,6 +66,12 @@ def test_an_answer_wakes_who_waits_and_has_its_tensors(asked: Asked) -> None:
     assert output.timing is not None
     assert output.timing.finished is not None
     assert not asked.inspector.has_results
+
+
+def test_a_panic_fails_its_own_question(asked: Asked) -> None:
+    asked.ask(1, "panic")
+    asked.ask(2, "now")
+    assert [(output.uid, output.finish_reason) for output in asked.ends(2)] == [(1, "error"), (2, "done")]
 
 
 def test_it_computes_with_one_thread_and_leaves_the_engines_alone(asked: Asked) -> None:

@@ -143,6 +143,8 @@ def test_blocks_are_as_many_as_fit_and_no_more_than_all_sequences_can_fill() -> 
     assert blocks(replace(room, free=100 * block), max_num_seqs=1000) == 101
     assert blocks(room, max_num_seqs=3) == 3 * 16 + 1
     assert blocks(replace(room, free=0), kv_cache_bytes=20 * block) == 21  # which wins
+    with pytest.raises(ModelLoadError, match=r"^--kv-cache-memory .* 90\.0 GiB, .*of the GPU, 80\.0 GiB; at most"):
+        blocks(room, kv_cache_bytes=90 * GIB)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.memory.cgroups import cpu_quota, free_memory, within_quota
-from server.engine.memory.memory_limit import free_host_memory
+from server.engine.memory.cgroups import cpu_quota, free_memory, memory_limit, within_quota
+from server.engine.memory.memory_limit import free_host_memory, total_host_memory
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1_MOUNTS = (
@@ -59,7 +59,7 @@ def test_version_1_is_read_in_and_outside_of_a_container(top: str, tmp_path: Pat
     }  # fmt: skip
     root = machine(tmp_path, V1_GROUPS, V1_MOUNTS.format(top=top), files)
     assert cpu_quota(root) == 2.0
-    assert free_memory(root) == (900 - 300 + 150) << 20
+    assert (free_memory(root), memory_limit(root)) == ((900 - 300 + 150) << 20, 900 << 20)
 
 
 def test_version_1_without_limits_sets_none(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_version_1_without_limits_sets_none(tmp_path: Path) -> None:
         "memory/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.usage_in_bytes": "300\n",
     }  # fmt: skip
     root = machine(tmp_path, V1_GROUPS, V1_MOUNTS.format(top="/"), files)
-    assert (cpu_quota(root), free_memory(root)) == (None, None)
+    assert (cpu_quota(root), free_memory(root), memory_limit(root)) == (None, None, None)
 
 
 def test_files_that_are_only_cached_count_as_free(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_a_container_without_a_limit_of_memory_sets_none(tmp_path: Path) -> None
 def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
     root = machine(tmp_path, "0::/\n", V2_MOUNT, {})
     (root / "proc/meminfo").write_text("MemTotal:        9000 kB\nMemFree:         1 kB\nMemAvailable:    2000 kB\n")
-    assert free_host_memory(root) == 2000 * 1024
+    assert (free_host_memory(root), total_host_memory(root)) == (2000 * 1024, 9000 * 1024)
     machine(tmp_path, "0::/\n", V2_MOUNT, {"memory.max": "1000\n", "memory.current": "400\n"})
-    assert free_host_memory(root) == 600
+    assert (free_host_memory(root), total_host_memory(root)) == (600, 1000)
     (root / "proc/meminfo").unlink()
-    assert free_host_memory(root) is None
+    assert (free_host_memory(root), total_host_memory(root)) == (None, None)
 
 
 def test_lines_of_other_forms_are_left_out(tmp_path: Path) -> None:
