@@ -185,9 +185,20 @@ def test_two_texts_compare_like_two_models(open_view: Open, server: Server) -> N
     expect(page.locator(READOUT).first).to_contain_text(f": {written(weights(server, input=second)[8, KEY])}")
     page.get_by_label("Text", exact=True).fill(second + " and a boy")
     show(page, "difference")
-    expect(page.locator(".problem").first).to_contain_text("texts of 9 and of 12 tokens have no difference here")
+    expect(page.locator(".problem").first).to_contain_text("texts have 9 and 12 tokens and cannot be subtracted")
     show(page, "text A")
     expect(page.get_by_label("Text", exact=True)).to_have_value(TEXT)
+
+
+def test_the_wall_is_empty_where_texts_cannot_be_subtracted(open_view: Open) -> None:
+    second = TEXT.replace("girl", "boy")
+    page = open_view("attention", **PLACE, change_text=second, change_show="difference")
+    wall = page.locator(".wall")
+    expect(wall.locator(".colour-scale")).to_be_visible()
+    page.get_by_label("Text", exact=True).fill(TEXT + " and a boy")
+    expect(wall.locator(".problem")).to_contain_text("texts have 12 and 9 tokens and cannot be subtracted")
+    expect(wall.locator(".colour-scale")).to_have_count(0)
+    expect(wall.locator(".wall-name")).to_have_text(f"layer {LAYER}, head {HEAD} is open")
 
 
 def test_from_the_tours_sentence_a_head_is_zeroed_in_two_clicks(open_view: Open, server: Server) -> None:

@@ -176,6 +176,22 @@ def test_two_neurons_share_what_their_correlation_says(open_view: Open, server: 
     expect(page.locator("section.card dd b").first).to_have_text(re.compile(r"−?(1|0\.99\d*)$"))
 
 
+def test_one_word_far_from_the_others_is_no_mutual_information(open_view: Open, server: Server) -> None:
+    """Choose the two neurons whose correlation falls most when one word is left out."""
+    answer = ask(server, "/v1/trace", {"input": TEXT, "points": ["blocks.2.mlp.hook_post"]})
+    values = np.array(answer["data"][0]["points"]["blocks.2.mlp.hook_post"]["data"], float)[:, :64]
+    without = np.array([np.corrcoef(np.delete(values, word, 0).T) for word in range(len(values))])
+    lost = np.abs(np.corrcoef(values.T)) - np.abs(without)
+    word, unit, other = np.unravel_index(lost.argmax(), lost.shape)
+    assert lost[word, unit, other] > 0.5
+    page = open_view("weights", weights_show="units", layer=2, weights_unit=unit, weights_other=other)
+    said = page.locator("section.card dd").nth(1)
+    rho = without[word, unit, other]
+    expect(said).to_contain_text("these numbers are not normal. One word, ")
+    expect(said).to_contain_text(f"({word}), brings most of it; without it ρ is {written(rho)}, and the formula")
+    expect(said).to_contain_text(f"gives {written(-0.5 * np.log(1 - rho**2))} nats")
+
+
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
 def test_every_picture_is_free_of_barriers_on_a_phone_too(open_page: Page, server: Server, scheme: Any) -> None:
     page = open_page
