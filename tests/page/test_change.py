@@ -132,7 +132,9 @@ def test_every_view_shows_the_difference_of_two_answers(
         state = {"change_show": "difference", "heads_on": "text", "flow_open": "hook_resid_pre", "lens_state": -1}
         page = open_view(view, **PLACE, **CHANGED, **state)
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        assert number_in(page, where, end.get(view, NUMBER)) == pytest.approx(truth, rel=6e-3), view
+        two_digits = view in {"why", "next"}  # percentages
+        shown = number_in(page, where, end.get(view, NUMBER))
+        assert shown == pytest.approx(truth, rel=6e-2 if two_digits else 6e-3), view
         found = run_python(copied(page, page.get_by_role("button", name="Copy as…").nth(menu), "Python"))
         found = np.squeeze(np.array(found[name], float))
         assert np.allclose(found, np.squeeze(numbers), atol=1e-6), view

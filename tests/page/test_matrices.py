@@ -89,7 +89,7 @@ def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
     page = open_view("weights", weights_show="product", layer=0, head=6, query=3)
     card = page.locator("section.card").nth(0)
     expect(card).to_contain_text("The vector of “time”, where block 0 begins, has 256 numbers.")
-    page.get_by_role("application", name="W_Q times the vector of time").focus()
+    page.get_by_role("application", name="W_Q times the vector of “time”").focus()
     page.keyboard.press("ArrowRight")
     said = card.locator(".readout").first
     expect(said).to_contain_text("all 256 products: q[0] = ")
@@ -118,7 +118,8 @@ def test_value_down_and_up_stand_for_a_large_matrix_of_low_rank(open_view: Open)
     values = np.linalg.svd(down @ up, compute_uv=False)
     assert values[32:].max() < 1e-6
     shares = values[:32] / values[:32].sum()
-    assert f"{np.exp(-(shares * np.log(shares)).sum()):.3g}, the effective rank" in text
+    rank = f"{np.exp(-(shares * np.log(shares)).sum()):.3g}"
+    assert f"Effective rank {rank}: as spread out as {rank} equal values." in " ".join(text.split())
     assert "There are 32; the other 224 of a full matrix are 0." in text
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     python = copied(page, page.get_by_role("button", name="Copy as…"), "Python")

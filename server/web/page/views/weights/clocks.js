@@ -40,7 +40,8 @@ export function Clocks({ pairs, isMeasured }) {
   }, [pairs, isMeasured]);
   return html`<${Picture} draw=${draw} height=${(width) => Math.ceil(chosen.length / perLine(width)) * (SIZE + 14) + 4}
       label="Pairs of a query's numbers before and after the rotation; the table below has their angles" />
-    <ul class="legend"><li><b class="hint">short, thick</b>: before</li><li><b class="query">long</b>: after; the number is the pair's</li></ul>`;
+    <ul class="legend"><li><b class="hint">short, thick</b>: before</li>
+      <li><b class="query">long</b>: after; the number is the pair's</li></ul>`;
 }
 
 function hand(context, x, y, angle, colour, width, share) {

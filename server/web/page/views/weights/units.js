@@ -42,7 +42,8 @@ export function Units() {
       information.</p>
     <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, whose neurons are not handed out.</p>`}
-    <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) => html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
+    <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
+      html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
     ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
     ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
   </section>`;
