@@ -108,7 +108,7 @@ function Spectrum({ entry, size }) {
   const values = Array.from(entry.arrays["ov.singular_values"].data);
   const rank = entry.arrays["ov.effective_rank"].data[0];
   return html`<p>Singular values say how strongly the head passes each of its directions on. There are ${values.length}; the
-      other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>
+      other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>${" "}
       <b>${format(rank, 3)}</b>: as spread out as ${format(rank, 3)} equal values.</p>
     <${Lines} series=${[{ name: "W_V W_O", values }]} points=${values.map((_, i) => String(i + 1))} title="singular value, by size"
       low=${0} label="Singular values of value down times value up" />`;
