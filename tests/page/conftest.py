@@ -341,9 +341,8 @@ def written(value: float, digits: int = 0) -> str:
     # JavaScript rounds ties away from 0, Python to even; numbers of bfloat16 are ties often
     context = Context(prec=digits if plain else digits - 1, rounding=ROUND_HALF_UP)
     value = float(context.create_decimal_from_float(value))
-    return (f"{value:.{digits}g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.{digits - 2}e}")).replace(
-        "-", "−"
-    )
+    shown = f"{value:.{digits}g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.{digits - 2}e}")
+    return shown.replace("-", "−")
 
 
 def percent(share: float) -> str:

@@ -16,10 +16,10 @@ const CELLS_AT_ONCE = 64e6; // weights that one request may make the server comp
 const NONE = [];
 
 /**
- * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], of the layers in
- * their order, is {canvas, low, high, kind}; numHere: layers of what is selected now; kind: what they show;
- * isPicked: whether they leave out some of the tokens. As many layers as are cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while
- * other answers come.
+ * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], of the
+ * layers in their order, is {canvas, low, high, kind}; numHere: layers of what is selected now; kind: what they show;
+ * isPicked: whether they leave out some of the tokens. As many layers as are cheap come in one request, the next ones after
+ * it, so that a long text on a deep model fills the wall while other answers come.
  */
 export function useThumbnails() {
   const selection = useSelection();

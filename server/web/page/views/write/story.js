@@ -8,7 +8,8 @@ import { Store } from "../../core/store.js";
  * branches: [{id, prompt, begun, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed, seed}];
  * prompt: {text, shown, ids, isChat, isPair}: the ids stand before the tokens (an encoder-decoder's: the decoder's first);
  * begun: the same of all that continue a prompt once; `from` tokens are the parent's; seed: null of a greedy branch;
- * interventions are those that it is written with, null for the model as it is; end is null while it is written, then {reason, error}. current: the id of the branch that is shown.
+ * interventions are those that it is written with, null for the model as it is; end is null while it is written, then
+ * {reason, error}. current: the id of the branch that is shown.
  */
 export const story = new Store(
   carry("story", () => ({ ...story.value, isRunning: false })) ??
