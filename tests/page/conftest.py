@@ -21,8 +21,6 @@ from tests.support.processes import Server
 from tests.support.shared import once, shared_server
 
 TEXT = "Once upon a time there was a little girl"
-
-
 PATIENCE_MS = 60_000
 """Milliseconds within which a condition must become true; a busy machine needs seconds."""
 SIZE: ViewportSize = {"width": 1280, "height": 900}
@@ -244,6 +242,12 @@ def requests_of(page: Page) -> Iterator[list[Request]]:
     page.remove_listener("request", add)
 
 
+@pytest.fixture(autouse=True)
+def _precision(request: pytest.FixtureRequest) -> None:
+    if "server" in request.fixturenames:
+        _Precision.digits = 4 - (ask(request.getfixturevalue("server"), "/version")["compute_dtype"] == "bfloat16")
+
+
 Open = Callable[..., Page]
 
 
@@ -266,6 +270,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
 
 def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     """Open a view of a server, and wait until its first answers are drawn; a page that is open stays loaded."""
+    _Precision.digits = 4 - (ask(server, "/version")["compute_dtype"] == "bfloat16")
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
     page.locator(f"#view-{view} h1").wait_for()
     settle(page)
@@ -323,17 +328,23 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
-def written(value: float) -> str:
-    """Return a number as the page writes it: four significant digits, a true minus, short exponents
-    (core/numbers.js).
-    """
-    plain = value == 0 or 1e-3 <= abs(value) < 1e6
+class _Precision:
+    digits = 4  # that the page writes of the server that was opened last
+
+
+def written(value: float, digits: int = 0) -> str:
+    """Return a number as the page writes it: with a true minus and short exponents (core/numbers.js)."""
+    digits = digits or _Precision.digits
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{value:.0f}".replace("-", "−")
+    plain = 1e-3 <= abs(value) < 1e6
     # JavaScript rounds ties away from 0, Python to even; numbers of bfloat16 are ties often
-    value = float(Context(prec=4 if plain else 3, rounding=ROUND_HALF_UP).create_decimal_from_float(value))
-    shown = f"{value:.4g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.2e}")
+    context = Context(prec=digits if plain else digits - 1, rounding=ROUND_HALF_UP)
+    value = float(context.create_decimal_from_float(value))
+    shown = f"{value:.{digits}g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.{digits - 2}e}")
     return shown.replace("-", "−")
 
 
 def percent(share: float) -> str:
-    """Return a share as the page writes it: three significant digits."""
-    return f"{written(float(f'{share * 100:.3g}'))} %"
+    """Return a share as the page writes it: one significant digit less."""
+    return f"{written(share * 100, _Precision.digits - 1)} %"

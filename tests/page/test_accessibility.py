@@ -196,7 +196,7 @@ def test_pictures_are_told_in_numbers(open_view: Open) -> None:
         ("contributions", "Parts of the logit", "Largest parts: "),
         ("contributions", "Length of the vector", "highest"),
         ("motion", "Arrows that are added", "the longest are"),
-        ("lens", "The word that each layer would say", "After girl: embed: "),
+        ("lens", "The word that each layer would say", "After “girl”: embed: "),
         ("embeddings", "Cosines of", "Largest: "),
     ):
         page = open_view(view, layer=1, head=3)

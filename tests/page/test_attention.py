@@ -53,8 +53,8 @@ def test_other_heads_of_the_layer_and_of_the_next_are_drawn_without_asking_the_s
         open_view("attention", layer=1, head=0, query=6, key=4)
     asked: list[dict[str, Any]] = []
     page.on("request", lambda request: asked.append(json.loads(request.post_data or "{}")))
-    for key, layer, head in (("Right", 1, 1), ("Right", 1, 2), ("Down", 2, 2)):
-        page.keyboard.press(f"Arrow{key}")
+    for key, layer, head in (("ArrowRight", 1, 1), ("ArrowRight", 1, 2), ("Shift+ArrowDown", 2, 2)):
+        page.keyboard.press(key)
         expect(page.locator(".head-pictures h2").first).to_contain_text(f"Layer {layer}, head {head}")
         expect(readout(page)).to_contain_text(f": {written(numbers(server, layer, head)[6, 4])}")
     assert [body for body in asked if "heads" in body or body.get("layers") in {1, 2}] == []

@@ -229,3 +229,16 @@ def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: P
         expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
         settle(page)
         expect(page.locator(".problem"), view).to_have_count(0)
+
+
+def test_an_encoder_opens_at_the_masked_place_or_at_its_last_word(page: Page) -> None:
+    server = family_server("bert")
+    text = "The old [MASK] was the king."
+    masked = ask(server, "/v1/next", {"input": text})["data"][0]["position"]
+    show(page, server, "next", text=text)
+    page.wait_for_url(f"**query={masked}*")
+    expect(page.locator(".next-sentence")).to_contain_text("In place of [MASK] the likeliest token is")
+    expect(page.locator(".next > p").first).to_contain_text("click a token to put it in this place.")
+    show(page, server, "next", text=TEXT)
+    last = len(ask(server, "/tokenize", {"prompt": TEXT})["tokens"]) - 2  # [SEP] follows
+    page.wait_for_url(f"**query={last}*")

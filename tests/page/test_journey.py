@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+from tests.page.conftest import TEXT, Open, ask, percent, settle, wait_until, written
 from tests.page.test_accessibility import serious
 from tests.page.test_flow import traced
 from tests.support.processes import ROOT, Server
@@ -50,7 +50,7 @@ def number(text: str, before: str, after: str = "") -> float:
 
 def near(value: float | np.floating[Any]) -> object:
     """Return what equals `value` as it is written, of numbers that were rounded to bfloat16 on their way."""
-    return pytest.approx(float(value), rel=2e-3)
+    return pytest.approx(float(value), rel=6e-3)
 
 
 def point(server: Server, name: str, **more: object) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_the_attentions_numbers_follow_from_queries_keys_and_values(open_view: O
     assert "36 scores of the rows drawn are -∞" in says(page, "mask")
     assert "“girl” may look at 9 of 9 tokens" in says(page, "mask")
     weights = softmax(scaled[QUERY, : QUERY + 1])
-    assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(100 * weights[KEY], rel=6e-3)
+    assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(100 * weights[KEY], rel=6e-2)
     values = point(server, "attn.hook_v", heads=HEAD)[:, 0]
     z = weights @ values[: QUERY + 1]
     assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(z))
@@ -135,7 +135,7 @@ def test_the_attentions_temperature_is_that_of_its_softmax(open_view: Open, serv
         )
         expect(page.locator(".journey-stops .on p")).to_contain_text(f"at temperature {written(temperature)}")
         assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(
-            100 * weights[KEY], rel=6e-3
+            100 * weights[KEY], rel=6e-2
         )
         assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(weights @ values))
         assert "What follows is the model's own, at temperature 1" in says(page, "values")
@@ -301,3 +301,21 @@ def test_axe_finds_nothing_on_a_stop(open_page: Page, server: Server) -> None:
     picture = rows[: rows.index(1)]  # down to the line above the caption
     inked = [i for i, share in enumerate(picture) if share > 0]
     assert (inked[-1] - inked[0]) / len(picture) > 0.6, "a thin strip in an empty box"
+
+
+def test_while_the_next_word_is_awaited_the_model_is_not_said_to_have_none(page: Page, server: Server) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/next", hold)
+    page.goto(f"{server.url}/#view=journey&text=They+saw+the+Eiffel+Tower+in&change=zero_head_l2_h4")
+    last = page.locator(".journey-stops li").last
+    expect(last).to_contain_text("The next word")
+    expect(last).to_contain_text("After “in”: ….")
+    expect(page.locator(".journey-stops")).not_to_contain_text("ends with vectors")
+    wait_until(page, lambda: bool(held))
+    for route in held:
+        route.continue_()
+    expect(last).to_contain_text(re.compile(r"After “in”: “.+” \S+ % \(logit"))

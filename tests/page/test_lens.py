@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, percent, settle, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
-
-
-def percent(share: float) -> str:
-    return f"{written(float(f'{share * 100:.3g}'))} %"
 
 
 def test_a_cell_is_opened_by_keyboard_and_its_words_are_the_apis(open_view: Open, server: Server) -> None:

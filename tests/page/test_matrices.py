@@ -89,7 +89,7 @@ def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
     page = open_view("weights", weights_show="product", layer=0, head=6, query=3)
     card = page.locator("section.card").nth(0)
     expect(card).to_contain_text("The vector of “time”, where block 0 begins, has 256 numbers.")
-    page.get_by_role("application", name="W_Q times the vector of time").focus()
+    page.get_by_role("application", name="W_Q times the vector of “time”").focus()
     page.keyboard.press("ArrowRight")
     said = card.locator(".readout").first
     expect(said).to_contain_text("all 256 products: q[0] = ")
@@ -118,7 +118,8 @@ def test_value_down_and_up_stand_for_a_large_matrix_of_low_rank(open_view: Open)
     values = np.linalg.svd(down @ up, compute_uv=False)
     assert values[32:].max() < 1e-6
     shares = values[:32] / values[:32].sum()
-    assert f"{np.exp(-(shares * np.log(shares)).sum()):.3g}, the effective rank" in text
+    rank = f"{np.exp(-(shares * np.log(shares)).sum()):.3g}"
+    assert f"Effective rank {rank}: as spread out as {rank} equal values." in " ".join(text.split())
     assert "There are 32; the other 224 of a full matrix are 0." in text
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     python = copied(page, page.get_by_role("button", name="Copy as…"), "Python")
@@ -174,6 +175,22 @@ def test_two_neurons_share_what_their_correlation_says(open_view: Open, server: 
     settle(page)
     page.get_by_role("table", name="Pairs that share most").get_by_role("button").first.click()
     expect(page.locator("section.card dd b").first).to_have_text(re.compile(r"−?(1|0\.99\d*)$"))
+
+
+def test_one_word_far_from_the_others_is_no_mutual_information(open_view: Open, server: Server) -> None:
+    """Choose the two neurons whose correlation falls most when one word is left out."""
+    answer = ask(server, "/v1/trace", {"input": TEXT, "points": ["blocks.2.mlp.hook_post"]})
+    values = np.array(answer["data"][0]["points"]["blocks.2.mlp.hook_post"]["data"], float)[:, :64]
+    without = np.array([np.corrcoef(np.delete(values, word, 0).T) for word in range(len(values))])
+    lost = np.abs(np.corrcoef(values.T)) - np.abs(without)
+    word, unit, other = np.unravel_index(lost.argmax(), lost.shape)
+    assert lost[word, unit, other] > 0.5
+    page = open_view("weights", weights_show="units", layer=2, weights_unit=unit, weights_other=other)
+    said = page.locator("section.card dd").nth(1)
+    rho = without[word, unit, other]
+    expect(said).to_contain_text("these numbers are not normal. One word, ")
+    expect(said).to_contain_text(f"({word}), brings most of it; without it ρ is {written(rho)}, and the formula")
+    expect(said).to_contain_text(f"gives {written(-0.5 * np.log(1 - rho**2))} nats")
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])

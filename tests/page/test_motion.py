@@ -63,7 +63,7 @@ def test_arrows_of_words_are_weight_times_value_times_w_o(open_view: Open, added
     told = {what: shown(length) for what, _, length in steps(page) if what.startswith("‘")}
     tokens = page.locator(".token").all_inner_texts()[: QUERY + 1]
     lengths = np.linalg.norm(added.sum((0, 1)), axis=-1)
-    assert list(told.values()) == pytest.approx(list(lengths[: QUERY + 1]), rel=1e-3)
+    assert list(told.values()) == pytest.approx(list(lengths[: QUERY + 1]), rel=6e-3)
     words = [f"‘{token.strip()}’ ({position})" for position, token in enumerate(tokens)]
     assert list(told) == [*words[:-1], f"{words[-1]}, the word itself"]
 
@@ -110,7 +110,7 @@ def test_arrows_of_heads_layer_by_layer_are_the_weights(open_view: Open, added: 
         largest = sorted(np.argsort(-lengths[layer])[:4])
         own = [(head, size) for place, head, size in told if place == layer]
         assert [head for head, _ in own] == largest
-        assert [size for _, size in own] == pytest.approx(list(lengths[layer, largest]), rel=1e-3)
+        assert [size for _, size in own] == pytest.approx(list(lengths[layer, largest]), rel=6e-3)
 
 
 def test_one_layer_begins_at_the_state_before_it_and_one_head_stands_beside_the_others(
@@ -120,8 +120,8 @@ def test_one_layer_begins_at_the_state_before_it_and_one_head_stands_beside_the_
     told = {what: shown(size) for what, _, size in steps(page)}
     before = traced(server, ["hook_resid_pre"], {"layers": 1, "positions": QUERY})["blocks.1.hook_resid_pre"]
     (start,) = [size for what, size in told.items() if what.endswith("before layer 1")]
-    assert start == pytest.approx(np.linalg.norm(before), rel=1e-3)
-    assert told["‘a’ (6)"] == pytest.approx(np.linalg.norm(added[1, 3, 6]), rel=1e-3)
+    assert start == pytest.approx(np.linalg.norm(before), rel=6e-3)
+    assert told["‘a’ (6)"] == pytest.approx(np.linalg.norm(added[1, 3, 6]), rel=6e-3)
     others = np.delete(added[1], 3, axis=0).sum((0, 1))
     assert told["the other heads"] == pytest.approx(np.linalg.norm(others), rel=1e-2)  # of the network, which rounds
 
@@ -235,7 +235,7 @@ def test_one_word_in_several_contexts_starts_from_one_embedding(open_view: Open,
         start = traced_at(server, text, position)
         assert first.locator("td.number").nth(1).inner_text() == written(float(np.linalg.norm(start)))
         assert shown(first.locator("td.number").last.inner_text()) == pytest.approx(
-            np.linalg.norm(ends[-1] - start), rel=1e-3
+            np.linalg.norm(ends[-1] - start), rel=6e-3
         )
     assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
     expect(page.locator("#motion-apart")).to_have_text("100 %")  # three ends lie in one plane

@@ -128,3 +128,20 @@ def test_the_curve_is_walked_with_the_keyboard(open_view: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**next_find=%23**")
     expect(page.locator(".chance")).to_contain_text("rank 3")
+
+
+def test_equal_logits_are_said_to_have_no_order(open_view: Open, server: Server) -> None:
+    """In bfloat16 some of the likeliest logits are equal; in float32 none are."""
+    dtype = ask(server, "/version")["compute_dtype"]
+    found = set()
+    for position in range(9):
+        body = {"input": TEXT, "position": position, "full": True}
+        logits = ask(server, "/v1/next", body)["data"][0]["arrays"]["logits"]["data"]
+        best = np.sort(np.ravel(logits))[::-1][:20]
+        has_ties = bool((np.diff(best) == 0).any())
+        if has_ties not in found:
+            page = open_view("next", query=position)
+            hint = page.locator(".card .hint", has_text=f"{dtype} has no numbers between them")
+            expect(hint).to_have_count(1 if has_ties else 0)
+        found.add(has_ties)
+    assert found == ({True, False} if dtype == "bfloat16" else {False})

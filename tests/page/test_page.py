@@ -16,6 +16,7 @@ from tests.page.conftest import (
     sent_to,
     settle,
     show,
+    wait_until,
     written,
 )
 from tests.support.processes import Server
@@ -75,17 +76,25 @@ def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browse
         expect(other.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
 
 
-def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
+def test_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
     page = open_view("attention", layer=0, head=0)
-    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Shift+ArrowUp")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#layer")).to_have_value("5")
     expect(page.locator("#head")).to_have_value("7")
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Shift+ArrowDown")
     expect(page.locator("#layer")).to_have_value("0")
     page.get_by_label("Text", exact=True).focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#head")).to_have_value("7")
+
+
+def test_the_down_arrow_scrolls_where_heads_are_chosen(open_view: Open) -> None:
+    page = open_view("attention", layer=1, head=3)
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    wait_until(page, lambda: page.evaluate("scrollY") > 0)
+    expect(page.locator("#layer")).to_have_value("1")
 
 
 def test_the_keyboard_goes_past_the_list_of_views(open_view: Open) -> None:

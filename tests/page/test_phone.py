@@ -1,5 +1,7 @@
 """The page on a phone: what is pressed is large enough, the shared bar is one line, a wide table keeps what matters."""
 
+import re
+
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
@@ -90,3 +92,47 @@ def test_the_weights_of_a_wide_table_stay_in_sight(phone: Page, open_view: Open)
         assert name["x"] >= frame["x"] - 1
         assert weight["x"] + weight["width"] <= frame["x"] + frame["width"] + 1
         assert name["x"] + name["width"] <= weight["x"]
+
+
+def test_the_card_of_a_tapped_token_is_on_the_screen_with_the_token(phone: Page, open_view: Open) -> None:
+    open_view("write", write_max_tokens=120, write_seed=7)
+    phone.locator("#write").click()
+    expect(phone.locator("#go-on")).to_be_visible()
+    for place in (3, 60, 100):
+        token = phone.locator(".prose button").nth(place)
+        token.click()
+        card = phone.get_by_role("complementary", name="The chosen token")
+        expect(card.locator("tbody tr").first).to_be_in_viewport()
+        expect(token).to_be_in_viewport(ratio=1)
+        assert box_of(token)["y"] + box_of(token)["height"] <= box_of(card)["y"], place
+        card.get_by_role("button", name="Close").click()
+
+
+def test_what_is_out_of_sight_at_a_side_has_a_cue(phone: Page, open_view: Open) -> None:
+    for view, box in (("lens", ".lens-scroll"), ("flow", ".flow-scroll"), ("why", ".scrolled")):
+        open_view(view, query=8)
+        scrolled = phone.locator(box).first
+        for left, cue in ((0, "right"), (30, "left right"), (10_000, "left")):
+            scrolled.evaluate("(box, left) => { box.scrollLeft = left; }", left)
+            expect(scrolled).to_have_attribute("data-more", re.compile(f"^ *{cue} *$"))
+
+
+CHOSEN = """() => {
+  const frame = document.querySelector(".wall-frame");
+  const canvas = frame.querySelector("canvas:last-child");
+  const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const last = data.findLastIndex((value, i) => i % 4 === 3 && value > 0);
+  return [Math.floor(last / 4 / width) * canvas.clientHeight / canvas.height, frame.scrollTop, frame.clientHeight];
+}"""
+"""A script that returns where the frame of the chosen head ends, and what is seen of the wall, in CSS pixels."""
+
+
+def test_the_chosen_row_of_the_wall_is_seen_with_its_frame(phone: Page, open_view: Open) -> None:
+    """Let the chosen head end at the wall's own end: its frame is wider."""
+    open_view("attention", layer=3)
+    end, _, _ = phone.evaluate(CHOSEN)
+    phone.set_viewport_size({"width": WIDTH, "height": round((end - 2) / 0.7)})
+    open_view("attention", layer=2)
+    open_view("attention", layer=3)
+    end, scrolled, height = phone.evaluate(CHOSEN)
+    assert scrolled <= end <= scrolled + height

@@ -131,3 +131,16 @@ def test_requests_are_seen_while_they_run(open_view: Open, server: Server) -> No
     for client in asking:
         client.result()
     expect(gauge(page, "Running")).to_have_text("0")
+
+
+def test_requests_that_the_page_gave_up_are_no_failures(page: Page, open_view: Open) -> None:
+    name = "lightwell_http_requests_total"
+    lines = [
+        f'{name}{{method="POST",route="/v1/attention",status="{status}"}} {count}'
+        for status, count in (("200", 5), ("499", 3), ("500", 2))
+    ]
+    page.route("**/metrics", lambda route: route.fulfill(body="\n".join(lines) + "\n", content_type="text/plain"))
+    open_view("server")
+    statuses = page.get_by_role("table", name="Answers by route").locator("tbody td:nth-child(2)")
+    expect(statuses).to_have_text(["200", "499: left", "500"])
+    expect(page.locator("td.refused")).to_have_text("500")

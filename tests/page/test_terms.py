@@ -103,3 +103,24 @@ def check_a_word(page: Page) -> None:
     expect(says).to_have_count(1)
     page.locator("h1").hover()
     expect(says).to_have_count(0)
+
+
+BROKEN = """(word) => [...Array(40).keys()].filter((width) => {
+  const line = document.createElement("p");
+  line.style.cssText = `width: ${width + 4}ch; font-family: monospace`;
+  line.append("a sum (of each ", word.cloneNode(true), ") of all");
+  document.querySelector("main").append(line);
+  const bracket = document.createRange();
+  bracket.setStart(line.lastChild, 0);
+  bracket.setEnd(line.lastChild, 1);
+  const ends = [...line.querySelector(".term").getClientRects()].at(-1);
+  const isBelow = bracket.getBoundingClientRect().top > ends.top + 5;
+  line.remove();
+  return isBelow;
+})"""
+"""A script that returns the widths at which a bracket after a word begins a line of its own."""
+
+
+def test_no_line_begins_with_the_bracket_after_a_word(open_view: Open) -> None:
+    page = open_view("next")
+    assert page.locator("main .term-place").first.evaluate(BROKEN) == []

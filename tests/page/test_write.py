@@ -4,6 +4,7 @@ replaced.
 
 import json
 import math
+import re
 from typing import Any
 
 from playwright.sync_api import Page, Route, expect
@@ -184,3 +185,69 @@ def test_a_number_of_tokens_that_is_none_is_refused_in_words(open_view: Open) ->
 def test_a_number_of_tokens_in_the_address_that_is_none_is_left_out(open_view: Open) -> None:
     page = open_view("write", write_max_tokens=-5)
     expect(page.get_by_role("spinbutton", name="tokens")).to_have_value("60")
+
+
+def force(page: Page, place: int, text: str) -> None:
+    """Replace a token by a text, and wait until the branch is written."""
+    page.locator(".prose button").nth(place).click()
+    page.get_by_label("Other text").fill(text)
+    page.get_by_role("button", name="Force", exact=True).click()
+    expect(page.locator("[aria-current=true]", has_text=text.strip())).to_be_visible()
+    expect(page.get_by_role("button", name="Go on", exact=True)).to_be_visible()
+
+
+def test_a_branch_is_below_the_one_whose_tokens_it_goes_on_with(open_view: Open) -> None:
+    page = open_view("write", **{**SEEDED, "write_max_tokens": 9})
+    write(page)
+    force(page, 5, " cat")
+    force(page, 2, " dog")  # before the first fork: the tokens are those of the first branch
+    force(page, 4, " owl")
+    tree = page.locator(".branches > ul > li")
+    names = "button .hint"
+    expect(tree).to_have_count(1)
+    first = tree.locator("> ul > li")
+    expect(first.locator(f"> {names}")).to_have_text(["token 6", "token 3"])
+    expect(first.nth(0).locator("ul")).to_have_count(0)
+    expect(first.nth(1).locator(f"> ul > li > {names}")).to_have_text(["token 5"])
+
+
+def test_writing_again_keeps_what_was_written(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    first = chips(page)
+    page.get_by_label("Prompt").last.fill("The old king")
+    write(page)
+    expect(page.locator(".prose .prompt")).to_have_text("The old king")
+    roots = page.locator(".branches > ul > li > button")
+    expect(roots).to_have_text([re.compile("^Once upon a time"), re.compile("^The old king")])
+    roots.first.click()
+    expect(page.locator(".prose .prompt")).to_have_text(TEXT)
+    assert chips(page) == first
+    page.get_by_role("button", name="Go on", exact=True).click()  # from its own prompt
+    expect(page.locator(".prose button")).to_have_count(24)
+
+
+def test_greedy_writing_has_no_seed(open_view: Open, server: Server) -> None:
+    page = open_view("write", write_temperature=0, write_max_tokens=12)
+    write(page)
+    assert "".join(chips(page)).replace("↵", "\n") == continued(server, TEXT, temperature=0)["text"]
+    expect(page.locator(".ending")).to_contain_text("12 tokens in all")
+    expect(page.locator(".ending")).not_to_contain_text("seed")
+
+
+def test_a_click_anywhere_in_the_row_goes_on_with_its_token(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    page.locator(".prose button").nth(3).click()
+    row = page.locator(".token-card tbody tr:not(.on)").first
+    name = row.locator("th").inner_text().replace("·", " ")
+    row.locator(".bar").click()
+    expect(page.locator(".prose .forced")).to_have_text(name)
+
+
+def test_code_is_written_in_a_font_of_one_width(open_view: Open) -> None:
+    font = "element => getComputedStyle(element).fontFamily.split(', ').at(-1)"
+    for text, family in (("def double(x):\n    return", "monospace"), (TEXT, "serif")):
+        page = open_view("write", **SEEDED, text=text)
+        write(page)
+        assert page.locator(".prose .written").first.evaluate(font) == family

@@ -4,9 +4,10 @@ import { useCode } from "./core/code.js";
 import { useJson } from "./core/fetching.js";
 import { html, render, useEffect, useErrorBoundary, useRef } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
-import { counted } from "./core/numbers.js";
+import { counted, setPrecision } from "./core/numbers.js";
 import { isEmbedded, isFramed, saved } from "./core/place.js";
 import { restarts } from "./core/served.js";
+import { useMaskedPlace } from "./core/sequences.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
 import { theme, toggleTheme } from "./core/theme.js";
@@ -49,7 +50,10 @@ function useServed() {
   useEffect(() => restarts.follow(answer.retry), []);
   const last = useRef({ data: null, identity: "" });
   const identity = `${run} ${JSON.stringify(answer.data)}`;
-  if (answer.data !== null && identity !== last.current.identity) last.current = { data: answer.data, identity };
+  if (answer.data !== null && identity !== last.current.identity) {
+    last.current = { data: answer.data, identity };
+    setPrecision(answer.data.compute_dtype);
+  }
   return { ...answer, ...last.current };
 }
 
@@ -85,6 +89,7 @@ function modelSize(capabilities) {
 function Body({ capabilities }) {
   const selection = useSelection();
   const view = viewNamed(selection.view);
+  useMaskedPlace();
   useEffect(() => {
     document.title = `${view.title} · Lightwell`;
   }, [view]);

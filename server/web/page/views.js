@@ -17,7 +17,7 @@ function lackOfSecondStack({ kind, architecture }) {
  */
 export const VIEWS = [
   {
-    id: "write", title: "Write", about: "the model goes on with a text",
+    id: "write", title: "Write", about: "the model continues your text",
     lacks: lacks("/v1/completions"), load: () => import("./views/write.js"),
   },
   {

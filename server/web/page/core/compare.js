@@ -71,8 +71,7 @@ function ofSameNames(entries, name, names) {
 
 const whyNone = (after, before) => after?.length === before?.length
   ? "The two answers are of different shapes: number by number they have no difference."
-  : `Number by number, texts of ${before.length} and of ${after.length} tokens have no difference here. Make them equally long,
-    or look at one after the other.`;
+  : `The texts have ${before.length} and ${after.length} tokens and cannot be subtracted. Show text A or text B.`;
 
 function bothNames(after, before) {
   if (after?.length !== before?.length) return after;

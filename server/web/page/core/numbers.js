@@ -59,19 +59,28 @@ export function extent(values) {
   return low <= high ? [low, high] : [0, 0];
 }
 
-/** A number for people: 4 significant digits, a true minus, exponents where they are needed. */
-export function format(value, digits = 4) {
+const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
+let significant = 4;
+
+/** Let numbers be written with no more digits than those of the dtype have, of a model that computes in it; at most 4. */
+export function setPrecision(dtype) {
+  significant = Math.min(4, Math.ceil((BITS[dtype] ?? 24) * Math.log10(2)));
+}
+
+/** A number for people: 4 significant digits (of bfloat16 3, of a whole one all), a true minus, exponents where needed. */
+export function format(value, digits = significant) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
+  if (Number.isInteger(value) && size < 1e6) return String(value).replace("-", "−");
   const isPlain = size >= 1e-3 && size < 1e6;
   const written = isPlain ? String(Number(value.toPrecision(digits))) : value.toExponential(digits - 2);
   return written.replace("-", "−");
 }
 
-/** A share as percent. */
-export const percent = (share) => `${format(share * 100, 3)} %`;
+/** A share as percent, one digit less: a probability is less exact than its logit. */
+export const percent = (share, digits = significant - 1) => `${format(share * 100, digits)} %`;
 
 /** Whole numbers with thin spaces between thousands. */
 export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");

@@ -1,7 +1,8 @@
 // The tokens that each stack of the model reads.
 import { useLook } from "./fetching.js";
+import { useEffect } from "./html.js";
 import { textsOf, useCapabilities, useTokens } from "./model.js";
-import { useSelection } from "./state.js";
+import { select, useSelection } from "./state.js";
 
 const NOBODY = [];
 
@@ -24,6 +25,21 @@ export function useSequences() {
   }
   const { tokens, error, loading } = alone;
   return { encoder: NOBODY, decoder: NOBODY, [capabilities.kind]: tokens, last: tokens, error, loading };
+}
+
+const MASK = /^(\[MASK\]|<mask>)$/;
+
+/** Choose the first masked place of an encoder's text, or else its last word, where no place was chosen: its end says nothing. */
+export function useMaskedPlace() {
+  const { text, query } = useSelection();
+  const isAsked = useCapabilities().kind === "encoder" && query === -1;
+  const { tokens, offsets, loading } = useTokens(isAsked ? text : "");
+  useEffect(() => {
+    if (!isAsked || loading || tokens.length === 0) return;
+    const masked = tokens.findIndex((token) => MASK.test(token.trim()));
+    const place = masked < 0 ? offsets.findLastIndex(([begin, end]) => end > begin) : masked;
+    if (place >= 0) select({ query: place });
+  }, [isAsked, loading, tokens]);
 }
 
 /**

@@ -5,7 +5,7 @@ import { format } from "../core/numbers.js";
 /**
  * rows: [{name, value, note, title, isOn}]; values may have both signs, then bars grow both ways from a common 0.
  * columns: heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest there is).
- * onPick(index): rows become buttons. write(value): how numbers are shown.
+ * onPick(index): a click anywhere in a row, or its button. write(value): how numbers are shown.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format }) {
   const values = rows.map((row) => row.value);
@@ -26,8 +26,9 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format }
       const style = { width: `${width}%`, marginLeft: `${row.value < 0 ? zero - width : zero}%` };
       const pick = onPick && (() => onPick(index));
       const name = html`<code>${row.name}</code>`;
-      return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on")} title=${row.title}>
-        <th scope="row">${pick ? html`<button type="button" class="plain" onClick=${pick}>${name}</button>` : name}</th>
+      return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on", pick && "pickable")} title=${row.title}
+        onClick=${pick}>
+        <th scope="row">${pick ? html`<button type="button" class="plain">${name}</button>` : name}</th>
         <td class="bar"><div class=${row.value < 0 ? "negative" : "positive"} style=${style}></div></td>
         <td class="number">${write(row.value)}</td>
         ${hasNotes && html`<td class="note">${row.note}</td>`}

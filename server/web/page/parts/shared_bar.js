@@ -120,7 +120,7 @@ function TooLong({ text, offsets }) {
 /** The first characters of a text, as the server counts them. */
 const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
-/** Which part, layer and head; arrow keys walk them too. */
+/** Which part, layer and head; keys walk them too. */
 export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();
@@ -133,20 +133,21 @@ export function HeadPicker() {
       ${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     <label>Layer <select id="layer" value=${layer} onChange=${pick("layer")}>${numbers(numLayers)}</select></label>
     <label>Head <select id="head" value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>
-    <span class="hint wide">arrow keys: ↑ ↓${" "}
-      <${Term} of="layer">layers<//>, ← → heads</span>
+    <span class="hint wide">keys: ← → heads, Shift + ↑ ↓${" "}
+      <${Term} of="layer">layers<//></span>
   </div>`;
 }
 
-/** Arrow keys walk layers (up, down) and heads (left, right) wherever nothing else wants them. */
+/** Left and right walk heads, up and down with Shift layers, wherever nothing else wants them: alone, up and down scroll. */
 function useHeadKeys() {
   const latest = useRef(null);
   latest.current = useHead(); // keys may come faster than effects are run
   useEffect(() => {
     const walk = (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || event.defaultPrevented) return;
+      if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
       if (event.target.closest?.("input, textarea, select, [role=application], [role=slider], [role=grid]")) return;
-      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      const steps = event.shiftKey ? { ArrowUp: [-1, 0], ArrowDown: [1, 0] } : { ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+      const step = steps[event.key];
       if (!step) return;
       event.preventDefault();
       const { layer, head, numLayers, numHeads } = latest.current;

@@ -31,13 +31,20 @@ export function Term({ of, children = of }) {
       document.removeEventListener("scroll", follow, true);
     };
   }, [open]);
+  const turn = () => setOpen(open === "kept" ? null : "kept");
+  const press = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    turn();
+  };
   const isMouse = (event) => event.pointerType === "mouse";
+  // no <button>: lines break at both sides of one, between a word and the bracket or comma that follows
   return html`<dfn class="term-place" onPointerEnter=${(event) => isMouse(event) && setOpen((now) => now ?? "shown")}
-      onPointerLeave=${(event) => isMouse(event) && setOpen((now) => (now === "kept" ? now : null))}><button
-    type="button" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}
-    onClick=${() => setOpen(open === "kept" ? null : "kept")} onBlur=${() => setOpen(null)}
+      onPointerLeave=${(event) => isMouse(event) && setOpen((now) => (now === "kept" ? now : null))}><span
+    role="button" tabindex="0" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}
+    onClick=${turn} onKeyDown=${press} onBlur=${() => setOpen(null)}
     onFocus=${(event) => event.target.matches(":focus-visible") && setOpen((now) => now ?? "shown")}
-    >${children}</button><i class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</i></dfn>`;
+    >${children}</span><i class="term-says" role="tooltip" ref=${says} hidden=${!open}>${open && TERMS[of]}</i></dfn>`;
 }
 
 /** Put the explanation under its word, or above it where there is no room, within the window. */

@@ -124,8 +124,8 @@ function Meaning({ grid, live }) {
 }
 
 function formulaOf(kind, stack) {
-  const products = `q·k × ${format(stack.attention_scale)}`;
-  const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap)})` : products;
+  const products = `q·k × ${format(stack.attention_scale, 4)}`;
+  const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap, 4)})` : products;
   const scores = `${capped}${hasPositionBias(stack) ? " + position bias" : ""}`;
   const dots = `q·k = Σ of ${stack.head_dim} products`;
   return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];

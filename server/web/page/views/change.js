@@ -20,7 +20,7 @@ export function ChangeBar({ view, canChange }) {
   if (!canChange && !isCompared(selection)) return null;
   return html`<section class="change-bar" aria-label="Changes">
     ${canChange && html`<button type="button" id="change" aria-expanded=${selection.change_open}
-      onClick=${() => select({ change_open: !selection.change_open })}>Change…</button>`}
+      onClick=${() => select({ change_open: !selection.change_open })}>Edit the model…</button>`}
     ${isCompared(selection) && html`<${Sides} selection=${selection} view=${view} />`}
     ${changes.length > 0 && html`<span class="hint change-said">${said(changes)}</span>`}
     <${DifferenceNote} />

@@ -35,8 +35,8 @@ export function View() {
           ["random", "random tokens, twice"],
           ["text", "the text above"],
         ]} />
-      <${AxisPicker} field="heads_x" label="Right" value=${measureNamed(selection.heads_x, "previous_token")} />
-      <${AxisPicker} field="heads_y" label="Up" value=${measureNamed(selection.heads_y, "induction")} />
+      <${AxisPicker} field="heads_x" label="x axis" value=${measureNamed(selection.heads_x, "previous_token")} />
+      <${AxisPicker} field="heads_y" label="y axis" value=${measureNamed(selection.heads_y, "induction")} />
     </div>
     ${part === "cross" && html`<p class="hint">The scores are of the decoder's attention to its own words: cross-attention
       has no previous and no first token of the same text.</p>`}

@@ -6,6 +6,7 @@ import { bytes, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
 import { Headings } from "../parts/headings.js";
 import { Problem, Progress } from "../parts/problem.js";
+import { Scrolled } from "../parts/scrolled.js";
 import { Term } from "../parts/term.js";
 import { TERMS } from "../parts/terms.js";
 import { CopyMenu } from "../parts/tools.js";
@@ -48,6 +49,9 @@ const COUNTS = [
   ["Captures refused for their size or the budget", "lightwell_capture_rejected_total"],
   ["Workers started again", "lightwell_worker_restarts_total"],
 ];
+
+const LEFT = "499"; // the client left before its answer began, as this page does when something else is selected
+const isFailure = ({ status }) => status >= "400" && status !== LEFT;
 
 // The page's own polling and files would drown the rest.
 function isOfTheApi({ route = "" }) {
@@ -158,13 +162,13 @@ function Routes({ readings }) {
   rows.sort((a, b) => b.count - a.count);
   return html`<section class="card"><h2>Answers by route</h2>
     ${rows.length === 0 && html`<p class="hint">Nothing was asked yet.</p>`}
-    ${rows.length > 0 && html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0">
+    ${rows.length > 0 && html`<${Scrolled} label="Answers by route">
       <table class="plain-table" aria-label="Answers by route">
         <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />
         <tbody>${rows.map(({ labels, count, speed }) => html`<tr key=${Object.values(labels).join(" ")}>
           <th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-          <td class=${labels.status >= "400" ? "number refused" : "number"}>${labels.status}</td>
+          <td class=${isFailure(labels) ? "number refused" : "number"}>${labels.status === LEFT ? `${LEFT}: left` : labels.status}</td>
           <td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody>
-      </table></div>`}
+      </table><//>`}
   </section>`;
 }

@@ -60,8 +60,8 @@ function Census() {
           <th scope="row">${row.component}</th><td><code>${row.weight}</code></td>
           <td class="number">${row.shape.map(grouped).join(" × ")}</td>
           <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td>
-          <td class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td>
-          <td class="number">${row.share_of_matrices === null ? "" : percent(row.share_of_matrices)}</td>
+          <td class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share, 3)}</td>
+          <td class="number">${row.share_of_matrices === null ? "" : percent(row.share_of_matrices, 3)}</td>
         </tr>`)}</tbody>
       </table></details>`}<//>
   </section>`;

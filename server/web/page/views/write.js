@@ -20,12 +20,12 @@ export function View() {
   const branch = branchNow(written);
   const [picked, setPicked] = useState(null);
   const [problem, setProblem] = useState(null);
-  useEffect(() => setPicked(null), [written.current, written.prompt]);
+  useEffect(() => setPicked(null), [written.current]);
   const write = async (job) => {
     setProblem(null);
     await job().catch((error) => error.name === "AbortError" || setProblem(error));
   };
-  const sides = sidesOf(written);
+  const sides = sidesOf(written, branch);
   const isOpen = picked !== null && branch && picked < branch.tokens.length;
   const close = () => {
     document.querySelector(".prose .picked")?.focus(); // not to lose the place in the text
@@ -41,11 +41,11 @@ export function View() {
       <${Columns} written=${written} branch=${branch}><section class="card story"
         aria-busy=${written.isRunning && branch.tokens.length === 0}>
         ${sides && html`<h2>${branch.interventions ? "After" : "Before"}</h2>`}
-        <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
-        <${Ending} written=${written} branch=${branch} options=${options}
-          onWrite=${() => write(() => grow(branch.id, options))} onTake=${() => write(() => takeOver(written.prompt, branch))} />
+        <${Prose} branch=${branch} picked=${picked} onPick=${setPicked} />
+        <${Ending} branch=${branch} options=${options}
+          onWrite=${() => write(() => grow(branch.id, options))} onTake=${() => write(() => takeOver(branch))} />
       </section><//>
-      ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch}
+      ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} branch=${branch}
         place=${picked} options=${options}
         onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${close} />`}
     </div>`}
@@ -53,19 +53,19 @@ export function View() {
   </div>`;
 }
 
-/** {before, after}: what was written without and with changes from one prompt; null where nothing was changed. */
-function sidesOf({ branches }) {
-  const roots = branches.filter((branch) => branch.parent === null);
+/** {before, after}: what was written together with a branch, without and with changes; null where nothing was changed. */
+function sidesOf({ branches }, current) {
+  const roots = branches.filter((branch) => branch.parent === null && branch.begun === current?.begun);
   return roots.length === 2 ? { before: roots[0], after: roots[1] } : null;
 }
 
 /** The branch that is open, and beside it the text of the other side. */
 function Columns({ written, branch, children }) {
-  const sides = sidesOf(written);
+  const sides = sidesOf(written, branch);
   if (!sides) return children;
   const other = branch.interventions ? sides.before : sides.after;
   const card = html`<section class="card story" key="other"><h2>${branch.interventions ? "Before" : "After"}</h2>
-    <${Prose} prompt=${written.prompt} branch=${other} picked=${null} onPick=${() => choose(other.id)} />
+    <${Prose} branch=${other} picked=${null} onPick=${() => choose(other.id)} />
     <p class="hint">A click opens this side.</p></section>`;
   return html`<div class="columns">${branch.interventions ? [card, children] : [children, card]}</div>`;
 }
@@ -112,27 +112,27 @@ const ENDS = {
 };
 
 /** Make the whole branch the shared text. */
-async function takeOver(prompt, branch) {
-  const { text } = await textOf(idsBefore(prompt, branch, branch.tokens.length));
+async function takeOver(branch) {
+  const { text } = await textOf(idsBefore(branch, branch.tokens.length));
   select({ text, query: -1, key: null }, { remember: true });
 }
 
 /** How the branch ended, how quick it was, and the ways on. */
-function Ending({ written, branch, options, onWrite, onTake }) {
-  const { end, speed, tokens } = branch;
+function Ending({ branch, options, onWrite, onTake }) {
+  const { end, speed, tokens, seed } = branch;
   const said = end ? (ENDS[end.reason]?.(options) ?? `Ended: ${end.reason}.`) : "Writing…";
   const rate = speed?.perSecond ? `, ${format(speed.perSecond, 3)} tokens/s` : "";
   const pace = speed ? `, first token after ${format(speed.firstMs, 3)} ms${rate}` : "";
   return html`<div class="ending">
     ${end?.error && html`<${Problem} error=${end.error} isAction />`}
-    <p class="hint"><span role="status">${said}</span> ${counted(tokens.length, "token")} in all${pace},
-      seed ${written.seed}${options.seed !== null ? "" : html`${" "}
-      (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep
+    <p class="hint"><span role="status">${said}</span> ${counted(tokens.length, "token")} in all${pace}${
+      seed === null ? "" : `, seed ${seed}`}${seed === null || options.seed !== null ? "" : html`${" "}
+      (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(seed) })}>keep
         it</button>)`}.</p>
     ${end && html`<div class="toolbar">
       <button type="button" id="go-on" disabled=${end.reason === "context"}
         onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
-      ${!written.prompt.isPair &&
+      ${!branch.prompt.isPair &&
       html`<button type="button" class="quiet" onClick=${onTake}
         title="To edit it, or to look at it in the other views">Use the whole text as the prompt</button>`}
     </div>`}

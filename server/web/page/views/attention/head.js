@@ -1,7 +1,7 @@
 // One head: its matrix, its words with lines, and what the chosen word looks at. All follow what is pointed at.
 import { html, useMemo, useRef } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { format, largest } from "../../core/numbers.js";
+import { format, largest, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { Bars } from "../../parts/bars.js";
@@ -136,7 +136,7 @@ export function TopKeys({ grid, selected, pointed }) {
   const rows = places.map((key) => {
     return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
   });
-  const [held, all] = [places.reduce((sum, key) => sum + row[key], 0), rowSum(grid, query)].map((sum) => format(sum));
+  const held = places.reduce((sum, key) => sum + row[key], 0);
   return html`<section class="card top-keys">
     <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at${
       grid.isDifference && ": what changed most"}</h2>
@@ -144,8 +144,7 @@ export function TopKeys({ grid, selected, pointed }) {
       largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
     ${grid.kind === "pattern" && !grid.isDifference &&
-    html`<p class="hint">${places.length === 1 ? "This one holds" : `These ${places.length} hold`} ${
-      held === all ? `all of it, ${all}` : `${held} of ${all}`}${
-      grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}
+    html`<p class="hint">${places.length === 1 ? "This one receives" : `These ${places.length} receive`} ${
+      percent(held)} of the attention${grid.hidesFirst ? "; the hidden first token receives a share too" : ""}.</p>`}
   </section>`;
 }

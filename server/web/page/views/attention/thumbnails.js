@@ -16,10 +16,10 @@ const CELLS_AT_ONCE = 64e6; // weights that one request may make the server comp
 const NONE = [];
 
 /**
- * {thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone}: thumbnails[row][head], of the layers in their
- * order, is {canvas, low, high, kind}; kind: what they show; isPicked: whether they leave out some of the tokens. As many
- * layers as are cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while
- * other answers come.
+ * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], of the
+ * layers in their order, is {canvas, low, high, kind}; numHere: layers of what is selected now; kind: what they show;
+ * isPicked: whether they leave out some of the tokens. As many layers as are cheap come in one request, the next ones after
+ * it, so that a long text on a deep model fills the wall while other answers come.
  */
 export function useThumbnails() {
   const selection = useSelection();
@@ -28,7 +28,7 @@ export function useThumbnails() {
   const kind = requestKind(attention_kind);
   const { route, requests, isPicked } = useRequests(kind);
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
-  const entries = arrived.requests === requests ? arrived.entries : [];
+  const entries = arrived.requests === requests ? arrived.entries : NONE;
   const isDone = requests.length > 0 && entries.length === requests.length;
   const next = requests[entries.length] ?? null;
   const { entry, error, retry, isStale, loading } = useLook(next ? route : null, next);
@@ -37,15 +37,16 @@ export function useThumbnails() {
     if (next.layers && entry.layers[0] !== next.layers[0]) return;
     setArrived({ requests, entries: [...entries, entry] });
   }, [entry, isStale, loading]);
-  // The last whole wall stays until the first of the new one is there.
+  // The last whole wall stays until the first of the new one is there, or is known not to come.
   const last = useRef(NONE);
-  if (entries.length) last.current = entries;
+  if (entries.length || error) last.current = entries;
   const shown = selection.text === "" ? NONE : last.current;
   const thumbnails = useMemo(
     () => shown.flatMap((one) => thumbnailsOf(one, { showsFirst, orientation, mode })),
     [shown, showsFirst, orientation, mode],
   );
-  return { thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone };
+  const numHere = entries.reduce((sum, one) => sum + one.layers.length, 0);
+  return { thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone };
 }
 
 /** {route, requests, isPicked} of all layers' numbers of that kind; no request without a text. */

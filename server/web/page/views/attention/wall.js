@@ -26,7 +26,7 @@ export function Wall() {
   const { part, layer, head, layers, numHeads } = useHead();
   const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
-  const { thumbnails, kind, route, isPicked, entries, requests, error, retry, isDone } = useThumbnails();
+  const { thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone } = useThumbnails();
   const layout = useCallback((width) => layoutOf(width, layers, numHeads, mostHeight()), [layers, numHeads]);
   const draw = useCallback(
     (context, { width, colours }) => drawWall(context, layout(width), thumbnails, colours),
@@ -40,7 +40,7 @@ export function Wall() {
       drawChosen(context, layout(width), { layer, head }, colours);
       const place = `${layer} ${head} ${width}`;
       const isNew = shown.current !== place; // pointing elsewhere must not scroll back
-      if (isNew) scrollTo(box.current, { y: chosen.y, height: chosen.size });
+      if (isNew) scrollTo(box.current, { y: chosen.y - chosen.size, height: 3 * chosen.size }); // with its neighbours
       shown.current = place;
       if (hovered) frame(context, layout(width).place(hovered.layer, hovered.head), 1.5, colours.ink);
     },
@@ -81,7 +81,7 @@ export function Wall() {
       }}
       onKey=${walk} /></div>
     <div class="wall-foot"><p class="wall-name" role="status">${`layer ${seen.layer}, head ${seen.head}`}${
-      hovered ? "" : " is open"}${isDone ? "" : `; ${thumbnails.length} of ${layers.length} layers are here`}</p>
+      hovered ? "" : " is open"}${isDone || error ? "" : `; ${numHere} of ${layers.length} layers are here`}</p>
       ${range && html`<${ColourScale} ...${range} isRooted=${range.low === 0} />`}</div>`}
   </section>`;
 }

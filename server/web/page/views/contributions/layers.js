@@ -61,7 +61,7 @@ function Curves({ entry, tokens, query, other }) {
   return html`<div class="columns">
     <div><header class="line-head"><h3>Length of the vector</h3><${SaveMenu} picture=${lengths} name="lengths"
       arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: ${
+      <p class="hint">Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${
         entry.isDifference ? `in the end its length changed by ${format(norms.data.at(-1))}`
           : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each block keeps the
         direction alone.</p>

@@ -53,7 +53,7 @@ export function LogitParts({ entry }) {
 }
 
 /** How far the sum is from the model's own logit, and why. */
-const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
+const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap, 4)}. `}
       The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
       most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.`;
 

@@ -17,7 +17,7 @@ export function placing(stack) {
 }
 
 /** The factor of what a sublayer adds to the stream. */
-const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale)}`;
+const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale, 4)}`;
 
 /** What happens to q and k between the projection and the scores, step by step. */
 function turning(stack, isCross) {
@@ -28,8 +28,8 @@ function turning(stack, isCross) {
 /** The steps from q·k to the scores, in their order: scale, cap, bias, mask. */
 function scoreSteps(stack, window, isCross) {
   return [
-    stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale)}`,
-    stack.attn_logit_softcap && `cap ${format(stack.attn_logit_softcap)}`,
+    stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale, 4)}`,
+    stack.attn_logit_softcap && `cap ${format(stack.attn_logit_softcap, 4)}`,
     hasPositionBias(stack) && !isCross && "+ position bias",
     stack.causal && !isCross && "mask: causal",
     window && `window: ${grouped(window)}`,

@@ -138,7 +138,7 @@ function scoreLines(name, place, strips) {
   return [
     [`q·k = ${format(product)}`, `${words}: ${width} products, summed`],
     [
-      factor === 1 ? `not scaled` : `${format(product)} × ${format(factor)} = ${format(product * factor)}`,
+      factor === 1 ? `not scaled` : `${format(product)} × ${format(factor, 4)} = ${format(product * factor)}`,
       factor === 1 ? "" : "scaled, so that the softmax does not give all to one key",
     ],
     [`score = ${others}`, "after cap, bias and mask, where the model has them"],

@@ -1,10 +1,11 @@
 // The picture of the flow: boxes with the numbers of the chosen position, and the wires between them.
-import { html, useCallback, useMemo, useState } from "../../core/html.js";
+import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
 import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
+import { useMore } from "../../parts/scrolled.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
 
@@ -70,7 +71,9 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
     ? describe(node, hovered?.cell ?? null)
     : "Point at a box for its numbers; click it to see the whole tensor.";
   const told = hovered?.block === undefined ? said : `Block ${hovered.block}: click to open it`;
-  return html`<div class="flow-scroll">
+  const box = useRef(null);
+  useMore(box);
+  return html`<div class="flow-scroll" ref=${box}>
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
         <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
           label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."

@@ -109,6 +109,7 @@ export function useJourney() {
       states: whole.entry && Array.from({ length: place.numLayers }, (_, at) =>
         whole.entry.arrays[full("hook_resid_post", at)]?.data ?? null),
       lens: lens.entry,
+      hasNext: works("/v1/next"),
       next: next.data?.data[0] ?? null,
     };
   }, [isWaiting, isReady, tokens, place.encoderTokens, numbers.strips, ...answers.map((one) => one.data)]);

@@ -43,7 +43,7 @@ export function filmOf(data, temperature, mode, isNarrow) {
     shownKeys: Float32Array.from(shown.flatMap((key) => [...explain.arrays.k.data.subarray(key * keyWidth, (key + 1) * keyWidth)])),
     neurons: neuronsOf(data),
     formula: (id) => data.nodes.get(id)?.how.join(", ") ?? "",
-    endTitle: data.next ? (data.capabilities.kind === "encoder" ? "In its place" : "Next word") : "The last vector",
+    endTitle: data.hasNext ? (data.capabilities.kind === "encoder" ? "In its place" : "Next word") : "The last vector",
     words: new Map(), // what is written in cells, by cell and stage
   };
   const stops = stopsOf(film);

@@ -63,7 +63,7 @@ function embeddingStop({ data }, { query }) {
   const width = embed.shape.at(-1);
   const row = data.shown.indexOf(data.query);
   const values = embed.data.subarray(row * width, (row + 1) * width);
-  const scale = data.whole.embedding_scale === 1 ? "" : `, times ${format(data.whole.embedding_scale)}`;
+  const scale = data.whole.embedding_scale === 1 ? "" : `, times ${format(data.whole.embedding_scale, 4)}`;
   const positions = data.whole.positions.map((name) => POSITIONS[name]).join(" ");
   return {
     title: "Each token becomes a vector",
@@ -120,11 +120,11 @@ function scaleStop({ data }, { query, key, dot, scaled, capped, bias, score }) {
   const steps = [];
   if (explain.scale !== 1) {
     const root = Math.abs(explain.scale * Math.sqrt(data.stack.head_dim) - 1) < 1e-6 ? ` (which is 1 / √${data.stack.head_dim})` : "";
-    steps.push(`${format(dot)} × ${format(explain.scale)}${root} = ${format(scaled)}`);
+    steps.push(`${format(dot)} × ${format(explain.scale, 4)}${root} = ${format(scaled)}`);
   } else {
     steps.push(`${format(dot)} is not scaled in this model`);
   }
-  if (capped !== undefined) steps.push(`softcapped at ±${format(explain.softcap)} it is ${format(capped)}`);
+  if (capped !== undefined) steps.push(`softcapped at ±${format(explain.softcap, 4)} it is ${format(capped)}`);
   if (bias !== undefined && Number.isFinite(score)) steps.push(`the bias for the distance, ${format(bias)}, makes it ${format(score)}`);
   const why = explain.scale === 1 ? "" : " Without the scale, long vectors would give nearly all weight to one token.";
   return {
@@ -262,14 +262,15 @@ function nextStop({ data }, { query }) {
   const isMask = data.capabilities.kind === "encoder";
   const norm = isMask ? "The head for masked words transforms the vector, then "
     : data.nodes.has("ln_final.hook_out") ? `A last ${NORMS[data.whole.norm]}, then ` : "";
-  const cap = data.whole.final_logit_softcap ? ` Logits are capped at ±${format(data.whole.final_logit_softcap)}.` : "";
-  if (!data.next) return endWithoutHead(data, query);
-  const [first, second] = data.next.temperatures[0].tokens;
+  const cap = data.whole.final_logit_softcap ? ` Logits are capped at ±${format(data.whole.final_logit_softcap, 4)}.` : "";
+  if (!data.hasNext) return endWithoutHead(data, query);
+  const [first, second] = data.next?.temperatures[0].tokens ?? [];
   const said = ({ token, probability, logit }) => `${quoted(token)} ${percent(probability)} (logit ${format(logit)})`;
   return {
     title: isMask ? "The word in its place" : "The next word",
     says: `${norm}W_U gives each of the ${grouped(data.capabilities.vocab_size)} tokens a logit, and softmax makes ` +
-      `probabilities of them.${cap} ${isMask ? "In the place of" : "After"} ${query}: ${said(first)}, then ${said(second)}.`,
+      `probabilities of them.${cap} ${isMask ? "In the place of" : "After"} ${query}: ${
+        first ? `${said(first)}, then ${said(second)}` : "…"}.`,
     to: { view: "next" }, link: "Next token: the whole vocabulary",
   };
 }

@@ -6,6 +6,7 @@ import { extent, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
 import { fillFitted, Picture } from "../../parts/picture.js";
+import { useMore } from "../../parts/scrolled.js";
 import { spaced } from "../../parts/target_field.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { stateName } from "./names.js";
@@ -73,6 +74,7 @@ export function Grid({ entry, query, state }) {
     return true;
   };
   const box = useRef(null);
+  useMore(box);
   useLayoutEffect(() => showColumn(box.current, selected.column, columns), [selected.column, columns]);
   return html`<div class="lens-scroll" ref=${box}>
     <ol class="lens-names" aria-hidden="true" style=${NAMES_PLACE}>${entry.layers.map((layer) =>
@@ -115,7 +117,7 @@ function said(entry, { state, column }) {
   const list = words.map((word, k) => `${spaced(word)} ${percent(chances[k])}`).join("  ");
   const position = entry.positions[column];
   return `${stateName(state,
-    entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${list}; entropy ${format(entropy)} nats`;
+    entry.layers.length)} at “${shownToken(entry.tokens[position])}” (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
 /** What both sides would say there, and what became of the followed word. */
@@ -123,7 +125,7 @@ function saidOfBoth(entry, { state, column }) {
   const [before, after] = [entry.before, entry.after].map((one) => cellOf(one, state, column));
   const position = entry.positions[column];
   const changed = format(entry.arrays.target_probabilities.data[state * entry.positions.length + column]);
-  return `${stateName(state, entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${
+  return `${stateName(state, entry.layers.length)} at “${shownToken(entry.tokens[position])}” (${position}): ${
     spaced(before.words[0])} ${percent(before.chances[0])} → ${spaced(after.words[0])} ${percent(after.chances[0])}; ${
     spaced(entry.target.token)} ${changed}`;
 }
@@ -136,7 +138,7 @@ function inWords(entry, column) {
     const { words, chances } = cellOf(entry, state, column);
     return `${stateName(state, length)}: ${spaced(words[0])} ${percent(chances[0])}`;
   });
-  return `After ${shownToken(entry.tokens[entry.positions[column]])}: ${says.join("; ")}`;
+  return `After “${shownToken(entry.tokens[entry.positions[column]])}”: ${says.join("; ")}`;
 }
 
 function savedArrays(entry) {

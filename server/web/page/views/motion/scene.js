@@ -216,7 +216,7 @@ export class Scene {
     this.painter.dot(x, y, 5, this.colours[colour], 1);
     const [x0, y0] = this.#place(way.steps[0].to);
     const far = Math.hypot(x - x0, y - y0);
-    this.#labelBeside(isOnly ? `= ${way.steps[0].label} here` : this.#titleOf(way), [x, y],
+    this.#labelBeside(isOnly ? `${way.steps[0].label}, in this sentence` : this.#titleOf(way), [x, y],
       far < 1 ? [0, -1] : [(x - x0) / far, (y - y0) / far], 8, { colour, size: LARGE, weight: 1e7 });
   }
 

@@ -3,6 +3,7 @@ import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { descending, format, percent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { Term } from "../../parts/term.js";
 import { TokenName } from "../../parts/token_name.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
@@ -28,11 +29,11 @@ export function Difference({ before, after, body, children }) {
       <div><dt>divergence</dt><dd><b class="number">${format(divergence(before.drawn, after.drawn))}</b>
         <span>nats: <${Term} of="Kullback-Leibler" />, of ${sides[1]} from ${sides[0]}</span></dd></div>
     </dl>
-    <div class="scroll"><table class="plain-table" aria-label="The tokens whose probability changed most">
+    <${Scrolled} label="The tokens"><table class="plain-table" aria-label="The tokens whose probability changed most">
       <thead><tr>${["token", ...sides, "difference", "of the logit"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${tokens.map((token) => html`<${Line} key=${token} token=${token} before=${before} after=${after}
         apart=${apart[token]} logit=${logits[token]} />`)}</tbody>
-    </table></div>
+    </table><//>
   </section>`;
 }
 

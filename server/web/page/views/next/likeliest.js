@@ -1,5 +1,6 @@
 // The likeliest tokens in order, each with its probability before and after truncation, together.
 import { classes, html, useState } from "../../core/html.js";
+import { useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { TokenName } from "../../parts/token_name.js";
 
@@ -10,6 +11,8 @@ const MOST = 100; // row.js has the names of that many
 export function Likeliest({ row, drawn, found, onPick }) {
   const [shown, setShown] = useState(SHOWN);
   const tokens = Array.from(row.order.subarray(0, shown));
+  const { compute_dtype: dtype } = useCapabilities();
+  const hasTies = tokens.some((token, place) => place > 0 && row.logits[token] === row.logits[tokens[place - 1]]);
   const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
   return html`<section class="card">
     <header><h2>The likeliest tokens</h2>
@@ -23,6 +26,8 @@ export function Likeliest({ row, drawn, found, onPick }) {
         place=${place} full=${full}
         isFound=${token === found} onPick=${onPick} />`)}</tbody>
     </table>
+    ${hasTies && html`<p class="hint">Some logits are equal: ${dtype} has no numbers between them. The order of such tokens means
+      nothing.</p>`}
     ${shown < Math.min(MOST, row.order.length)
       && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
   </section>`;

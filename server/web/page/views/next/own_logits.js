@@ -47,9 +47,9 @@ function Shares({ logits, columns, chosen }) {
   const mark = (t) => (t === chosen ? "on" : undefined);
   return html`<${Scrolled} label="Softmax of the numbers">
     <table class="plain-table" aria-label="Softmax of the numbers at several temperatures">
-    <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t)}</th>`)}
+    <thead><tr><th scope="col">logit</th>${columns.map(({ t }) => html`<th scope="col" class=${mark(t)}>T = ${format(t, 4)}</th>`)}
     </tr></thead>
-    <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit)}</th>
+    <tbody>${logits.map((logit, i) => html`<tr><th scope="row" class="number">${format(logit, 6)}</th>
       ${columns.map(({ t, shares }) => html`<td class=${`number ${mark(t) ?? ""}`}>
         <span class="share" aria-hidden="true" style=${{ width: `${Math.round(shares[i] * 60)}px` }}></span>
         ${shares[i].toFixed(3)}</td>`)}</tr>`)}

@@ -197,7 +197,7 @@ export function Facts({ stack }) {
     ],
     [
       "Scores",
-      `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}${
+      `q·k × ${format(stack.attention_scale, 4)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap, 4)}` : ""}${
         stack.attention_sinks ? ", beside a sink for each head" : ""}`,
     ],
     ["Context", `${grouped(stack.max_model_len)} tokens`],

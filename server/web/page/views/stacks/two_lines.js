@@ -3,6 +3,7 @@ import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from ".
 import { shownToken } from "../../core/model.js";
 import { descending, extent, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
+import { useMore } from "../../parts/scrolled.js";
 
 const FONT = "14px ui-monospace, monospace";
 const CHIP = 24;
@@ -129,6 +130,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     [values, layoutOf, keyName, queryName],
   );
   const box = useRef(null);
+  useMore(box);
   useLayoutEffect(() => {
     const { scrollLeft, clientWidth, scrollWidth } = box.current;
     const place = layoutOf(scrollWidth).below[query];

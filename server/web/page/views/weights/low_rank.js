@@ -10,6 +10,7 @@ import { bitmapOf, scaleOf } from "../../parts/matrix.js";
 import { Picture } from "../../parts/picture.js";
 import { Answer } from "../../parts/problem.js";
 import { HeadPicker } from "../../parts/shared_bar.js";
+import { Term } from "../../parts/term.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, usePrefix, useWeight, WeightCard } from "./asks.js";
 
@@ -107,8 +108,8 @@ function Spectrum({ entry, size }) {
   const values = Array.from(entry.arrays["ov.singular_values"].data);
   const rank = entry.arrays["ov.effective_rank"].data[0];
   return html`<p>Singular values say how strongly the head passes each of its directions on. There are ${values.length}; the
-      other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. As many equal ones as would be spread like
-      these: <b>${format(rank, 3)}</b>, the effective rank.</p>
+      other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>${" "}
+      <b>${format(rank, 3)}</b>: as spread out as ${format(rank, 3)} equal values.</p>
     <${Lines} series=${[{ name: "W_V W_O", values }]} points=${values.map((_, i) => String(i + 1))} title="singular value, by size"
       low=${0} label="Singular values of value down times value up" />`;
 }

@@ -110,7 +110,7 @@ function Told({ parts, letter, word, handle, own }) {
     <p>Each line is the word's ${side} in one head's own space of ${width} numbers. Choose a line to open that head.</p>
     <${Matrix} values=${parts.all} rowNames=${names.heads} columnNames=${names.dims} rowTitle="head" columnTitle="d_head"
       kind="diverging" selected=${{ row: own, column: null }} onPick=${pick} square=${false} maxCell=${22}
-      label=${`The ${side} of ${word} in every head`}
+      label=${`The ${side} of “${word}” in every head`}
       describe=${(row, column) => `head ${row}, ${small}[${column}]: ${format(parts.all[row * width + column])}`} />`;
 }
 

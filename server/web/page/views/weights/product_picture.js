@@ -101,6 +101,6 @@ export function ProductPicture({ parts, names, handle }) {
   };
   const told = largest(y.map(Math.abs), 4).map((column) => `${names.result}[${column}] = ${format(y[column])}`).join(", ");
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${layout.height} handle=${handle}
-    label=${`${names.matrix} times the vector of ${names.word}`} summary=${`Largest: ${told}.`} readout=${at ? said(at) : ""}
+    label=${`${names.matrix} times the vector of “${names.word}”`} summary=${`Largest: ${told}.`} readout=${at ? said(at) : ""}
     onPoint=${onPoint} onKey=${onKey} />`;
 }

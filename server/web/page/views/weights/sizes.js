@@ -102,7 +102,7 @@ function Parts({ rows, total }) {
     <tbody>${rows.map(({ component, weight, factors, parameters, share }) => html`<tr>
       <th scope="row">${component}</th><td><code>${weight}</code></td>
       <td class="number">${factors.map(grouped).join(" × ")}</td>
-      <td class="number">${grouped(parameters)}</td><td class="number">${percent(share)}</td></tr>`)}
+      <td class="number">${grouped(parameters)}</td><td class="number">${percent(share, 3)}</td></tr>`)}
     <tr><th scope="row">in all</th><td></td><td></td><td class="number">${grouped(total)}</td><td class="number">100 %</td></tr>
     </tbody></table><//>`;
 }

@@ -63,7 +63,7 @@ export function Treemap({ rows, total, handle, height = 320 }) {
         context.font = "600 13px system-ui, sans-serif";
         context.fillText(item.component, x + 8, y + 8);
         context.font = "12px system-ui, sans-serif";
-        if (wide > 70) context.fillText(percent(item.share), x + 8, y + 25);
+        if (wide > 70) context.fillText(percent(item.share, 3), x + 8, y + 25);
         if (wide > 120 && high > 58) context.fillText(`${item.count} of ${item.shape.join(" × ")}`, x + 8, y + 41);
       }
     },
@@ -98,5 +98,5 @@ export function Treemap({ rows, total, handle, height = 320 }) {
 const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y + box.height / 2 };
 
 function said({ component, weight, stack, count, shape, parameters, share }) {
-  return `${component} (${weight}, ${stack}): ${count} of ${shape.join(" × ")} = ${grouped(parameters)}, ${percent(share)}`;
+  return `${component} (${weight}, ${stack}): ${count} of ${shape.join(" × ")} = ${grouped(parameters)}, ${percent(share, 3)}`;
 }

@@ -1,7 +1,7 @@
 // Two neurons over a text: how their numbers go together, and how much one tells about the other.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html, useRef, useState } from "../../core/html.js";
-import { clamp, inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
@@ -38,11 +38,12 @@ export function Units() {
       ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
       neuron's number to the right, the other's upwards. Where the dots lie along a line, each tells much about the other:
-      their correlation ρ is far from 0, and jointly normal numbers of that ρ share −½ ln(1 − ρ²) nats, their mutual
+      their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
       information.</p>
     <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
     ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, whose neurons are not handed out.</p>`}
-    <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) => html`<${Figures} entry=${entry} />`}<//>
+    <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
+      html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
     ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
     ${canAsk && html`<${Strongest} input=${input} name=${name} />`}
   </section>`;
@@ -73,15 +74,39 @@ function valuesOf(entry, name, pair) {
   return pair.map((unit) => Array.from({ length: data.length / width }, (_, position) => data[position * width + unit]));
 }
 
-function Figures({ entry }) {
+function correlation([across, up]) {
+  const mean = (list) => list.reduce((sum, value) => sum + value, 0) / list.length;
+  const [x, y] = [across, up].map((list) => list.map((value) => value - mean(list)));
+  const product = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+  return product(x, y) / (Math.sqrt(product(x, x) * product(y, y)) || 1);
+}
+
+const informationOf = (rho) => -0.5 * Math.log(1 - rho ** 2);
+const MUCH = 0.5; // of the information, where one word brings it: such numbers are not normal
+
+/** {word, rho, nats} of the pair without the word that brings most of the information; null where no single word does. */
+function outlierOf(values, tokens, nats) {
+  const all = values[0].map((_, word) => {
+    const rho = correlation(values.map((list) => list.filter((_, i) => i !== word)));
+    return { word: `“${shownToken(tokens[word] ?? "")}” (${word})`, rho, nats: informationOf(rho) };
+  });
+  const least = all.reduce((best, one) => (one.nats < best.nats ? one : best));
+  return least.nats < (1 - MUCH) * nats ? least : null;
+}
+
+function Figures({ entry, values, tokens }) {
   const { strongest_correlations: rho, strongest_information: shared } = entry.arrays;
   if (rho.data.length === 0) {
     return html`<p class="lack">One of them has the same number at every word: there is nothing to share.</p>`;
   }
+  const [nats] = shared.data;
+  const outlier = values && outlierOf(values, tokens, nats);
   return html`<dl class="facts"><dt>correlation ρ</dt><dd><b class="number">${format(rho.data[0])}</b></dd>
-    <dt>mutual information</dt><dd><b class="number">${format(shared.data[0])}</b> nats; two neurons that have nothing to do with
-      each other would show about ${format(entry.baseline.information)} in so few words
-      (${entry.num_samples})</dd></dl>`;
+    <dt>mutual information</dt><dd>${outlier
+      ? html`not ${format(nats)} nats: these numbers are not normal. One word, ${outlier.word}, brings most of it; without it ρ is
+        ${" "}<b class="number">${format(outlier.rho)}</b>, and the formula gives <b class="number">${format(outlier.nats)}</b> nats`
+      : html`<b class="number">${format(nats)}</b> nats, if the numbers are jointly normal`}; two neurons that have nothing to do
+      with each other would show about ${format(entry.baseline.information)} in so few words (${entry.num_samples})</dd></dl>`;
 }
 
 /** The pairs of the layer's neurons that go together most, asked for by a click: there are many pairs. */
@@ -91,7 +116,7 @@ function Strongest({ input, name }) {
   if (!isAsked) return html`<button type="button" onClick=${() => setAsked(true)}>Find the pairs that share most</button>`;
   const pick = ([weights_unit, weights_other]) => select({ weights_unit, weights_other }, { remember: true });
   return html`<${Answer} answer=${answer}>${({ data: [{ arrays }] }) => html`<table class="plain-table" aria-label="Pairs that share most">
-    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th><th scope="col">nats</th></tr></thead>
+    <thead><tr><th scope="col">neurons</th><th scope="col">correlation</th><th scope="col">nats, if normal</th></tr></thead>
     <tbody>${arrays.strongest_pairs.data.map((pair, i) => html`<tr><th scope="row"><button type="button" class="plain"
         onClick=${() => pick(pair)}>${pair[0]} and ${pair[1]}</button></th>
       <td class="number">${format(arrays.strongest_correlations.data[i])}</td>

@@ -4,6 +4,7 @@ import { html, useMemo } from "../../core/html.js";
 import { clamp, sidesOf } from "../../core/model.js";
 import { extent, format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { Tokens } from "../../parts/tokens.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { Word, lengthOf, partsOf } from "./pair.js";
@@ -31,10 +32,10 @@ export function Difference({ entry, body }) {
     <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
       weights=${weights.data} largest=${largest} isSigned write=${format} onPick=${(position) => select({ key: position })}
       label="Keys and how their weights changed" />
-    <div class="scroll"><table class="plain-table" aria-label="Each step in both answers">
+    <${Scrolled} label="The steps"><table class="plain-table" aria-label="Each step in both answers">
       <thead><tr>${["step", ...sideNames(selection), "difference"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${STEPS.map((step) => html`<${Step} key=${step.title} ...${step} before=${before} after=${after} />`)}</tbody>
-    </table></div>
+    </table><//>
     <p class="hint">Of vectors the first two numbers are their lengths, and the third is the length of their difference.</p>
   </section>`;
 }

@@ -3,6 +3,7 @@ import { classes, html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { counted, descending, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
+import { Scrolled } from "../../parts/scrolled.js";
 import { SavedStrips } from "../../parts/strips.js";
 import { Term } from "../../parts/term.js";
 import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
@@ -15,9 +16,9 @@ export function Scale({ pair, stack }) {
   const { scale, softcap } = entry;
   const links = [
     ["q · k", format(dot), "the sum above"],
-    [`× ${format(scale)}`, format(scaled), scaleSays(scale, stack.head_dim)],
-    capped !== undefined && [`${format(softcap)} · tanh(x / ${format(softcap)})`, format(capped),
-      `soft cap: never beyond ±${format(softcap)}`],
+    [`× ${format(scale, 4)}`, format(scaled), scaleSays(scale, stack.head_dim)],
+    capped !== undefined && [`${format(softcap, 4)} · tanh(x / ${format(softcap, 4)})`, format(capped),
+      `soft cap: never beyond ±${format(softcap, 4)}`],
     positionBias !== undefined && [`+ ${format(positionBias)}`, format((capped ?? scaled) + positionBias),
       `bias for the distance ${format(pair.query - pair.key)}`],
     ["mask", pair.isMasked ? "−∞" : format(score), maskSays(pair)],
@@ -57,7 +58,7 @@ export function Softmax({ pair }) {
     says=${html`<${Term} of="softmax">Softmax<//>: each score, less the largest one so that nothing overflows, becomes a positive number;
       divided by their sum these are weights, which sum to 1. A score that is 2 higher gives ${format(Math.E ** 2, 2)} times
         the weight. Click a key to see where its weight comes from.`}>
-    <div class="scroll"><table class="softmax" aria-label="From scores to weights">
+    <${Scrolled} label="The softmax"><table class="softmax" aria-label="From scores to weights">
       <thead><tr>
         <th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th>
         <th scope="col" colspan="2">weight</th>
@@ -70,7 +71,7 @@ export function Softmax({ pair }) {
         ${numHidden > 0 && html`<${SumRow} name=${`${numHidden} hidden`} score="masked" exponential=${0} weight="0 %" />`}
       </tbody>
       <tfoot><${SumRow} name="sum" exponential=${sum} weight=${format(ones)} /></tfoot>
-    </table></div>
+    </table><//>
   <//>`;
 }
 

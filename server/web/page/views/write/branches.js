@@ -1,27 +1,31 @@
-// The branches of a story as a small tree: each begins with what was forced, and can be gone back to.
+// The branches as small trees: each begins with what was forced, and can be gone back to.
 import { html } from "../../core/html.js";
 import { TokenName } from "../../parts/token_name.js";
 import { choose } from "./story.js";
 
 const SHOWN = 10; // tokens of a branch that are told here
+const LONGEST = 24; // characters of a prompt that are told where there are several
 
 export function Branches({ written }) {
+  const isOfOne = new Set(written.branches.map(({ prompt }) => prompt.text)).size === 1;
   const below = (parent) => {
     const found = written.branches.filter((branch) => branch.parent === parent);
     return found.length === 0
       ? null
       : html`<ul>${found.map((branch) => html`<li key=${branch.id}>
-          <${Branch} branch=${branch} isCurrent=${branch.id === written.current} />${below(branch.id)}</li>`)}</ul>`;
+          <${Branch} branch=${branch} isOfOne=${isOfOne} isCurrent=${branch.id === written.current} />${below(branch.id)}</li>`)}</ul>`;
   };
   return html`<section class="card branches"><header><h2>Branches</h2></header>${below(null)}</section>`;
 }
 
-function Branch({ branch, isCurrent }) {
+function Branch({ branch, isOfOne, isCurrent }) {
   const own = branch.tokens.slice(branch.from);
   const isForced = own[0]?.isForced;
   const text = own.slice(isForced ? 1 : 0, SHOWN).map((token) => token.text).join("").replace(/\s+/g, " ");
-  const name = branch.parent !== null ? `token ${branch.from + 1}` : branch.interventions ? "changed" : "first";
-  return html`<button type="button" class="quiet" aria-current=${isCurrent} onClick=${() => choose(branch.id)}>
+  const prompt = isOfOne ? "" : `${branch.prompt.text.slice(0, LONGEST)}… `;
+  const name = branch.parent !== null ? `token ${branch.from + 1}` : `${prompt}${branch.interventions ? "changed" : "→"}`;
+  return html`<button type="button" class="quiet" aria-current=${isCurrent} title=${branch.prompt.text}
+    onClick=${() => choose(branch.id)}>
     <span class="hint">${name}</span>${" "}
     ${isForced && html`<code class="token"><${TokenName} token=${own[0].text} /></code>`}${text}${own.length > SHOWN ? "…" : ""}
   </button>`;

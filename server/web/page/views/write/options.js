@@ -16,6 +16,7 @@ export function useOptions() {
       maxTokens: selection.write_max_tokens,
       maxModelLen: capabilities.max_model_len,
       seed: seedOf(selection),
+      isGreedy: selection.write_temperature === 0 || selection.write_top_k === 1,
       isChat: capabilities.chat && selection.write_chat,
       isPair: capabilities.kind === "encoder-decoder",
       interventions: inputOf(selection, capabilities).interventions ?? [],

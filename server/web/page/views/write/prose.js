@@ -1,12 +1,14 @@
 // The text as it is written: the prompt, then a chip for each token, marked by how likely it was.
-import { classes, html, useCallback, useMemo } from "../../core/html.js";
+import { classes, html, useCallback, useEffect, useMemo, useRef } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 
 const FULL_SURPRISE = 6; // nats, a chance of 1 in 400: the deepest colour
 const LONGEST_WORD = 6; // tokens
+const CODE = /```|^(?: {2,}|\t)\S|[;{]\s*$/m; // a fence, an indented line, or one that ends as statements do
 
 /** picked: the place of the token that is looked at, or null; onPick(change) changes it, as a state's setter does. */
-export function Prose({ prompt, branch, picked, onPick }) {
+export function Prose({ branch, picked, onPick }) {
+  const { prompt } = branch;
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
@@ -16,7 +18,12 @@ export function Prose({ prompt, branch, picked, onPick }) {
     event.stopPropagation();
   };
   const pick = useCallback((place) => onPick((now) => (now === place ? null : place)), [onPick]);
-  return html`<div class="prose" role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
+  const isCode = CODE.test(prompt.shown + branch.tokens.map((token) => token.text).join(""));
+  const box = useRef(null);
+  useEffect(() => { // on a phone the card comes up from the bottom
+    if (picked !== null) box.current.querySelector(".picked")?.scrollIntoView({ block: "nearest" });
+  }, [picked]);
+  return html`<div class=${classes("prose", isCode && "code")} ref=${box} role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
     <span class="prompt">${prompt.shown}</span>
     ${wordsOf(branch.tokens).map(([begin, end]) =>
       html`<${Word} key=${begin} tokens=${branch.tokens.slice(begin, end)} begin=${begin}

@@ -1,18 +1,19 @@
-// What was written: a tree of branches that all begin with one prompt. It outlives the view, so that one can look
-// elsewhere and come back; a new prompt begins a new tree.
+// What was written: trees of branches, one for each time that a prompt was continued. They outlive the view, so that one can
+// look elsewhere and come back.
 import { askJson, askStream } from "../../core/api.js";
 import { carry } from "../../core/saved.js";
 import { Store } from "../../core/store.js";
 
 /**
- * prompt: {text, shown, ids, isChat, isPair}: the ids stand before all branches (an encoder-decoder's: the decoder's
- * first). branches: [{id, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed}]: `from` tokens
- * are the parent's; interventions are those that it is written with, null for the model as it is; end is null while it is
- * written, then {reason, error}. current: the id of the branch that is shown.
+ * branches: [{id, prompt, begun, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed, seed}];
+ * prompt: {text, shown, ids, isChat, isPair}: the ids stand before the tokens (an encoder-decoder's: the decoder's first);
+ * begun: the same of all that continue a prompt once; `from` tokens are the parent's; seed: null of a greedy branch;
+ * interventions are those that it is written with, null for the model as it is; end is null while it is written, then
+ * {reason, error}. current: the id of the branch that is shown.
  */
 export const story = new Store(
   carry("story", () => ({ ...story.value, isRunning: false })) ??
-    { prompt: null, branches: [], current: 0, isRunning: false, seed: null },
+    { branches: [], current: 0, isRunning: false },
 );
 
 const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
@@ -30,7 +31,7 @@ const newId = () => {
 export const branchNow = ({ branches, current }) => branches.find((branch) => branch.id === current) ?? null;
 
 /** Everything that the model has read before the token at that place of the branch. */
-export const idsBefore = (prompt, branch, place) => [...prompt.ids, ...branch.tokens.slice(0, place).map((token) => token.id)];
+export const idsBefore = (branch, place) => [...branch.prompt.ids, ...branch.tokens.slice(0, place).map((token) => token.id)];
 
 /** {prompt or input, decoder_input} of a request that goes on after these ids. */
 export function contextOf(prompt, ids, field) {
@@ -49,16 +50,18 @@ export function stop() {
   running?.abort();
 }
 
-/** Begin anew from a text. Raises ApiError when the server refuses the prompt. */
+/** Continue a text; what was written before stays. Raises ApiError when the server refuses the prompt. */
 export async function begin(text, options) {
   stop();
   lastBegun += 1;
   const begun = lastBegun;
   const prompt = await readPrompt(text, options);
   if (begun !== lastBegun) return; // another prompt was given meanwhile
-  const root = (interventions) => ({ id: newId(), parent: null, from: 0, tokens: [], interventions, end: null, speed: null });
+  const root = (interventions) =>
+    ({ id: newId(), prompt, begun, parent: null, from: 0, tokens: [], interventions, end: null, speed: null, seed: null });
   const roots = options.interventions.length ? [root(null), root(options.interventions)] : [root(null)];
-  change({ prompt, branches: roots, current: roots.at(-1).id });
+  const kept = story.value.branches.filter((branch) => branch.tokens.length > 0);
+  change({ branches: [...kept, ...roots], current: roots.at(-1).id });
   const seed = options.seed ?? drawSeed(); // one for both, so that they differ by the changes alone
   for (const { id } of roots) {
     const end = await grow(id, { ...options, seed });
@@ -77,13 +80,18 @@ async function readPrompt(text, { isChat, isPair }) {
   return { text, shown, ids, isChat, isPair };
 }
 
-/** A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. */
+/**
+ * A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. It is
+ * below the branch that the last of these tokens is from.
+ */
 export async function fork(branch, place, forced, options) {
   stop();
   const id = newId();
   const tokens = [...branch.tokens.slice(0, place), ...forced.map((token) => ({ ...token, isForced: true }))];
-  const { interventions } = branch;
-  const made = { id, parent: branch.id, from: place, tokens, interventions, end: null, speed: null };
+  const parentOf = ({ parent }) => story.value.branches.find((one) => one.id === parent);
+  let owner = branch;
+  while (owner.parent !== null && place <= owner.from) owner = parentOf(owner);
+  const made = { ...branch, id, parent: owner.id, from: place, tokens, end: null, speed: null };
   change({ branches: [...story.value.branches, made], current: id });
   await grow(id, options);
 }
@@ -93,13 +101,14 @@ export async function grow(id, options) {
   stop();
   const abort = new AbortController();
   running = abort;
-  const { prompt } = story.value;
   const start = story.value.branches.find((branch) => branch.id === id);
-  const ids = idsBefore(prompt, start, start.tokens.length);
+  const { prompt } = start;
+  const ids = idsBefore(start, start.tokens.length);
   const room = options.maxModelLen ? options.maxModelLen - ids.length : Infinity;
-  const seed = options.seed ?? drawSeed(); // told, so that what chance wrote can be written again
-  changeBranch(id, { end: null, speed: null });
-  change({ isRunning: true, seed });
+  // told, so that what chance wrote can be written again; greedy writing has no chance in it
+  const seed = options.isGreedy ? null : options.seed ?? drawSeed();
+  changeBranch(id, { end: null, speed: null, seed });
+  change({ isRunning: true });
   let end;
   try {
     end = room < 1 ? { reason: "context" } : await write(id, start.tokens,

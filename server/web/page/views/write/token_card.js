@@ -16,11 +16,11 @@ const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Co
   ["next", "Next token"]];
 
 /** place: of the token in the branch. onForce([{id, text, logprob}]): these tokens stand there instead. */
-export function TokenCard({ prompt, branch, place, options, onForce, onClose }) {
+export function TokenCard({ branch, place, options, onForce, onClose }) {
   const token = branch.tokens[place];
   const { temperature, top_p: topP, top_k: topK } = options.sampling;
   const body = {
-    ...contextOf(prompt, idsBefore(prompt, branch, place), "input"),
+    ...contextOf(branch.prompt, idsBefore(branch, place), "input"),
     ...changesOf(branch),
     temperatures: [1, temperature],
     top_p: topP,
@@ -37,7 +37,7 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
     <${Answer} answer=${answer} minHeight="22rem">${({ data }) =>
       html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
     <${Other} onForce=${onForce} />
-    <${LookAt} prompt=${prompt} branch=${branch} place=${place} />
+    <${LookAt} branch=${branch} place=${place} />
   </aside>`;
 }
 
@@ -89,9 +89,9 @@ function Other({ onForce }) {
 }
 
 /** The other views, at the row that chose this token: the position before it. */
-function LookAt({ prompt, branch, place }) {
-  const request = useMemo(() => ({ prompt, ids: idsBefore(prompt, branch, branch.tokens.length),
-    at: prompt.ids.length + place }), []);
+function LookAt({ branch, place }) {
+  const { prompt } = branch;
+  const request = useMemo(() => ({ prompt, ids: idsBefore(branch, branch.tokens.length), at: prompt.ids.length + place }), []);
   const { data, error } = useAnswer(reread, "tokenize", request);
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
     ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data}
