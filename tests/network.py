@@ -91,7 +91,9 @@ class _Looked:
 
     def decode(self, ids: list[int], start: int, cache: KVCache, where: _Sequence) -> torch.Tensor:
         cross = {"cross_block_table": where.cross_table, "num_cross_keys": self.lengths["encoder"]}
-        span = Span(ids, start, where.table, self.config.num_layers, **cross)
+        switch = self.model.rotary_switch or 0
+        rotary_start = switch if self.lengths["decoder"] > switch else 0
+        span = Span(ids, start, where.table, self.config.num_layers, **cross, rotary_start=rotary_start)
         hidden = self.model.forward(Batch([span], BLOCK_SIZE, CPU), cache, self.hooks("decoder", start, len(ids)))
         logits = self.model.logits(hidden)
         if self.looking:

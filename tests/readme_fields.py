@@ -10,7 +10,7 @@ def fields_table() -> str:
     """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
     where.
     """
-    from server.schemas.base import ChatMessage
+    from server.schemas.chat_messages import ChatMessage
     from server.schemas.embeddings import EmbeddingRequest
     from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
     from server.schemas.tokens import TokenizeRequest

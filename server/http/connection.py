@@ -104,10 +104,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _read_piece(self) -> None:
         """Parse a piece of the received bytes, and the rest of them after the event loop had its turn."""
-        if self._is_refused or self.parser is None:
-            return
         piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
-        self._parse(piece)
+        if self.parser is not None and not self._is_refused:
+            self._parse(piece)
         if self._is_refused:  # the rest is read and dropped until the connection ends
             self._unread = b""
             self.flow.resume_reading()

@@ -256,15 +256,9 @@ def _wire_intervention(wish: Intervention, buffers: list[Buffer]) -> WireInterve
 
 
 def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Intervention:
-    return Intervention(
-        stack=wire.stack,
-        layer=wire.layer,
-        point=wire.point,
-        op=wire.op,
-        value=_array(wire.value, buffers) if isinstance(wire.value, WireArray) else wire.value,
-        heads=wire.heads,
-        positions=wire.positions,
-    )
+    value = _array(wire.value, buffers) if isinstance(wire.value, WireArray) else wire.value
+    places = {"heads": wire.heads, "positions": wire.positions}
+    return Intervention(stack=wire.stack, layer=wire.layer, point=wire.point, op=wire.op, value=value, **places)
 
 
 def step_message(

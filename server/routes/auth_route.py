@@ -36,8 +36,8 @@ from server.http.errors import (
     shown,
 )
 from server.http.json_reader import JsonReader
-from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
 from server.http.turns import FairTurns
+from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
 from server.routes.text_parts import naming
 from server.schemas.inspect.interventions import check_value_lists
 

@@ -12,7 +12,8 @@ from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, check_ids, encoder_limit, fit_input, read_chat, read_following, read_prompts
 from server.routes.text_parts import Keep
-from server.schemas.base import ChatMessage, PromptInput
+from server.schemas.base import PromptInput
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.inspect.inputs import InputFields
 
 _OneText = str | Sequence[int]

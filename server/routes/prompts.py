@@ -11,12 +11,12 @@ from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
+from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
-from server.routes.text_parts import Cut, Keep, read_part, size_of, too_long
-from server.http.turns import in_turns
-from server.routes.text_parts import naming
-from server.schemas.base import ChatMessage, PromptInput
+from server.routes.text_parts import Cut, Keep, naming, read_part, size_of, too_long
+from server.schemas.base import PromptInput
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
 
 _THREAD_BYTES = 8192

@@ -32,8 +32,8 @@ SPARSE = "/embed_sparse"
 """The route of sparse vectors, which need an encoder's head."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
-    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings", "/embed", "/embed_all",
-    "/similarity", "/",
+    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
+    "/embed", "/embed_all", "/similarity", "/",
 )  # fmt: skip
 
 _KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}

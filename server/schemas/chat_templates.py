@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from server.schemas.base import ChatMessage, RequestModel, Text, wrong
+from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.chat_messages import ChatMessage
 
 MAX_TEMPLATE_ARGUMENTS = 32
 

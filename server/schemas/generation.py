@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from server.schemas.base import (
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
-    Messages,
     PromptInput,
     PromptTokens,
     RequestModel,
@@ -15,6 +14,7 @@ from server.schemas.base import (
     check_equal,
     wrong,
 )
+from server.schemas.chat_messages import Messages
 from server.schemas.chat_templates import PromptEndFields
 from server.schemas.judgements.reasons import ExplainField, Reasons
 from server.schemas.known_fields import (

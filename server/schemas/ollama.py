@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from server.schemas.base import (
-    MAX_MESSAGES,
     MAX_PROMPTS,
     AnswerModel,
     ModelField,
@@ -21,6 +20,7 @@ from server.schemas.base import (
     encodable,
     wrong,
 )
+from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.generation import GenerationFields
 from server.schemas.inspect.interventions import CanIntervene

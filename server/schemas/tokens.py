@@ -2,14 +2,8 @@
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import (
-    AnswerModel,
-    Messages,
-    ModelField,
-    Text,
-    TokenIds,
-    wrong,
-)
+from server.schemas.base import AnswerModel, ModelField, Text, TokenIds, wrong
+from server.schemas.chat_messages import Messages
 from server.schemas.chat_templates import PromptEndFields
 from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
 from server.schemas.tools import TOOLS, Tools, check_names

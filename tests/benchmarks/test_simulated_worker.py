@@ -51,6 +51,11 @@ def really(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> R
     )
     scheduler, budget, run, now = Scheduler(config, blocks), PromptBudget(), Run(), 0.0
     waiting = list(enumerate(arrivals))
+
+    def bound(num_decodes: int, num_prompts: int) -> int:
+        found = budget.tokens(num_decodes, num_prompts) if num_decodes else None
+        return limits.max_num_batched_tokens if found is None else found
+
     while waiting or scheduler.has_work:
         if not scheduler.has_work:
             now = max(now, waiting[0][1].at)
@@ -58,7 +63,7 @@ def really(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> R
             uid, arrival = waiting.pop(0)
             run.told[uid] = Told()
             scheduler.add(sequence_of(uid, arrival))
-        schedule = scheduler.schedule(None, budget.tokens)
+        schedule = scheduler.schedule(None, bound)
         decodes = schedule.chunks[: schedule.num_decodes]
         num_prompt_tokens = schedule.num_tokens - schedule.num_decodes
         seconds = times.seconds(num_prompt_tokens, schedule.num_decodes, sum(chunk.end for chunk in decodes))

@@ -59,7 +59,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     app = FastAPI(lifespan=lifespan)
     install_error_handlers(app)
 
-    @app.post("/generate")
+    @app.post("/fake")
     async def generate(request: Request) -> Response:
         body = await request.json()
         task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))

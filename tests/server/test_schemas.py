@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest
-from server.schemas.base import ChatMessage, RequestModel
+from server.schemas.base import RequestModel
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest, StreamOptions
 from server.schemas.inspect.attention import AttentionRequest
@@ -218,7 +219,8 @@ def test_arguments_of_the_template_may_not_be_named_like_the_servers_own(taken: 
 def test_content_may_be_a_list_of_text_parts() -> None:
     parts = [{"type": "text", "text": "a", "cache_control": {"type": "x"}}, {"type": "text", "text": "b"}]
     body = ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": parts}]})
-    assert body.messages[0].as_template_input() == {"role": "user", "content": "ab"}
+    content = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert body.messages[0].as_template_input() == {"role": "user", "content": content}
 
 
 def test_images_are_refused() -> None:

@@ -294,7 +294,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     def stream(server: RunningServer, lines: list[Any]) -> None:
         # Each lasts for some 1000 s if it is let: none ends by itself, however slow everything else is.
         body = {"prompt": [1, 2], "max_tokens": 100_000, "stream": True}
-        with httpx.stream("POST", server.url + "/generate", json=body, timeout=PATIENCE) as answer:
+        with httpx.stream("POST", server.url + "/fake", json=body, timeout=PATIENCE) as answer:
             for line in stream_lines(answer):
                 lines.append(line)
                 if is_over.is_set():
@@ -315,7 +315,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
         os.kill(pids[0], signal.SIGKILL)
         wait_for(lambda: not hang.exists(), "another is started in its place")
         assert server.get("/health/ready").text == "worker 0 was lost and is being restarted"
-        answers = [server.post("/generate", {"prompt": [i], "max_tokens": 3}) for i in range(4)]
+        answers = [server.post("/fake", {"prompt": [i], "max_tokens": 3}) for i in range(4)]
         assert [answer.json() for answer in answers] == [{"tokens": expected_tokens((i,), 3)} for i in range(4)]
         wait_for(lambda: sum(each.done() for each in streams) == 4, "the requests of the lost worker end")
         lost = [lines for each, lines in zip(streams, ends, strict=True) if each.done()]

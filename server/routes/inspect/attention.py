@@ -10,6 +10,7 @@ from starlette.responses import Response
 from model.hooks.point_names import stack_config
 from server.engine.request import AttentionTask, Part
 from server.http.tensor_formats import Entry, as_numpy, body_pieces
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, stack_of
 from server.routes.inspect.selectors import (
@@ -32,7 +33,6 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult
-from server.http.turns import in_turns
 from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 

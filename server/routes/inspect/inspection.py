@@ -39,8 +39,8 @@ from server.routes.responses import (
 )
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
-from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.text_parts import naming
+from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.predictions import InspectionRequest
 from server.schemas.inspect.trace import TraceRequest

@@ -14,6 +14,7 @@ import numpy as np
 from server.engine.request import PointCapture, TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.intervention_plan import (
@@ -27,7 +28,6 @@ from server.routes.inspect.intervention_plan import (
 from server.routes.inspect.intervention_values import check_fits
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.http.turns import in_turns
 from server.schemas.inspect.inputs import InputFields
 from server.schemas.inspect.interventions import InterventionField, InterventionSource
 

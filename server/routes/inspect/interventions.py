@@ -16,6 +16,7 @@ from model.config import ModelConfig
 from server.engine.request import Intervention
 from server.http.errors import PayloadTooLarge
 from server.http.tensor_formats import NumpyArray
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
@@ -40,7 +41,6 @@ from server.routes.inspect.intervention_sources import (
 )
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
 from server.routes.prompts import Prompt
-from server.http.turns import in_turns
 from server.schemas.inspect.interventions import InterventionField
 
 MAX_VALUE_BYTES = 64 << 20

@@ -16,7 +16,7 @@ from server.routes.judgements.reasons import check_reasons, reasons_of
 from server.routes.request_context import accept
 from server.routes.responses import model_name
 from server.routes.supported_routes import check_route
-from server.schemas.base import ChatMessage
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
     ChoiceQuestion,

@@ -14,7 +14,7 @@ from server.http.errors import ApiError, BadRequest
 from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, encode, read_prompts
-from server.schemas.base import ChatMessage
+from server.schemas.chat_messages import ChatMessage
 
 _PLACE = "<<the question stands here>>"
 """Placeholder for the question while the chat template writes the conversation."""

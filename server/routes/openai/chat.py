@@ -14,6 +14,7 @@ from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken
 from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
@@ -23,7 +24,6 @@ from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
-from server.http.turns import in_turns
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
 from server.http.sse import EventStream, event, unless_disconnected
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.openai.attention_rows import prompt_rows
@@ -32,7 +33,6 @@ from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_en
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.routes.text_parts import Keep
-from server.http.turns import in_turns
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 

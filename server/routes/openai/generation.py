@@ -21,6 +21,7 @@ from server.engine.sampling_params import SamplingParams
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, PayloadTooLarge
 from server.http.sse import DONE, TokenEvent, event
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.openai.attention_rows import RowWriter, check_rows, row_writer
@@ -30,7 +31,6 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals, model_name, new_answer_id
 from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.http.turns import in_turns
 from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75

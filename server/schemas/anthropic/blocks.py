@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from server.http.errors import shown
-from server.schemas.base import MAX_PARTS, RequestModel, Text, wrong
+from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.chat_messages import MAX_PARTS
 from server.schemas.known_fields import Ignored, Refused, RefusedFields
 
 _CACHE_CONTROL = {"cache_control": "the prefix cache keeps what it can"}

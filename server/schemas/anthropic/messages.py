@@ -8,16 +8,8 @@ from pydantic import Field, model_validator
 
 from server.http.errors import shown
 from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText, ToolUseBlock
-from server.schemas.base import (
-    MAX_MESSAGES,
-    AnswerModel,
-    ErrorDetail,
-    ModelField,
-    RequestModel,
-    Text,
-    check_equal,
-    wrong,
-)
+from server.schemas.base import AnswerModel, ErrorDetail, ModelField, RequestModel, Text, check_equal, wrong
+from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_STOP_STRINGS, MAX_TOKENS, SamplingFields, StopString

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from server.schemas.base import Messages, PromptInput, RunFields
+from server.schemas.base import PromptInput, RunFields
+from server.schemas.chat_messages import Messages
 from server.schemas.inspect.interventions import CanIntervene
 
 

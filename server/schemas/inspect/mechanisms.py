@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, Index, InspectionAnswer, Messages, PromptInput, Selector, wrong
+from server.schemas.base import AnswerModel, Index, InspectionAnswer, PromptInput, Selector, wrong
+from server.schemas.chat_messages import Messages
 from server.schemas.inspect.predictions import InspectionEntry, InspectionRequest, Target
 
 OwnPart = Literal["decoder", "encoder"]

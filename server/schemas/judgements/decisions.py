@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.schemas.base import MAX_MESSAGES, MAX_PARTS, AnswerModel, RequestModel, Text, wrong
+from server.schemas.base import AnswerModel, RequestModel, Text, wrong
+from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS
 from server.schemas.judgements.fields import (
     MAX_LEVELS,
     MAX_OPTIONS,

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
 from server.http.errors import shown
-from server.schemas.base import MAX_PARTS, RequestModel, Text, wrong
+from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.chat_messages import MAX_PARTS
 from server.schemas.known_fields import Ignored, Refused, RefusedFields
 
 _OF_ANSWERS = "of answers: no template reads it"

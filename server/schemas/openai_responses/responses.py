@@ -4,13 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import (
-    MAX_MESSAGES,
-    AnswerModel,
-    RequestModel,
-    Text,
-    wrong,
-)
+from server.schemas.base import AnswerModel, RequestModel, Text, wrong
+from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import (
     IGNORED_BY_GENERATION,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from model.sampling.grammar.thought_limit import ThoughtLimit
 from server.engine import outputs, request
 from server.engine.outputs import (
     Array,
@@ -46,7 +47,7 @@ from server.ipc import messages
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
 HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask, ClassifyTask]
-HEADERS_ALONE += [SparseTask]
+HEADERS_ALONE += [SparseTask, ThoughtLimit]
 
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold

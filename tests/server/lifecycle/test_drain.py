@@ -22,14 +22,14 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(n
         url, worker = server.url, server.worker_pid()
         assert kept.get(url + "/health/ready").status_code == 200
         os.kill(worker, signal.SIGSTOP)  # so that nothing ends before the drain was looked at
-        calls = [in_background(lambda: server.post("/generate", body)) for _ in range(8)]
-        streams = [in_background(lambda: server.post("/generate", {**body, "stream": True})) for _ in range(8)]
+        calls = [in_background(lambda: server.post("/fake", body)) for _ in range(8)]
+        streams = [in_background(lambda: server.post("/fake", {**body, "stream": True})) for _ in range(8)]
         wait_inflight(server, 16)
         os.killpg(server.process.pid, number)  # as a terminal and systemd do: the worker gets it too
         wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
         live = server.get("/health/live")
         assert (live.status_code, live.headers["connection"]) == (200, "close")
-        refused = kept.post(url + "/generate", json={"prompt": [1], "max_tokens": 1})
+        refused = kept.post(url + "/fake", json={"prompt": [1], "max_tokens": 1})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
         assert refused.headers["connection"] == "close"
         assert int(refused.headers["retry-after"]) >= 1
@@ -55,7 +55,7 @@ def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_
     server: RunningServer, send: Callable[[int, int], None], number: int
 ) -> None:
     url = server.url
-    with server.http.stream("POST", url + "/generate", json=STREAM) as response:
+    with server.http.stream("POST", url + "/fake", json=STREAM) as response:
         lines = stream_lines(response)
         next(lines)
         send(server.process.pid, number)
@@ -74,7 +74,7 @@ def test_requests_over_the_grace_end_with_an_error_event_and_a_client_that_reads
         url = server.url
         with (
             server.http.stream("GET", url + "/endless"),
-            server.http.stream("POST", url + "/generate", json=STREAM) as response,
+            server.http.stream("POST", url + "/fake", json=STREAM) as response,
         ):
             lines = stream_lines(response)
             next(lines)
@@ -93,7 +93,7 @@ def test_a_server_that_nohup_has_started_outlives_its_terminal() -> None:
         with running_server() as server:
             server.wait_ready()
             server.signal(signal.SIGHUP)
-            assert server.post("/generate", {"prompt": [1, 2], "max_tokens": 3}).status_code == 200
+            assert server.post("/fake", {"prompt": [1, 2], "max_tokens": 3}).status_code == 200
             server.signal(signal.SIGTERM)
             assert server.wait_exit() == 0
     finally:

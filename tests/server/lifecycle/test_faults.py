@@ -32,7 +32,7 @@ def wait_restarts(server: RunningServer, count: int) -> None:
 
 
 def answers(server: RunningServer) -> bool:
-    return bool(server.post("/generate", SHORT).json().get("tokens") == expected_tokens((1, 2, 3), 5))
+    return bool(server.post("/fake", SHORT).json().get("tokens") == expected_tokens((1, 2, 3), 5))
 
 
 # ---- one server that loses worker after worker (five within a minute end it)
@@ -46,11 +46,11 @@ def battered() -> Iterator[RunningServer]:
 
 
 def test_a_killed_worker_fails_its_requests_and_is_replaced(battered: RunningServer) -> None:
-    whole = in_background(lambda: battered.post("/generate", LONG))
+    whole = in_background(lambda: battered.post("/fake", LONG))
     before = battered.worker_pid()
     restarts = battered.state()["restarts"]
     wait_inflight(battered, 1)
-    with battered.http.stream("POST", battered.url + "/generate", json={**LONG, "stream": True}) as response:
+    with battered.http.stream("POST", battered.url + "/fake", json={**LONG, "stream": True}) as response:
         lines = stream_lines(response)
         next(lines)
         os.kill(before, signal.SIGKILL)
@@ -69,12 +69,12 @@ def test_a_killed_worker_fails_its_requests_and_is_replaced(battered: RunningSer
 
 def test_an_engine_that_raises_costs_the_worker_and_no_counter_goes_back(battered: RunningServer) -> None:
     before = battered.state()
-    battered.post("/generate", {"prompt": [1, 2], "max_tokens": 9})
-    assert battered.post("/generate", {"prompt": [CRASH_TOKEN], "max_tokens": 1}).status_code == 503
+    battered.post("/fake", {"prompt": [1, 2], "max_tokens": 9})
+    assert battered.post("/fake", {"prompt": [CRASH_TOKEN], "max_tokens": 1}).status_code == 503
     wait_restarts(battered, before["restarts"] + 1)
     battered.wait_ready()
     assert "the fake engine crashes" in battered.output
-    assert battered.post("/generate", {"prompt": [1, 2, 3], "max_tokens": 1}).status_code == 200
+    assert battered.post("/fake", {"prompt": [1, 2, 3], "max_tokens": 1}).status_code == 200
     stats = battered.state()["stats"]
     assert stats["generation_tokens_total"] == before["stats"]["generation_tokens_total"] + 10
     assert stats["prompt_tokens_total"] == before["stats"]["prompt_tokens_total"] + 5
@@ -82,7 +82,7 @@ def test_an_engine_that_raises_costs_the_worker_and_no_counter_goes_back(battere
 
 def test_books_that_contradict_each_other_cost_the_worker_and_are_counted(battered: RunningServer) -> None:
     before, restarts = battered.worker_pid(), battered.state()["restarts"]
-    assert battered.post("/generate", {"prompt": [MISCOUNTING_TOKEN], "max_tokens": 1}).status_code == 200
+    assert battered.post("/fake", {"prompt": [MISCOUNTING_TOKEN], "max_tokens": 1}).status_code == 200
     wait_restarts(battered, restarts + 1)
     battered.wait_ready()
     assert battered.worker_pid() != before
@@ -115,7 +115,7 @@ def test_a_worker_that_is_lost_while_it_loads_is_replaced_and_a_signal_then_ends
         wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
         wait_for(lambda: server.get("/health/ready").text.endswith("loading the model: 50 %"), "progress is told")
         assert server.status("/health/ready") == 503
-        refused = server.post("/generate", SHORT)
+        refused = server.post("/fake", SHORT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
         kill_worker(server)
         wait_restarts(server, 1)
@@ -150,7 +150,7 @@ def test_a_silent_worker_makes_the_server_unready_and_one_that_is_stuck_is_repla
     with running_server("--worker-timeout", "5") as server:
         server.wait_ready()
         pid = server.worker_pid()
-        waiting = in_background(lambda: server.post("/generate", LONG))
+        waiting = in_background(lambda: server.post("/fake", LONG))
         wait_inflight(server, 1)
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: server.status("/health/ready") == 503, "the silence is noticed")
@@ -161,7 +161,7 @@ def test_a_silent_worker_makes_the_server_unready_and_one_that_is_stuck_is_repla
         server.wait_ready()
         assert answers(server)
         before, restarts = server.worker_pid(), server.state()["restarts"]
-        assert server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 503
+        assert server.post("/fake", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 503
         wait_for(lambda: server.state()["restarts"] > restarts, "the stuck worker is killed")
         server.wait_ready()
         assert server.worker_pid() != before
@@ -179,7 +179,7 @@ def test_the_worker_leaves_when_the_api_process_is_killed_and_the_port_is_free()
     with running_server("--log-format", "json") as server:
         server.wait_ready()
         worker, url = server.worker_pid(), server.url
-        stuck = in_background(lambda: server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}))
+        stuck = in_background(lambda: server.post("/fake", {"prompt": [STUCK_TOKEN], "max_tokens": 1}))
         wait_inflight(server, 1)
         assert_dumps_show_where_it_is_stuck(server, worker)
         server.signal(signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Pat
         worker = server.worker_pid()
         if is_stopped:
             os.kill(worker, signal.SIGSTOP)
-        assert server.post("/generate", SHORT).json()["error"]["code"] == "not_ready"
+        assert server.post("/fake", SHORT).json()["error"]["code"] == "not_ready"
         wait_for(lambda: server.state()["restarts"] >= 1, "another worker is started")
         assert not is_running(worker)
         server.wait_ready()
@@ -265,8 +265,8 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_line() -> None:
 def test_a_request_over_its_time_gets_504_although_the_worker_is_stuck() -> None:
     with running_server("--request-timeout", "0.2") as server:
         server.wait_ready()
-        assert server.post("/generate", LONG).status_code == 504
-        assert server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 504
+        assert server.post("/fake", LONG).status_code == 504
+        assert server.post("/fake", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 504
 
 
 @pytest.mark.nightly

@@ -17,7 +17,8 @@ from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import read_chat, read_following, read_prompts
 from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
 from server.routes.text_parts import MIN_TEXT_LIMIT
-from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS, ChatMessage
+from server.schemas.base import MAX_FIELDS, MAX_PROMPTS
+from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from tests.server.serving import Site, error_of, site, tiny_classifier, tiny_masked_lm

@@ -279,7 +279,9 @@ async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_ty
 async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], tmp_path: Path) -> None:
     path = CHAT if "messages" in fields else GENERATE
     long = (
-        {**fields, "prompt": "x" * 100} if "prompt" in fields else {"messages": [{"role": "u", "content": "x" * 100}]}
+        {**fields, "prompt": "x" * 100}
+        if "prompt" in fields
+        else {"messages": [{"role": "user", "content": "x" * 100}]}
     )
     options = {"num_predict": 2, "num_ctx": 8192}
     async with site(tmp_path) as at:

@@ -165,7 +165,11 @@ async def test_interventions_change_the_words_and_not_the_form(at: Site) -> None
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"response_format": {"type": "json_object", "value": {"type": "no"}}}, "response_format.value.type", "no"),
         ({"response_format": {"type": "json"}}, "response_format.value", "required"),
-        ({"response_format": {"type": "regex", "value": SCHEMA}}, "response_format.value", "regular expression"),
+        (
+            {"response_format": {"type": "regex", "value": {"type": "object"}}},
+            "response_format.value",
+            "regular expression",
+        ),
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "unclosed"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "1"),
         ({"grammar": "root ::= ("}, "grammar", "line 1"),

@@ -32,7 +32,13 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/classify": {"input": ["y", "z"]},
     "/predict": {"inputs": [["y"], ["y", "z"]]},
     "/v1/embeddings": {"input": ["abc", "de"]},
+    "/embed": {"inputs": ["abc", "de"]},
+    "/embed_all": {"inputs": ["abc", "de"]},
     "/embed_sparse": {"inputs": ["abc", "de"]},
+    "/similarity": {"inputs": {"source_sentence": "abc", "sentences": ["de"]}},
+    "/generate": {"inputs": "abc"},
+    "/generate_stream": {"inputs": "abc"},
+    "/": {"inputs": "abc"},
     "/v1/attention": {"input": "abc"},
     "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
     "/v1/next": {"input": "abc"},
@@ -202,6 +208,7 @@ async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> 
         statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
     texts = {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
     texts |= {path for path in ROUTES if path.startswith("/api/")} | {*JUDGEMENTS, *SCORINGS, *CLASSIFICATIONS, SPARSE}
+    texts |= {path for path in ROUTES if path.startswith(("/embed", "/generate"))} | {"/similarity", "/"}
     assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
 
 

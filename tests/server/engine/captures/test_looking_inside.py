@@ -215,6 +215,8 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
     assert engine.stats().prefix_cache_hits_total >= (8 * len(shared) if config.reuses_prefixes else 0)
     for asked, capture in zip(requests, captures, strict=True):
         stream, length = streams[asked.uid], len(asked.prompt_token_ids)
+        if length <= (model.rotary_switch or 0) < length + len(stream.tokens):
+            continue  # its first rows have the factors of a shorter text
         exact = _traced_rows(model, replace(asked, prompt_token_ids=(*asked.prompt_token_ids, *stream.tokens)), capture)
         if asked.uid % 4 < 2:
             in_prompt = stream.array("attention.prompt")

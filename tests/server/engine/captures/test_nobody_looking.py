@@ -102,12 +102,15 @@ def test_a_step_dispatches_the_operations_that_it_would_without_captures(
     assert steps_of(network, *usual(network)) == with_them
 
 
-def test_the_count_sees_an_inspection(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_sees_an_inspection(
+    model_of: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Check that a capture is counted; otherwise the test above could not fail."""
     network = model_of("llama")
     looking = generate(5, attention=AttentionCapture(pairs=((0, 0),)))
     plain, looked = (sum(map(len, steps_of(network, task))) for task in (generate(5), looking))
     assert looked > plain
     without_captures(monkeypatch)
-    with pytest.raises(AssertionError, match="nobody looks"):
+    with pytest.raises(AssertionError, match="log"):
         steps_of(network, looking)
+    assert "nobody looks" in caplog.text
