@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -122,24 +122,31 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
 
 
 @contextmanager
-def retold(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors about our fields use the names of another API; `names` are its names, by ours."""
+def retold(names: Mapping[str, str] | Callable[[str], str], wording: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
+    """Let errors about our fields use the names of another API.
+
+    `names` has its paths by ours, of which a longer one goes before a shorter one, or returns its path of a field.
+    `wording` has patterns of our messages, each with its words.
+    """
     try:
         yield
-    except ValidationError as error:
-        problem = validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
-        raise _renamed(problem, names) from None
-    except ApiError as error:
-        raise _renamed(error, names) from None
+    except (ApiError, ValidationError) as problem:
+        error = problem
+        if isinstance(error, ValidationError):
+            error = validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+        for pattern, theirs in wording:
+            error.message = re.sub(pattern, theirs, error.message)
+        if (ours := error.param) is not None:
+            error.param = names(ours) if callable(names) else _renamed(ours, names)
+            if error.message.startswith(ours):
+                error.message = error.param + error.message.removeprefix(ours)
+        raise error from None
 
 
-def _renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
-    ours = re.split(r"\W", error.param or "", maxsplit=1)[0]
-    if error.param is not None and ours in names:
-        error.param = names[ours] + error.param.removeprefix(ours)
-        if error.message.startswith(ours):
-            error.message = names[ours] + error.message.removeprefix(ours)
-    return error
+def _renamed(path: str, names: Mapping[str, str]) -> str:
+    known = [name for name in names if path == name or path.startswith((f"{name}.", f"{name}["))]
+    name = max(known, key=len, default="")
+    return names[name] + path[len(name) :] if known else path
 
 
 def http_error(error: HTTPException, method: str, path: str) -> ApiError:

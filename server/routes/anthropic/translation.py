@@ -3,13 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
-from server.http.error_handlers import validation_error
+from server.http.error_handlers import retold
 from server.http.errors import BadRequest
 from server.schemas.anthropic.blocks import (
     AnthropicMessage,
@@ -38,6 +37,8 @@ _NAMES = (
     (r"thinking_budget", "thinking.budget_tokens"),
 )
 """What a chat's fields are called here."""
+_WORDING = ((r"the prompt has (?=.* tokens; at most)", "the prompt is too long: it has "),)
+"""The words that Claude Code looks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +50,19 @@ class Turn:
     """Path of the part of the body that it says."""
 
 
-@contextmanager
-def told_in_terms_of(body: ConversationFields, turns: Sequence[Turn]) -> Iterator[None]:
+def told_in_terms_of(body: ConversationFields, turns: Sequence[Turn]) -> AbstractContextManager[None]:
     """Name the body's fields in what is wrong with the chat that it becomes, whose messages are these turns."""
-    try:
-        yield
-    except ValidationError as error:
-        problems = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
-        raise _retold(validation_error(problems), body, turns) from None
-    except BadRequest as error:
-        raise _retold(error, body, turns) from error
+    return retold(partial(_renamed, body, turns), _WORDING)
 
 
-def _retold(error: BadRequest, body: ConversationFields, turns: Sequence[Turn]) -> BadRequest:
-    if error.param is None:
-        return error
-    field = error.param
+def _renamed(body: ConversationFields, turns: Sequence[Turn], field: str) -> str:
     for pattern, name in _NAMES:
         field = re.sub(f"^{pattern}", name, field)
     if found := re.match(r"messages\[(\d+)\]", field):
         field = turns[int(found[1])].field
     if found := re.match(r"tools\[(\d+)\]", field):
         field = f"tools[{list(loaded_tools(body))[int(found[1])]}]{field[found.end() :]}"
-    message = error.message
-    if message.startswith(error.param):
-        message = field + message.removeprefix(error.param)
-    if error.code == "context_length_exceeded":  # in the words that Claude Code looks for
-        message = message.replace("the prompt has", "the prompt is too long: it has", 1)
-    return BadRequest(message, param=field, code=error.code)
+    return field
 
 
 def turns_of(body: ConversationFields) -> list[Turn]:

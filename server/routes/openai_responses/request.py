@@ -2,16 +2,12 @@
 this route's fields.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from pydantic import ValidationError
-
 from model.tokenization.chat_formats.written_out import joined_parts
-from server.http.error_handlers import validation_error
-from server.http.errors import ApiError
+from server.http.error_handlers import retold
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.openai_responses.items import (
@@ -38,11 +34,8 @@ _NAMES: Mapping[str, str] = {
     "tool_choice.function": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
 }
-"""Fields of a chat by what they are called here. A longer path goes before a shorter one."""
-_WORDING = (
-    (re.compile(r"\bmax_tokens\b"), "max_output_tokens"),
-    (re.compile(r"Set truncate to cut it"), 'Set truncation to "auto" to cut it'),
-)
+"""Fields of a chat by what they are called here."""
+_WORDING = ((r"\bmax_tokens\b", "max_output_tokens"), ("Set truncate to cut it", 'Set truncation to "auto" to cut it'))
 """What a chat's errors advise, by how this route says it."""
 
 
@@ -82,30 +75,12 @@ class Translation:
         }
 
     def chat(self) -> ChatCompletionRequest:
-        """Return the chat's body. Raises BadRequest, by the names of the chat's fields."""
-        try:
-            return ChatCompletionRequest.model_validate(self.fields)
-        except ValidationError as error:
-            raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        """Return the chat's body. Raises ValidationError, by the names of the chat's fields."""
+        return ChatCompletionRequest.model_validate(self.fields)
 
-    @contextmanager
-    def retold(self) -> Iterator[None]:
+    def retold(self) -> AbstractContextManager[None]:
         """Tell the errors of the chat by the names of this route's fields."""
-        try:
-            yield
-        except ApiError as error:
-            for pattern, ours in _WORDING:
-                error.message = pattern.sub(ours, error.message)
-            if error.param is not None:
-                theirs, error.param = error.param, self._renamed(error.param)
-                if error.message.startswith(f"{theirs}:"):
-                    error.message = error.param + error.message[len(theirs) :]
-            raise
-
-    def _renamed(self, path: str) -> str:
-        known = [name for name in self.names if path == name or path.startswith((f"{name}.", f"{name}["))]
-        name = max(known, key=len, default="")
-        return self.names[name] + path[len(name) :] if known else path
+        return retold(self.names, _WORDING)
 
     def _read_conversation(self, body: ResponsesRequest) -> None:
         if body.instructions is not None:
