@@ -239,13 +239,9 @@ class Batch:
     def num_rows(self) -> int:
         return int(self.first_rows[-1])
 
-    def num_spans_at(self, layer: int) -> int:
-        """Return the number of spans that still need layer `layer` (0-based)."""
-        return sum(span.num_layers > layer for span in self.spans)
-
     def num_rows_at(self, layer: int) -> int:
         """Return the number of rows that still need layer `layer`."""
-        return int(self.first_rows[self.num_spans_at(layer)])
+        return int(self.first_rows[sum(span.num_layers > layer for span in self.spans)])
 
     def needs_output_of(self, layer: int) -> bool:
         """Return whether any row needs more of layer `layer` than its queries, keys and values."""
@@ -260,10 +256,6 @@ class Batch:
                 tiles.append((i, self.first_rows[i] + offset, min(TILE_ROWS, span.num_rows - offset)))
         return np.array(tiles, np.int32).reshape(-1, 3)
 
-    def num_tiles_at(self, num_rows: int) -> int:
-        """Return the number of tiles that cover the first `num_rows` rows (a span's end)."""
-        return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
-
     def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[AttentionItems]:
         """Return the pieces of attention over the first `num_rows` rows (a span's end) that threads share, in lists
         short enough for a check between two of them.
@@ -275,7 +267,7 @@ class Batch:
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
-            tiles = self.tiles_array[: self.num_tiles_at(num_rows)]
+            tiles = self.tiles_array[: int(np.searchsorted(self.tiles_array[:, 1], num_rows))]
             items = np.zeros((len(tiles), 5), np.int32)
             items[:, :3], items[:, 4] = tiles, num_key_heads
             if tiles[:, 2].max(initial=0) > 1 or (num_threads > 1 and len(tiles) < 2 * num_threads):

@@ -111,7 +111,7 @@ def head_readout(
         pairs: (layer, head).
         targets: token ids, of a stack with a head; () for the Gram matrices alone.
     """
-    found = _grams(reader, config, part, pairs)
+    found = {"gram": torch.stack([moved @ moved.T for _, moved in _moved(reader, config, part, pairs)])}
     if targets:
         found |= stack_readout(reader, config, part, pairs, read_targets(reader, config, targets))
     return {name: tensor.to(torch.float32) for name, tensor in found.items()}
@@ -141,12 +141,6 @@ def stack_readout(
     if sums is not None:
         found |= {"sum_directions": sums.directions, "norm_biases": sums.norm_biases}
     return found
-
-
-def _grams(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
-) -> dict[str, torch.Tensor]:
-    return {"gram": torch.stack([moved @ moved.T for _, moved in _moved(reader, config, part, pairs)])}
 
 
 def _moved(

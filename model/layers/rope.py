@@ -49,10 +49,6 @@ def _powers(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
     return (theta ** exponents.double()).to(dtype)
 
 
-def _default(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    return Frequencies(_plain(rope.theta, dims, dtype))
-
-
 def _linear(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """Return the frequencies for positions divided by a factor: Chen et al. 2023, arXiv:2306.15595."""
     return Frequencies(_plain(rope.theta, dims, dtype) / _factor(rope))
@@ -128,7 +124,7 @@ def _proportional(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype)
 
 
 _FREQUENCIES: dict[RopeType, Callable[[RopeConfig, int, int, torch.dtype], Frequencies]] = {
-    "default": _default,
+    "default": lambda rope, dims, max_len, dtype: Frequencies(_plain(rope.theta, dims, dtype)),
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

@@ -134,10 +134,6 @@ def _gpt2(file: Json, options: Mapping[str, Any]) -> Json:
     return _rebuilt(file, model, normalizer=None, pre_tokenizer=_byte_level(options), decoder=_BYTE_LEVEL_DECODER)
 
 
-def _gpt_neox(file: Json, options: Mapping[str, Any]) -> Json:
-    return _gpt2(file, options) | {"normalizer": {"type": "NFC"}}
-
-
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -213,20 +209,12 @@ def _unigram(file: Json, unk_id: int, options: Mapping[str, Any]) -> Json:
     )
 
 
-def _t5(file: Json, options: Mapping[str, Any]) -> Json:
-    return _unigram(file, 2, {})  # its prefix is no option
-
-
 def _t5_extra(options: Mapping[str, Any]) -> list[Any]:
     """Return the sentinels that mark gaps in T5's training texts, unless the folder lists them itself."""
     listed = options.get("additional_special_tokens") or []
     if any("<extra_id_" in str(token) for token in listed):
         return list(listed)
     return [*listed, *(f"<extra_id_{i}>" for i in range(options.get("extra_ids", 100)))]
-
-
-def _xlm_roberta(file: Json, options: Mapping[str, Any]) -> Json:
-    return _unigram(file, 3, options)
 
 
 def _camembert(file: Json, options: Mapping[str, Any]) -> Json:
@@ -302,7 +290,7 @@ CLASSES: dict[str, TokenizerClass] = {
         TokenizerClass("LlamaTokenizer", _llama, _SENTENCEPIECE),
         TokenizerClass(
             "GPTNeoXTokenizer",
-            _gpt_neox,
+            lambda file, options: _gpt2(file, options) | {"normalizer": {"type": "NFC"}},
             _END_OF_TEXT | {"pad_token": "<|padding|>"},
             rebuilds_post_processor=True,
         ),
@@ -323,14 +311,14 @@ CLASSES: dict[str, TokenizerClass] = {
         TokenizerClass("MPNetTokenizer", _bert, _MPNET_TOKENS, post_processor=_mpnet_post),
         TokenizerClass(
             "T5Tokenizer",
-            _t5,
+            lambda file, options: _unigram(file, 2, {}),  # its prefix is no option
             {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
             extra_tokens=_t5_extra,
             post_processor=_around("$A eos_token", "$A eos_token $B eos_token"),
         ),
         TokenizerClass(
             "XLMRobertaTokenizer",
-            _xlm_roberta,
+            lambda file, options: _unigram(file, 3, options),
             _ROBERTA_TOKENS,
             post_processor=_FRAMED,
         ),

@@ -46,7 +46,7 @@ async def render_chat(
     rows = await chat_rows(messages, template.source)
     try:
         async with _RENDERING.turn(current_key(), 1):
-            shown_rows, given = await template.with_tools(rows, tool_rows(tools))
+            shown_rows, given = await template.with_tools(rows, [tool.as_template_input() for tool in tools])
             shown_rows = with_mark(shown_rows) if is_continued else shown_rows
             text = await template.render_async(shown_rows, add_generation_prompt, arguments, given)
         text = until_mark(text) if is_continued else text
@@ -89,11 +89,6 @@ def _rows(messages: Sequence[ChatMessage]) -> list[Row]:
         elif row["role"] == "tool" and "name" not in row and row.get("tool_call_id") in names:
             row["name"] = names[row["tool_call_id"]]  # OpenAI's results do not name their tool, which some templates do
     return rows
-
-
-def tool_rows(tools: Sequence[ToolDefinition]) -> list[Row]:
-    """Return tools as rows."""
-    return [tool.as_template_input() for tool in tools]
 
 
 def _with_arguments(call: Row, field: str) -> Row:

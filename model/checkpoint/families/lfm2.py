@@ -17,10 +17,6 @@ _LAYER = "model.layers.{i}"
 _ATTENTION, _CONV, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.conv", f"{_LAYER}.feed_forward"
 
 
-def _has_conv(config: ModelConfig, layer: int) -> bool:
-    return not config.has_attention(layer)
-
-
 def _has_convs(config: ModelConfig) -> bool:
     return config.recurrence is not None
 
@@ -45,7 +41,7 @@ _TABLE = WeightMap(
         *EMBED_ROWS,
         *norm("layers.{i}.attn_norm", f"{_LAYER}.operator_norm"),
         *(replace(row, in_layer=ModelConfig.has_attention) for row in _ATTENTION_ROWS),
-        *(replace(row, in_layer=_has_conv) for row in _CONV_ROWS),
+        *(replace(row, in_layer=lambda config, layer: not config.has_attention(layer)) for row in _CONV_ROWS),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.ffn_norm"),
         *linear("layers.{i}.gate_up", (f"{_MLP}.w1", f"{_MLP}.w3"), ("ff d", "ff d")),
         *linear("layers.{i}.down", f"{_MLP}.w2", "d ff"),

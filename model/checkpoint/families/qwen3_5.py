@@ -28,10 +28,6 @@ _ATTENTION, _DELTA = f"{_LAYER}.self_attn", f"{_LAYER}.linear_attn"
 _KINDS = ("linear_attention", "full_attention")
 
 
-def _has_delta(config: ModelConfig, layer: int) -> bool:
-    return not config.has_attention(layer)
-
-
 def _has_deltas(config: ModelConfig) -> bool:
     return config.recurrence is not None
 
@@ -60,7 +56,7 @@ _TABLE = WeightMap(
         *EMBED_ROWS,
         *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
         *(replace(row, in_layer=ModelConfig.has_attention) for row in _ATTENTION_ROWS),
-        *(replace(row, in_layer=_has_delta) for row in _DELTA_ROWS),
+        *(replace(row, in_layer=lambda config, layer: not config.has_attention(layer)) for row in _DELTA_ROWS),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.post_attention_layernorm"),
         *MLP_ROWS,
         *END_ROWS,

@@ -108,13 +108,10 @@ class _Reader:
         return ""
 
     def literal(self, text: str) -> str:
-        characters = self.unescaped(text[1:-1])
+        characters = [character for character, _ in self.characters(text[1:-1])]
         if self.one_terminal or len(characters) <= 1:
             return quoted("".join(characters))
         return "( " + " ".join(quoted(character) for character in characters) + " )"
-
-    def unescaped(self, text: str) -> list[str]:
-        return [character for character, _ in self.characters(text)]
 
     def characters(self, text: str) -> list[tuple[str, bool]]:
         """List the characters of a literal or class, each with whether it was escaped."""

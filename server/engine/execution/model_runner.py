@@ -126,7 +126,9 @@ class ModelRunner:
         once.
         """
         # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
-        ordered = sorted(encodes, key=_encoder_place)
+        ordered = sorted(
+            encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed, seq.request.adapter)
+        )
         ids = [seq.encoder_token_ids for seq in ordered]
         layers = [seq.num_encoder_layers_needed for seq in ordered]
         outputs = [seq.needs_encoder_output for seq in ordered]
@@ -318,11 +320,6 @@ def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -
 def _reads_first_alone(found: RequestCaptures) -> bool:
     """Return whether no more is asked for of the encoder's output than its first row."""
     return all(isinstance(sink, EmbeddingSink) and sink.reads_first_alone for sink in found.sinks)
-
-
-def _encoder_place(seq: Sequence) -> tuple[bool, int, int]:
-    """Return what the encoder's batch is sorted by."""
-    return not seq.token_ids, -seq.num_encoder_layers_needed, seq.request.adapter
 
 
 _LOGIT_ROWS = 256

@@ -80,7 +80,7 @@ class ContentWriter:
         for call in delta.tool_calls:
             events += self._grow("tool_use", call.arguments, call)
         if self._rows is not None and tensors:
-            events = events or self._grow_by_nothing()
+            events = events or ([self.delta(self._blocks[-1].kind, "")] if self._blocks else self._grow("text", ""))
             block = self._blocks[-1]
             if self._streams:
                 events[-1]["attention"] = self._rows.piece(tensors, self._query)
@@ -124,6 +124,3 @@ class ContentWriter:
         if not self._streams:
             self._blocks[-1].parts.append(text)
         return [*events, self.delta(kind, text)]
-
-    def _grow_by_nothing(self) -> list[Event]:
-        return [self.delta(self._blocks[-1].kind, "")] if self._blocks else self._grow("text", "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from server.engine.request import PointCapture, TraceTask
+from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
 from server.http.turns import in_turns
@@ -217,7 +217,9 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
     """Return what the sources of one prompt need of it, as it is without interventions: for each one array for each
     layer.
     """
-    wanted = [[(_unnamed(capture), source) for capture in source.place.captures(context.config)] for source in sources]
+    wanted = [  # without their names, so that captures of equal numbers are equal
+        [(replace(capture, name=""), source) for capture in source.place.captures(context.config)] for source in sources
+    ]
     places = {capture: source.place for captures in wanted for capture, source in captures}
     names = {capture: str(i) for i, capture in enumerate(places)}  # one point may be wanted with different heads
     work = Work(
@@ -228,8 +230,3 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
     )
     (result,) = await run_all(context, [work], time.monotonic())
     return [[as_numpy(result.tensors[names[capture]]) for capture, _ in captures] for captures in wanted]
-
-
-def _unnamed(capture: PointCapture) -> PointCapture:
-    """Return the capture without its name, so that captures of equal numbers are equal."""
-    return replace(capture, name="")

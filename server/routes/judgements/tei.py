@@ -43,7 +43,7 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     asked = body.parameters
     is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
     inputs = _inputs_of(body.inputs)
-    name_of = "inputs[{}]".format if is_batch else _just_inputs
+    name_of = "inputs[{}]".format if is_batch else lambda _: "inputs"
     check_head_reasons(context, body.explain, len(inputs))
     found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
@@ -82,10 +82,6 @@ def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Te
         return [(inputs,)]
     rows = [inputs] if isinstance(inputs[0], str) else inputs
     return [tuple(row) for row in rows]  # type: ignore[arg-type]  # the first shows what all are
-
-
-def _just_inputs(_: int) -> str:
-    return "inputs"
 
 
 def _score(label: dict[str, Any]) -> float:

@@ -41,7 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return {
             "name": tagged(name),
             "model": tagged(name),
-            "modified_at": _rfc_3339(modified),
+            "modified_at": modified.isoformat(timespec="seconds").replace("+00:00", "Z"),
             "size": size,
             "digest": sha256(f"{root}\0{name}".encode()).hexdigest(),
             "details": {**details, "parent_model": "" if adapter is None else tagged(context.model_id)},
@@ -103,10 +103,6 @@ def _not_there(context: AppContext, route: str) -> Any:
         )
 
     return refuse
-
-
-def _rfc_3339(time: datetime) -> str:
-    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _described(context: AppContext) -> tuple[int, dict[str, Any]]:

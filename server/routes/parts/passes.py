@@ -101,10 +101,6 @@ class ExplainedPass:
     def _traced_parts(self) -> LogitParts:
         return replace(self.parts, queries=self.traced or self.queries)
 
-    @property
-    def item_bytes(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
     # ---- what is asked of the engine
 
     def trace(self) -> TraceTask:
@@ -126,7 +122,7 @@ class ExplainedPass:
             for layer in config.attention_layers:
                 own = config.at(layer)
                 numbers += num_keys * (num_queries * own.num_heads + own.num_kv_heads * own.head_dim)
-        return numbers * self.item_bytes
+        return numbers * np.dtype(self.dtype).itemsize
 
     def measurement(self) -> Task:
         """Return the task that gives the logits alone."""
