@@ -5,7 +5,7 @@ the file. Tensors are copied one by one into their final place and dtype: peak m
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from safetensors import SafetensorError, safe_open
 
 from model.checkpoint import anonymous_memory
 from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.weight_table import WeightMap
 from model.checkpoint.files import read_json
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
 from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.quantized.tensors import quantized_tensors
-from model.checkpoint.stacked_tensors import unstacked
 from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
@@ -311,3 +311,21 @@ def some_of(names: list[str]) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
+
+
+def unstacked(entries: Mapping[str, StoredTensor], config: ModelConfig, table: WeightMap) -> dict[str, StoredTensor]:
+    """Return the tensors of some files, none of them read, with those apart that `table` names as stacked: one matrix
+    of each expert in one tensor. Of another length than the network has experts, they stay as they are.
+    """
+    found = dict(entries)
+    for stacked in table.stacked:
+        for name in [name for name in found if name.endswith(stacked.ending)]:
+            whole = found[name]
+            if config.experts is None or whole.shape[:1] != (config.experts.num_experts,):
+                continue
+            del found[name]
+            start = name.removesuffix(stacked.ending)
+            for e in range(config.experts.num_experts):
+                one = start + stacked.one.replace("{e}", str(e))
+                found[one] = whole.entry(e, transposed=stacked.is_transposed)
+    return found

@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
-from model.checkpoint.stacked_tensors import unstacked
-from model.checkpoint.weight_files import WeightFiles, load_weights, safetensors_entries
+from model.checkpoint.weight_files import WeightFiles, load_weights, safetensors_entries, unstacked
 from model.checkpoint.weight_maps import table_of, weights_of
 from model.config import ModelConfig
 from tests import tiny
