@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.other_forms import with_other_forms
 from model.tokenization.chat_formats.parser import PlainText, TaggedText
+from model.tokenization.chat_formats.probe import with_other_forms
 from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
 
 THINK = ThoughtTags("<think>", "</think>")
