@@ -36,74 +36,54 @@ Ignored = Mapping[str, str]
 RefusedFields = Mapping[str, Refused]
 
 _ACCOUNT = "a label of the client's own"
-_OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
-_ID = "the header X-Request-Id names a request"
 
 IGNORED_EVERYWHERE: Ignored = {
-    "user": _ACCOUNT,
-    "metadata": _ACCOUNT,
-    "safety_identifier": _ACCOUNT,
+    **dict.fromkeys(("user", "metadata", "safety_identifier", "custom_labels"), _ACCOUNT),
     "store": "nothing is stored",
     "service_tier": "there is one tier",
     "prompt_cache_key": "the prefix cache needs no key",
-    "prompt_cache_retention": "the prefix cache keeps what it can",
-    "prompt_cache_options": "the prefix cache keeps what it can",
+    **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options"), "the prefix cache keeps what it can"),
     "session_id": "there are no sessions",
-    "custom_labels": _ACCOUNT,
-    "request_id": _ID,
-    "rid": _ID,
-    "kv_transfer_params": "the KV cache stays on this server",
+    **dict.fromkeys(("request_id", "rid"), "the header X-Request-Id names a request"),
+    **dict.fromkeys(
+        ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
+        "the KV cache stays on this server",
+    ),
     "ec_transfer_params": "what the encoder computed stays on this server",
     "data_parallel_rank": "the server chooses the worker",
     "routed_dp_rank": "the server chooses the worker",
     "disagg_prefill_dp_rank": "the server chooses the worker",
-    "bootstrap_host": "the KV cache stays on this server",
-    "bootstrap_port": "the KV cache stays on this server",
-    "bootstrap_room": "the KV cache stays on this server",
-    "mm_processor_kwargs": "nothing but text is read",
-    "media_io_kwargs": "nothing but text is read",
+    **dict.fromkeys(("mm_processor_kwargs", "media_io_kwargs"), "nothing but text is read"),
     "stream_interval": "each token is sent at once",
 }
 
 _NO_BEAMS = "this server searches no beams"
 _NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
-_ADAPTER = Refused("a LoRA adapter is named as the model")
-_NO_FREE_CODE = Refused("nothing that a client sends runs as code")
 
 REFUSED_EVERYWHERE: RefusedFields = {
-    "lora_path": _ADAPTER,
-    "lora": _ADAPTER,
+    **dict.fromkeys(("lora_path", "lora"), Refused("a LoRA adapter is named as the model")),
     "extra_key": Refused("cache_salt is its name"),
     "truncation_side": Refused("truncate_prompt_tokens keeps the end of a prompt", ("left",)),
     "image_data": Refused("this server reads no images"),
-    "prompt_embeds": Refused("a prompt is text or token ids"),
-    "input_embeds": Refused("a prompt is text or token ids"),
+    **dict.fromkeys(("prompt_embeds", "input_embeds"), Refused("a prompt is text or token ids")),
 }
+
+_OPTIONS_OF_SAMPLERS = (
+    "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold",
+    "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "adaptive_decay", "repeat_last_n",
+)  # fmt: skip
 
 IGNORED_BY_GENERATION: Ignored = {
     **IGNORED_EVERYWHERE,
-    "dry_base": _OF_A_REFUSED_SAMPLER,
-    "dry_allowed_length": _OF_A_REFUSED_SAMPLER,
-    "dry_penalty_last_n": _OF_A_REFUSED_SAMPLER,
-    "dry_sequence_breakers": _OF_A_REFUSED_SAMPLER,
-    "xtc_threshold": _OF_A_REFUSED_SAMPLER,
-    "dynatemp_exponent": _OF_A_REFUSED_SAMPLER,
-    "mirostat_tau": _OF_A_REFUSED_SAMPLER,
-    "mirostat_eta": _OF_A_REFUSED_SAMPLER,
-    "adaptive_decay": _OF_A_REFUSED_SAMPLER,
-    "repeat_last_n": _OF_A_REFUSED_SAMPLER,
-    "routed_experts_prompt_start": "this model has no experts",
-    "routed_experts_start_len": "this model has no experts",
+    **dict.fromkeys(_OPTIONS_OF_SAMPLERS, "it only says how a sampler works that is refused"),
+    **dict.fromkeys(("routed_experts_prompt_start", "routed_experts_start_len"), "this model has no experts"),
     "return_token_offsets": "of vLLM's routes that only render a prompt",
-    "return_mm_kwargs": "nothing but text is read",
-    "images_config": "nothing but text is read",
-    "max_dynamic_patch": "nothing but text is read",
-    "min_dynamic_patch": "nothing but text is read",
-    "use_audio_in_video": "nothing but text is read",
-    "cache_prompt": "the prefix cache is the server's",
-    "n_cache_reuse": "the prefix cache is the server's",
-    "id_slot": "the server chooses the slot",
-    "slot_id": "the server chooses the slot",
+    **dict.fromkeys(
+        ("return_mm_kwargs", "images_config", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video"),
+        "nothing but text is read",
+    ),
+    **dict.fromkeys(("cache_prompt", "n_cache_reuse"), "the prefix cache is the server's"),
+    **dict.fromkeys(("id_slot", "slot_id"), "the server chooses the slot"),
     "penalize_nl": "a newline is a token like any other",
     "timings_per_token": "GET /metrics tells how long tokens take",
     "return_progress": "GET /metrics tells how long prompts take",
@@ -130,9 +110,8 @@ IGNORED_BY_CHAT: Ignored = {**IGNORED_BY_GENERATION, "stream_reasoning": "reason
 
 REFUSED_BY_GENERATION: RefusedFields = {
     **REFUSED_EVERYWHERE,
-    "use_beam_search": Refused(_NO_BEAMS),
+    **dict.fromkeys(("use_beam_search", "early_stopping"), Refused(_NO_BEAMS)),
     "length_penalty": Refused(_NO_BEAMS, (1,)),
-    "early_stopping": Refused(_NO_BEAMS),
     "grammar_lazy": Refused("a grammar holds from the first token of the answer"),
     "grammar_triggers": Refused("a grammar holds from the first token of the answer"),
     "stop_regex": Refused("stop takes strings"),
@@ -145,11 +124,11 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "return_prompt_token_ids": Refused("POST /tokenize gives the ids of a prompt"),
     "return_meta_info": Refused("usage and GET /metrics tell what is known"),
     "ngram_corpus_id": Refused("this server guesses no tokens ahead"),
-    "bad_words": Refused("logit_bias of -100 forbids a token"),
-    "allowed_token_ids": Refused("logit_bias of -100 forbids a token"),
-    "logits_processors": _NO_FREE_CODE,
-    "custom_logit_processor": _NO_FREE_CODE,
-    "custom_params": _NO_FREE_CODE,
+    **dict.fromkeys(("bad_words", "allowed_token_ids"), Refused("logit_bias of -100 forbids a token")),
+    **dict.fromkeys(
+        ("logits_processors", "custom_logit_processor", "custom_params"),
+        Refused("nothing that a client sends runs as code"),
+    ),
     "vllm_xargs": Refused("there are no plugins here"),
     "session_params": Refused("there are no sessions: send the whole prompt"),
     "n_predict": Refused("max_tokens says how many tokens are generated", (-1,)),
@@ -162,12 +141,10 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "t_max_predict_ms": Refused("timeout bounds the time, in seconds", (0, -1)),
     "repeat_penalty": Refused("repetition_penalty is its name", (1,)),
     "typical_p": Refused(_NO_SUCH_SAMPLER, (1,)),
-    "top_n_sigma": Refused(_NO_SUCH_SAMPLER, (-1,)),
-    "xtc_probability": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "dynatemp_range": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "dry_multiplier": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "mirostat": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "adaptive_target": Refused(_NO_SUCH_SAMPLER, (-1,)),
+    **dict.fromkeys(("top_n_sigma", "adaptive_target"), Refused(_NO_SUCH_SAMPLER, (-1,))),
+    **dict.fromkeys(
+        ("xtc_probability", "dynatemp_range", "dry_multiplier", "mirostat"), Refused(_NO_SUCH_SAMPLER, (0,))
+    ),
     "response_fields": Refused("an answer has all of its fields"),
     "return_tokens": Refused("return_token_ids is its name"),
     "return_hidden_states": Refused("POST /v1/trace gives hidden states"),
@@ -180,9 +157,7 @@ REFUSED_BY_COMPLETIONS: RefusedFields = {
     **dict.fromkeys(
         ("thinking_budget", "thinking_token_budget"), Refused("a completion is text, with no thought", (-1,))
     ),
-    "suffix": Refused("this model cannot fill in the middle"),
-    "input_prefix": Refused("this model cannot fill in the middle"),
-    "input_suffix": Refused("this model cannot fill in the middle"),
+    **dict.fromkeys(("suffix", "input_prefix", "input_suffix"), Refused("this model cannot fill in the middle")),
 }
 
 REFUSED_BY_CHAT: RefusedFields = {
@@ -222,14 +197,12 @@ IGNORED_BY_EMBEDDINGS: Ignored = {
 
 REFUSED_BY_EMBEDDINGS: RefusedFields = {
     **REFUSED_EVERYWHERE,
-    "messages": Refused("an embedding is of input"),
+    **dict.fromkeys(("messages", "chat_template", "chat_template_kwargs"), Refused("an embedding is of input")),
     "content": Refused("input is its name"),
     "embd_normalize": Refused("normalize says whether vectors have length 1", (2,)),
     "embed_dtype": Refused("vectors are float32", ("float32",)),
     "endianness": Refused("base64 is little-endian", ("native", "little")),
     "use_activation": Refused("normalize says whether vectors have length 1", (True,)),
-    "chat_template": Refused("an embedding is of input"),
-    "chat_template_kwargs": Refused("an embedding is of input"),
 }
 
 IGNORED_BY_HEADS: Ignored = {
@@ -256,10 +229,8 @@ REFUSED_BY_TOKENIZE: RefusedFields = {
 }
 
 IGNORED_IN_MESSAGES: Ignored = {
-    "provider_specific_fields": "of litellm's answers",
+    **dict.fromkeys(("provider_specific_fields", "thinking_blocks", "images"), "of litellm's answers"),
     "annotations": "links of an answer, which no template reads",
-    "thinking_blocks": "of litellm's answers",
-    "images": "of litellm's answers",
     "cache_control": "the prefix cache keeps what it can",
     "weight": "of training data",
     "id": _ACCOUNT,
@@ -274,8 +245,7 @@ REFUSED_IN_MESSAGES: RefusedFields = {
     "audio": Refused("this server reads no audio"),
     "function_call": Refused("write it as tool_calls"),
     "tools": Refused("send tools with the request"),
-    "prefix": Refused("continue_final_message continues the last message"),
-    "partial": Refused("continue_final_message continues the last message"),
+    **dict.fromkeys(("prefix", "partial"), Refused("continue_final_message continues the last message")),
 }
 
 IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never padded"}
@@ -287,8 +257,7 @@ IGNORED_IN_RESPONSE_FORMAT: Ignored = {
 }
 
 IGNORED_IN_STRUCTURED_OUTPUTS: Ignored = {
-    "backend": "there is one",
-    "disable_fallback": "there is one",
+    **dict.fromkeys(("backend", "disable_fallback"), "there is one"),
     "disable_any_whitespace": "JSON has one space after a comma or colon, unless whitespace_pattern says other",
 }
 

@@ -32,23 +32,18 @@ MAX_CALL_VALUES = 5000
 """Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
 
 _LOADED = "how the model is loaded is the server's to say"
-_OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
 _KEEP_ALIVE: Ignored = {"keep_alive": "the model stays loaded as long as the server runs"}
 _NO_IMAGES = Refused("this server reads no images")
-_NO_PICTURES = Refused("this server makes no images")
 
 _IGNORED_OPTIONS: Ignored = {
     **dict.fromkeys(
         ("num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"),
         _LOADED,
     ),
-    "vocab_only": _LOADED,
-    "embedding_only": _LOADED,
-    "logits_all": _LOADED,
+    **dict.fromkeys(("vocab_only", "embedding_only", "logits_all"), _LOADED),
     "num_ctx": "the context is the model's, or --max-model-len's",
     "num_keep": "an answer ends where the context does: nothing is shifted out of it",
-    "mirostat_tau": _OF_A_REFUSED_SAMPLER,
-    "mirostat_eta": _OF_A_REFUSED_SAMPLER,
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it only says how a sampler works that is refused"),
 }
 
 _REFUSED_OPTIONS: RefusedFields = {
@@ -67,9 +62,7 @@ _REFUSED_BY_GENERATE: RefusedFields = {
     "template": Refused("the chat template is the model's, or --chat-template's; raw true uses none"),
     "context": Refused("no answer gives one: write what was said before into messages of POST /api/chat"),
     "images": _NO_IMAGES,
-    "width": _NO_PICTURES,
-    "height": _NO_PICTURES,
-    "steps": _NO_PICTURES,
+    **dict.fromkeys(("width", "height", "steps"), Refused("this server makes no images")),
 }
 
 _IGNORED_BY_EMBED: Ignored = {**_KEEP_ALIVE, "options": "an embedding is computed, not sampled"}

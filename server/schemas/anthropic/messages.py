@@ -17,24 +17,18 @@ from server.schemas.thinking import EFFORT
 
 MAX_TOOLS = 128
 
-_NO_BILLS = "nothing is billed"
-_NEVER_DECLINES = "this server declines nothing that another model would be asked"
-_ELSEWHERE = Refused("POST /v1/chat/completions gives it")
 
 IGNORED_BY_MESSAGES: Ignored = {
     **{name: IGNORED_EVERYWHERE[name] for name in ("metadata", "service_tier")},
     "anthropic_version": "there is one version",
-    "anthropic_beta": "what is there needs no beta",
-    "betas": "what is there needs no beta",
+    **dict.fromkeys(("anthropic_beta", "betas"), "what is there needs no beta"),
     "cache_control": "the prefix cache keeps what it can",
     "diagnostics": "usage tells the cached tokens",
     "inference_geo": "the server is where it is",
     "speed": "there is one speed",
-    "user_profile_id": IGNORED_EVERYWHERE["metadata"],
-    "workspace_id": IGNORED_EVERYWHERE["metadata"],
-    "billing_policy": _NO_BILLS,
-    "fallback_credit_token": _NO_BILLS,
-    "fallbacks": _NEVER_DECLINES,
+    **dict.fromkeys(("user_profile_id", "workspace_id"), IGNORED_EVERYWHERE["metadata"]),
+    **dict.fromkeys(("billing_policy", "fallback_credit_token"), "nothing is billed"),
+    "fallbacks": "this server declines nothing that another model would be asked",
     "stream_options": "a stream always tells the usage",
 }
 REFUSED_BY_MESSAGES: RefusedFields = {
@@ -49,10 +43,10 @@ REFUSED_BY_MESSAGES: RefusedFields = {
     "thread": Refused("no state is kept: send the whole conversation"),
     "n": Refused("a message is one answer", (1,)),
     "max_completion_tokens": Refused("max_tokens is its name"),
-    "logprobs": _ELSEWHERE,
-    "top_logprobs": _ELSEWHERE,
-    "prompt_logprobs": _ELSEWHERE,
-    "return_token_ids": _ELSEWHERE,
+    **dict.fromkeys(
+        ("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"),
+        Refused("POST /v1/chat/completions gives it"),
+    ),
 }
 
 

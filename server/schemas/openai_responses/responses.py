@@ -37,8 +37,6 @@ _OWN = (
     "prompt_cache_key",
 )  # fmt: skip
 """Fields that mean more here than in a chat."""
-_NOTHING_STORED = Refused("nothing is stored: send the whole conversation as input")
-_NOT_HERE = Refused("POST /v1/chat/completions has it")
 
 IGNORED_BY_RESPONSES: Ignored = {
     **{name: why for name, why in IGNORED_BY_GENERATION.items() if name not in _OWN},
@@ -49,20 +47,20 @@ IGNORED_BY_RESPONSES: Ignored = {
 
 REFUSED_BY_RESPONSES: RefusedFields = {
     **{name: refused for name, refused in REFUSED_BY_CHAT.items() if name not in _OWN},
-    "previous_response_id": _NOTHING_STORED,
-    "conversation": _NOTHING_STORED,
+    **dict.fromkeys(
+        ("previous_response_id", "conversation"), Refused("nothing is stored: send the whole conversation as input")
+    ),
     "background": Refused("nothing is stored that could be fetched later"),
     "prompt": Refused("there are no stored prompts"),
     "context_management": Refused('a conversation is cut by truncation "auto" alone'),
     "messages": Refused("input is its name"),
-    "max_tokens": Refused("max_output_tokens is its name"),
-    "max_completion_tokens": Refused("max_output_tokens is its name"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), Refused("max_output_tokens is its name")),
     "response_format": Refused("text.format is its name", ({"type": "text"},)),
     "logprobs": Refused(f'include ["{LOGPROBS}"] asks for them'),
     "truncate": Refused('truncation "auto" asks for it'),
-    "truncate_prompt_tokens": _NOT_HERE,
-    "prompt_logprobs": _NOT_HERE,
-    "return_token_ids": _NOT_HERE,
+    **dict.fromkeys(
+        ("truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"), Refused("POST /v1/chat/completions has it")
+    ),
     "n": Refused("a response is one answer; POST /v1/chat/completions gives several", (1,)),
     "add_generation_prompt": Refused("an answer begins a message", (True,)),
     "continue_final_message": Refused("an answer begins a message; POST /v1/chat/completions continues one"),
