@@ -79,13 +79,8 @@ SHAPES: dict[str, Shape] = {
     "/api/": ollama_shape,
     "/v1/messages": anthropic_shape,
     "/v1/systemone": systemone_shape,
-    "/v1/rerank": cohere_shape,
-    "/v2/rerank": cohere_shape,
-    "/rerank": cohere_shape,
-    "/predict": tei_shape,
-    "/embed": tei_shape,
-    "/similarity": tei_shape,
-    "/info": tei_shape,
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), cohere_shape),
+    **dict.fromkeys(("/predict", "/embed", "/similarity", "/info"), tei_shape),
     "/generate": tgi_shape,
 }
 """Shapes of other APIs, by what their routes' paths begin with."""

@@ -25,15 +25,9 @@ logger = logging.getLogger(__name__)
 _VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _OPERATIONS = {
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "chat",
-    "/v1/completions": "text_completion",
-    "/v1/messages": "chat",
-    "/v1/embeddings": "embeddings",
-    "/api/chat": "chat",
-    "/api/generate": "text_completion",
-    "/api/embed": "embeddings",
-    "/api/embeddings": "embeddings",
+    **dict.fromkeys(("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"), "chat"),
+    **dict.fromkeys(("/v1/completions", "/api/generate"), "text_completion"),
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), "embeddings"),
 }
 _LAST_SPANS = 2.0
 """Seconds that the collector has at the end to take the waiting spans."""

@@ -12,10 +12,8 @@ from server.http.errors import BadRequest
 from server.routes.context import AppContext
 
 CHATS: Mapping[str, str] = {
-    "/v1/chat/completions": "messages",
+    **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/api/chat"), "messages"),
     "/v1/responses": "input",
-    "/v1/messages": "messages",
-    "/api/chat": "messages",
 }
 """The routes that need a chat template, with the field that holds the conversation."""
 JUDGEMENTS = ("/v1/decisions", "/v1/systemone")

@@ -13,14 +13,10 @@ from model.checkpoint.folder import ModelLoadError
 from model.config import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
+    **dict.fromkeys(("silu", "swish"), "silu"),
     "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
 }
 _MOST_LAYERS = 10_000
 _MOST_OBJECTS = 100
