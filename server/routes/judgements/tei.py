@@ -17,7 +17,7 @@ from server.routes.judgements.scoring import probabilities_of, run_head
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
-from server.schemas.judgements.head_fields import PairFields
+from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
 
 
@@ -89,7 +89,7 @@ def _score(label: dict[str, Any]) -> float:
     return score
 
 
-def _fields_of(body: PredictRequest | TeiRerankRequest) -> PairFields:
+def _fields_of(body: TeiReadFields) -> PairFields:
     """Return what a body says of how texts are cut, in the words of the other APIs."""
     return PairFields.model_validate(
         {

@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, PromptInput, RequestModel, RunFields, Text, Usage
-from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields
-from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
-from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+from server.schemas.base import AnswerModel, PromptInput, RequestModel, Text, Usage
+from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ReadFields, TeiReadFields
+from server.schemas.judgements.reasons import Reasons
 
 
 class ClassifyRequest(ReadFields):
@@ -55,11 +54,8 @@ class PredictParameters(RequestModel):
     top_k: int | None = Field(None, ge=1, le=2**31 - 1, description="Give only so many labels, the likeliest.")
 
 
-class PredictRequest(RunFields):
+class PredictRequest(TeiReadFields):
     """Body of POST /predict."""
-
-    IGNORED = IGNORED_BY_HEADS
-    REFUSED = REFUSED_BY_HEADS
 
     inputs: PredictInputs = Field(
         description="A text, a list of one text, or a pair of texts; many are a list of such lists: "
@@ -68,12 +64,6 @@ class PredictRequest(RunFields):
     parameters: PredictParameters | None = Field(
         None, description="As huggingface_hub sends it; the answer is then a list of lists, also for one input."
     )
-    raw_scores: bool = Field(False, description="Give the head's own logits.")
-    truncate: bool = Field(False, description="Cut an input that is over the limit, instead of refusing it.")
-    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
-        "Right", description="The side at which a text is cut."
-    )
-    explain: ExplainField = EXPLAIN
 
 
 class Prediction(AnswerModel):

@@ -47,6 +47,20 @@ class PairFields(ReadFields):
     )
 
 
+class TeiReadFields(RunFields):
+    """The fields of `ReadFields` that Text Embeddings Inference has, by its names."""
+
+    IGNORED = IGNORED_BY_HEADS
+    REFUSED = REFUSED_BY_HEADS
+
+    raw_scores: bool = Field(False, description="Give the head's own logits.")
+    truncate: bool = Field(False, description="Cut an input that is over the limit, instead of refusing it.")
+    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
+        "Right", description="The side at which a text is cut."
+    )
+    explain: ExplainField = EXPLAIN
+
+
 class RerankErrorAnswer(AnswerModel):
     """The shape of errors for rerankers' clients: Cohere's with that of OpenAI's; TEI's for bodies of theirs."""
 

@@ -2,15 +2,14 @@
 have them, and the answers.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.schemas.base import AnswerModel, RequestModel, RunFields, Text, Usage
-from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields
-from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
-from server.schemas.known_fields import IGNORED_BY_HEADS, REFUSED_BY_HEADS
+from server.schemas.base import AnswerModel, RequestModel, Text, Usage
+from server.schemas.judgements.head_fields import MAX_DOCUMENTS, ManyTexts, PairFields, TeiReadFields
+from server.schemas.judgements.reasons import Reasons
 
 
 class Document(TypedDict):
@@ -36,22 +35,13 @@ class RerankRequest(PairFields):
     return_documents: bool = Field(False, description="Repeat each document in its result.")
 
 
-class TeiRerankRequest(RunFields):
+class TeiRerankRequest(TeiReadFields):
     """Body of POST /rerank as Text Embeddings Inference has it: with `texts` in place of `documents`."""
-
-    IGNORED = IGNORED_BY_HEADS
-    REFUSED = REFUSED_BY_HEADS
 
     query: Text = Field(description="What the texts are to be about.")
     texts: ManyTexts = Field(description="The texts.")
-    raw_scores: bool = Field(False, description="Give the head's own logits.")
     return_text: bool = Field(False, description="Repeat each text in its result.")
     top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
-    truncate: bool = Field(False, description="Cut a pair that is over the limit, instead of refusing it.")
-    truncation_direction: Literal["Left", "Right", "left", "right"] = Field(
-        "Right", description="The side at which a text is cut."
-    )
-    explain: ExplainField = EXPLAIN
 
 
 def _kind(body: Any) -> str:
