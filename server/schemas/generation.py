@@ -79,6 +79,11 @@ class GenerationFields(CanConstrain, SamplingFields):
         return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
+def definition_of(name: str) -> Any:
+    """Return the definition of a field, its bounds and its description, for other APIs that have it."""
+    return GenerationFields.model_fields[name]
+
+
 class CompletionRequest(GenerationFields):
     """Body of POST /v1/completions."""
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from server.schemas.base import AnswerModel, PromptTokens, RequestModel, RunFields, Text, Texts
 from server.schemas.embeddings import TeiCut, TeiInputFields
-from server.schemas.generation import GenerationFields
+from server.schemas.generation import definition_of
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Refused, RefusedFields
 from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, StopString
 from server.schemas.structured_outputs import Schema
@@ -36,11 +36,6 @@ class SimilarityRequest(RunFields):
     parameters: TeiCut = Field(default_factory=lambda: TeiCut.model_validate({}), description="How they are read.")
 
 
-def _sampling(name: str) -> Any:
-    """Return the definition of a field that /v1 has too: its bounds and description."""
-    return GenerationFields.model_fields[name]
-
-
 class TgiGrammar(RequestModel):
     """The form of a text."""
 
@@ -65,12 +60,12 @@ class GenerateParameters(RequestModel):
     do_sample: bool = Field(
         False, description="Draw tokens, as temperature, top_k and top_p also do; else the likeliest is taken."
     )
-    temperature: float | None = _sampling("temperature")
-    top_k: int | None = _sampling("top_k")
-    top_p: float | None = _sampling("top_p")
-    repetition_penalty: float | None = _sampling("repetition_penalty")
-    frequency_penalty: float | None = _sampling("frequency_penalty")
-    seed: int | None = _sampling("seed")
+    temperature: float | None = definition_of("temperature")
+    top_k: int | None = definition_of("top_k")
+    top_p: float | None = definition_of("top_p")
+    repetition_penalty: float | None = definition_of("repetition_penalty")
+    frequency_penalty: float | None = definition_of("frequency_penalty")
+    seed: int | None = definition_of("seed")
     stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] = Field(
         default_factory=list, description="Strings that end the text; the text contains the one that ended it."
     )

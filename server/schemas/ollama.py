@@ -22,7 +22,7 @@ from server.schemas.base import (
 )
 from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
-from server.schemas.generation import GenerationFields
+from server.schemas.generation import definition_of
 from server.schemas.inspect.interventions import CanIntervene
 from server.schemas.known_fields import REFUSED_BY_GENERATION, Ignored, Refused, RefusedFields
 from server.schemas.sampling import MAX_LOGPROBS, MAX_STOP_STRINGS, MAX_TOKENS, GenerationAttention, StopString
@@ -75,26 +75,21 @@ _REFUSED_IN_MESSAGES: RefusedFields = {"images": _NO_IMAGES}
 _TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
 
 
-def _sampling(name: str) -> Any:
-    """Return the definition of a field that /v1 has too: its bounds and what it says of itself."""
-    return GenerationFields.model_fields[name]
-
-
 class OllamaOptions(RequestModel):
     """How tokens are chosen, by Ollama's names."""
 
     IGNORED = _IGNORED_OPTIONS
     REFUSED = _REFUSED_OPTIONS
 
-    temperature: float | None = _sampling("temperature")
-    top_p: float | None = _sampling("top_p")
-    top_k: int | None = _sampling("top_k")
-    min_p: float | None = _sampling("min_p")
-    repeat_penalty: float | None = _sampling("repetition_penalty")
-    presence_penalty: float | None = _sampling("presence_penalty")
-    frequency_penalty: float | None = _sampling("frequency_penalty")
-    seed: int | None = _sampling("seed")
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = _sampling("stop")
+    temperature: float | None = definition_of("temperature")
+    top_p: float | None = definition_of("top_p")
+    top_k: int | None = definition_of("top_k")
+    min_p: float | None = definition_of("min_p")
+    repeat_penalty: float | None = definition_of("repetition_penalty")
+    presence_penalty: float | None = definition_of("presence_penalty")
+    frequency_penalty: float | None = definition_of("frequency_penalty")
+    seed: int | None = definition_of("seed")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = definition_of("stop")
     num_predict: int | None = Field(
         None,
         ge=-2,
@@ -130,8 +125,8 @@ class OllamaTextFields(CanIntervene, RunFields):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
     )
-    truncate: bool = _sampling("truncate")
-    attention: GenerationAttention | None = _sampling("attention")
+    truncate: bool = definition_of("truncate")
+    attention: GenerationAttention | None = definition_of("attention")
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
 
     @model_validator(mode="after")
