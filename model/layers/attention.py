@@ -22,7 +22,9 @@ import torch
 
 from model.batch import Batch, KeyRange
 from model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
+from model.kernels.encoder import attend_texts
 from model.kernels.library import num_threads
+from model.kernels.products import DOT
 from model.kernels.rows import rotate_and_store
 from model.kv_cache import LayerCache
 from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32, softmax_with_sinks
@@ -321,3 +323,27 @@ def check_reach(rule: AttentionRule, key_range: KeyRange) -> None:
     if rule.bias is not None and rule.bias.shape[1] < 2 * key_range.longest - 1:
         reach = (rule.bias.shape[1] + 1) // 2
         raise ValueError(f"the position bias reaches {reach} positions; a sequence has {key_range.longest}")
+
+
+class TextAttention(NativeAttention):
+    """`NativeAttention` for rows that see all of their text: no bias, no cap, no mask, a key head for each head.
+
+    It computes attention of encoders by products of bfloat16: what blocks that are one call each compute without hooks,
+    for steps with hooks. What `rows`, `softmax` and `mix` return is `NativeAttention`'s, in float32: it agrees with
+    what `attend` used as far as bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is widened,
+    both are the same anyway.
+    """
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
+        qkv[:, 0] = q
+        first_rows = [first for first in batch.first_rows if first <= rows]
+        for text in range(len(first_rows) - 1):
+            batch.check()
+            own = slice(first_rows[text], first_rows[text + 1])
+            span = CachedKV(cache, key_range, text)
+            qkv[own, 1], qkv[own, 2] = span.keys(), span.values()
+        return attend_texts(qkv, torch.tensor(first_rows), rule.scale, DOT)

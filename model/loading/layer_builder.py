@@ -9,12 +9,12 @@ from model.config import Activation, ModelConfig
 from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
+from model.layers.attention import TextAttention
 from model.layers.attention_choice import attention_for
 from model.layers.experts import Experts
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import LayerNorm, Norm, RmsNorm
-from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
 from model.network.fused_encoder import why_not_whole
 from model.network.sublayers import MixedFeedforward
