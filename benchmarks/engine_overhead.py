@@ -37,7 +37,7 @@ from server.engine.engine import Engine
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
-from server.engine.memory.garbage_collection import freeze_garbage
+from server.engine.memory.memory_limit import freeze_garbage
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages

@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in deprecations(settings):
         say("warning", line, settings.log_format)
 
-    gc.disable()  # as in the workers, until `server.engine.memory.garbage_collection.freeze_garbage`
+    gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # now: it is ready when the imports below are
     from server.app import ServeError, serve

@@ -25,9 +25,8 @@ from server.config.devices import Places, as_text, places
 from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
-from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.engine.memory.memory_limit import free_host_memory
+from server.engine.memory.memory_limit import free_host_memory, freeze_garbage
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lifecycle.drain import DrainServer, ignores_hangup
 from server.lifecycle.litserve_adapter import WorkerLauncher

@@ -4,6 +4,7 @@ the kernel's OOM killer ends all of them. Linux; standard library only.
 
 import contextlib
 import ctypes
+import gc
 import logging
 import mmap
 import resource
@@ -161,3 +162,16 @@ def free_in_share(share: int | None) -> int | None:
     """
     free = free_host_memory()
     return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))
+
+
+def freeze_garbage() -> None:
+    """Begin to look for garbage, which Python leaves alone while a process starts, but never again among the objects
+    that live now, and give back to the kernel the memory that making them took.
+
+    A process that has started calls this once. Its objects stay for good, and looking through them (importing torch
+    alone makes some 10^5) would halt a step.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    give_back_memory()
