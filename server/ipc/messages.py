@@ -202,24 +202,21 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], encoded: Buffer | msgspec.Raw, 
         raise MessageError(f"not {what}: {error}") from None
 
 
+_AS_THEY_ARE = (
+    "uid", "prompt_token_ids", "arrival_time", "deadline", "encoder_token_ids", "priority", "client", "request_id",
+    "second_segment", "adapter", "cache_salt",
+)  # fmt: skip
+"""Fields of an `EngineRequest` that its message has too."""
+
+
 def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
     """Return the message, and the bytes of the interventions' arrays in the order in which it numbers them."""
     buffers: list[Buffer] = []
     message = NewRequest(
-        uid=request.uid,
-        prompt_token_ids=request.prompt_token_ids,
-        arrival_time=request.arrival_time,
-        deadline=request.deadline,
         task_name=type(request.task).__name__,
         task=msgspec.Raw(_encoder.encode(request.task)),
-        encoder_token_ids=request.encoder_token_ids,
         interventions=tuple([_wire_intervention(wish, buffers) for wish in request.interventions]),
-        priority=request.priority,
-        client=request.client,
-        request_id=request.request_id,
-        second_segment=request.second_segment,
-        adapter=request.adapter,
-        cache_salt=request.cache_salt,
+        **{name: getattr(request, name) for name in _AS_THEY_ARE},
     )
     return message, buffers
 
@@ -227,19 +224,9 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
 def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequest:
     """Return the inverse of `new_request`. Raises MessageError for a malformed task, or a buffer that is missing."""
     return EngineRequest(
-        uid=message.uid,
-        prompt_token_ids=message.prompt_token_ids,
         task=_task(message),
-        arrival_time=message.arrival_time,
-        deadline=message.deadline,
-        encoder_token_ids=message.encoder_token_ids,
         interventions=tuple([_intervention(wire, buffers) for wire in message.interventions]),
-        priority=message.priority,
-        client=message.client,
-        request_id=message.request_id,
-        second_segment=message.second_segment,
-        adapter=message.adapter,
-        cache_salt=message.cache_salt,
+        **{name: getattr(message, name) for name in _AS_THEY_ARE},
     )
 
 
@@ -327,9 +314,8 @@ def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput
 def _prompt_logprobs(wire: WireLogprobs, buffers: Sequence[Buffer]) -> PromptLogprobs:
     """Return the log-probabilities over their buffers. Raises MessageError."""
     if not 0 <= wire.buffer <= wire.end <= len(buffers):
-        raise MessageError(
-            f"{wire.length} log-probabilities name buffers {wire.buffer} to {wire.end} of {len(buffers)}"
-        )
+        named = f"{wire.buffer} to {wire.end} of {len(buffers)}"
+        raise MessageError(f"{wire.length} log-probabilities name buffers {named}")
     return PromptLogprobs(wire.length, buffers[wire.buffer : wire.end])
 
 
