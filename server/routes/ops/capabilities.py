@@ -99,16 +99,18 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         }
 
 
+_SIZES = (
+    "num_layers", "num_heads", "num_kv_heads", "attention_layers", "head_dim", "hidden_size", "intermediate_size",
+)  # fmt: skip
+_TOLD_AS_CONFIGURED = (
+    "norm", "norm_placement", "activation", "gated_mlp", "parallel_blocks", "qk_norm", "v_norm", "keys_are_values",
+    "per_layer_size", "stream_scales", "embedding_scale", "residual_scale", "attention_gate", "attention_scale",
+    "attention_sinks", "attn_logit_softcap", "final_logit_softcap", "causal", "cross_attention",
+)  # fmt: skip
+
+
 def _sizes(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "attention_layers": config.attention_layers,
-        "head_dim": config.head_dim,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-    }
+    return {name: getattr(config, name) for name in _SIZES}
 
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
@@ -154,30 +156,12 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
         "positions": [name for name, is_used in positions.items() if is_used],
         "unrotated_layers": own.unrotated_layers or None,
-        "norm": own.norm,
-        "norm_placement": own.norm_placement,
-        "activation": own.activation,
-        "gated_mlp": own.gated_mlp,
+        **{name: getattr(own, name) for name in _TOLD_AS_CONFIGURED},
         "clamped_gate": None if own.clamped_gate is None else asdict(own.clamped_gate),
         "recurrence": None if own.recurrence is None else {"kind": own.recurrence.kind, **asdict(own.recurrence)},
         "experts": None if own.experts is None else asdict(own.experts),
-        "parallel_blocks": own.parallel_blocks,
-        "qk_norm": own.qk_norm,
-        "v_norm": own.v_norm,
         "layer_sizes": _layer_sizes(own),
-        "keys_are_values": own.keys_are_values,
-        "per_layer_size": own.per_layer_size,
-        "stream_scales": own.stream_scales,
         "altup": None if own.altup is None else asdict(own.altup),
-        "embedding_scale": own.embedding_scale,
-        "residual_scale": own.residual_scale,
-        "attention_gate": own.attention_gate,
-        "attention_scale": own.attention_scale,
-        "attention_sinks": own.attention_sinks,
-        "attn_logit_softcap": own.attn_logit_softcap,
-        "final_logit_softcap": own.final_logit_softcap,
-        "causal": own.causal,
-        "cross_attention": own.cross_attention,
         "sliding_windows": own.sliding_windows or None,
     }
 
