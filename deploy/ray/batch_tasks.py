@@ -20,6 +20,7 @@ from server.engine.request import AttentionTask, EngineRequest
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.observability.metrics import Metrics
 from server.routes.context import AppContext, EngineProtocol
 from server.routes.inputs import read_inputs
@@ -32,7 +33,6 @@ from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work
-from server.routes.trace_body import DescribedEntry
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.trace import TraceRequest

@@ -15,6 +15,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, stack_of
 from server.routes.inspect.selectors import (
     AttentionPlan,
+    HeadSelection,
     check_answer_size,
     plan_attention,
     select_heads,
@@ -49,10 +50,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inspection = await begin(context, request, body, "/v1/attention", 1 if body.top_k is None else 2)
         wanted, inputs = inspection.wanted, inspection.inputs
         heads = select_heads(body, stack_config(context.config, stack_of(part)))
-        plans = [
-            plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
-            async for prompt in in_turns(inputs, 256)
-        ]
+        plans = [plan_of(body, heads, prompt, part) async for prompt in in_turns(inputs, 256)]
         with counted_refusals(context):
             wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
             check_answer_size(plans, wire, limit, token_bytes(inputs))
@@ -76,6 +74,11 @@ def rows_of(prompt: Prompt, part: Part) -> Prompt:
 def keys_of(prompt: Prompt, part: Part) -> Prompt:
     """Return the tokens that are the keys of a part."""
     return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
+
+
+def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: Part) -> AttentionPlan:
+    """Return the plan for one input. Raises BadRequest when a position is out of range."""
+    return plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
 
 
 def attention_entry(
