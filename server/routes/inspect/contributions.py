@@ -18,6 +18,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Intervention, Part, PointCapture, TraceTask
 from server.http.errors import BadRequest
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
@@ -38,7 +39,6 @@ from server.routes.parts.stream_parts import ATTENTION, Added, Changes, Float64,
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.mechanisms import ContributionsAnswer, ContributionsRequest
 
 Pairs = tuple[tuple[int, int], ...]

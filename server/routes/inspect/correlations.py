@@ -15,13 +15,13 @@ from model.hooks.points import Point, Stack, reads_encoder
 from server.engine.request import PointCapture, TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, described
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import choose_heads, head_axis
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.weights import CorrelationsAnswer, CorrelationsRequest
 
 MAX_PRODUCTS = 20_000_000_000

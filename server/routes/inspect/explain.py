@@ -13,13 +13,13 @@ from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.routes.trace_body import DescribedArray, DescribedEntry
 from server.schemas.inspect.mechanisms import ExplainAnswer, ExplainRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")

@@ -13,6 +13,7 @@ from model.hooks.point_names import stack_config
 from server.engine.request import HeadScoresTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
@@ -20,7 +21,6 @@ from server.routes.inspect.selectors import HeadSelection, every_head
 from server.routes.prompts import encoder_limit
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.mechanisms import HeadsAnswer, HeadsRequest
 
 _DEFAULT_REPEAT = 50

@@ -24,6 +24,7 @@ from server.engine.request import Intervention, Part, PointCapture, Task, Weight
 from server.http.errors import BadRequest, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
+from server.http.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
@@ -40,7 +41,6 @@ from server.routes.responses import (
 from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.text_parts import naming
-from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.predictions import InspectionRequest
 from server.schemas.inspect.trace import TraceRequest

@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from server.engine.request import LensTask
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
 from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 

@@ -16,13 +16,13 @@ from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedArray
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.token_reasons import explained_token, read_versus
 from server.routes.parts.reasons import explain
 from server.routes.responses import tensor_route
-from server.routes.trace_body import DescribedArray
 from server.schemas.inspect.predictions import NextAnswer, NextRequest
 
 

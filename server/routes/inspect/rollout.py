@@ -14,13 +14,13 @@ from model.kernels.library import levels as kernel_levels
 from server.engine.request import AttentionCapture, AttentionTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.mechanisms import RolloutAnswer, RolloutRequest
 
 MAX_FLOW_WORK = 400_000_000

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from server.engine.request import TraceTask
 from server.http.tensor_formats import as_numpy
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, begin
 from server.routes.inspect.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
@@ -20,7 +21,6 @@ from server.routes.responses import (
     wire_of,
 )
 from server.routes.tasks import TaskResult
-from server.routes.trace_body import DescribedArray, DescribedEntry
 from server.schemas.inspect.trace import TraceAnswer, TraceRequest
 
 

@@ -10,13 +10,13 @@ from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
 from server.engine.request import PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryRequest
 
 

@@ -15,6 +15,7 @@ from model.analysis.weight_names import NamedWeight, find_weight, list_weights
 from model.hooks.point_names import stack_config
 from server.http.errors import BadRequest, Forbidden, shown
 from server.http.tensor_formats import Wire, negotiate
+from server.http.trace_body import DescribedEntry
 from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import asked_of_weights, described, stack_of
@@ -23,7 +24,6 @@ from server.routes.inspect.weights import answer_about_weights, ask_about_weight
 from server.routes.prompts import check_model
 from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, check_part, why_no_weights
-from server.routes.trace_body import DescribedEntry
 from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
 
 _BYTES_OF_A_NAME = 64

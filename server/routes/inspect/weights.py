@@ -16,6 +16,7 @@ from model.hooks.point_names import stack_config
 from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
+from server.http.trace_body import DescribedArray, DescribedEntry, described_body
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import every_head, resolve
@@ -24,7 +25,6 @@ from server.routes.request_context import accept
 from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all
-from server.routes.trace_body import DescribedArray, DescribedEntry, described_body
 from server.schemas.inspect.weights import (
     CircuitsAnswer,
     CircuitsRequest,
