@@ -33,7 +33,9 @@ PROXY_PATH = "/deep/down"
 @pytest.fixture(scope="package")
 def server() -> Server:
     """The server that most tests share; other processes use it at the same time."""
-    return shared_server("--served-model-name", "fables")
+    shared = shared_server("--served-model-name", "fables")
+    _Precision.digits = 4 - (ask(shared, "/version")["compute_dtype"] == "bfloat16")
+    return shared
 
 
 @pytest.fixture(scope="package")
@@ -240,12 +242,6 @@ def requests_of(page: Page) -> Iterator[list[Request]]:
     page.on("request", add)
     yield asked
     page.remove_listener("request", add)
-
-
-@pytest.fixture(autouse=True)
-def _precision(request: pytest.FixtureRequest) -> None:
-    if "server" in request.fixturenames:
-        _Precision.digits = 4 - (ask(request.getfixturevalue("server"), "/version")["compute_dtype"] == "bfloat16")
 
 
 Open = Callable[..., Page]
