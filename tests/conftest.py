@@ -26,6 +26,8 @@ if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # Until the tests run (`pytest_runtestloop`): imports make no garbage, and the collector took a fifth of their time.
 gc.disable()
+# `nohup` has it ignored, and servers that tests start would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The tests start many processes, and each would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):

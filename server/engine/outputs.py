@@ -161,8 +161,8 @@ class StepOutput:
 
 
 def raise_exit(error: BaseException) -> None:
-    """Raise an exception again that asks to end. Any other is a failure of work: a panic in Rust is no Exception."""
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+    """Raise an exception again that asks to end. A panic in Rust is a failure of work, though it is no Exception."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 

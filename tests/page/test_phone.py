@@ -135,4 +135,4 @@ def test_the_chosen_row_of_the_wall_is_seen_with_its_frame(phone: Page, open_vie
     open_view("attention", layer=2)
     open_view("attention", layer=3)
     end, scrolled, height = phone.evaluate(CHOSEN)
-    assert scrolled <= end <= scrolled + height
+    assert scrolled <= end <= scrolled + height + 2

@@ -63,10 +63,9 @@ class StepBudgets:
     def note(self, seconds: float, schedule: Schedule) -> None:
         """Note how long a step took."""
         work = schedule.work
+        self._size.note(seconds, schedule)
         if self.captures is not None and schedule.has_text:
             self.captures.note(seconds, work)
-        if not work.num_capture_tokens:
-            self._size.note(seconds, schedule)
         if not work.num_capture_tokens and not schedule.encodes:
             num_decodes = schedule.num_decodes
             self._prompts.note(seconds, num_decodes, work.num_text_tokens - num_decodes)

@@ -18,6 +18,7 @@ from server.ipc.messages import Abort, NewRequest, Ready, RequestRefused
 from server.observability.access_log import RequestRecord
 from server.observability.metrics import FAILURES
 from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
+from tests.support.panics import PanicException
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     assert taken == [3, 4]
 
 
-@pytest.mark.parametrize("error", [KeyError(1), BaseException("a library in Rust panicked")])
+@pytest.mark.parametrize("error", [KeyError(1), PanicException("a library in Rust panicked")])
 async def test_what_cannot_take_a_token_costs_its_own_request_alone(
     client: EngineClient, worker: PlayedWorker, error: BaseException
 ) -> None:

@@ -17,6 +17,7 @@ from server.ipc.link import WorkerLink
 from server.worker.loop import run_engine
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request
+from tests.support.panics import PanicException
 
 
 class Gate:
@@ -108,7 +109,7 @@ def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gat
 
 def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     def panic(*unused: Any) -> None:
-        raise BaseException("a library in Rust panicked")
+        raise PanicException("a library in Rust panicked")
 
     gate.is_open.set()
     with monkeypatch.context() as planted:

@@ -26,6 +26,7 @@ from server.engine.request import (
     Task,
 )
 from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run, two_heads
+from tests.support.panics import PanicException
 
 MARK = 97
 """A token that a marked network fails on."""
@@ -33,10 +34,6 @@ MARK = 97
 
 class Failing(RuntimeError):
     """What a marked network raises."""
-
-
-class Panic(BaseException):
-    """What a library in Rust raises when it panics: no Exception."""
 
 
 @pytest.fixture
@@ -177,7 +174,7 @@ def test_a_panic_in_a_step_fails_its_own_request(model_of: Load, mark: Callable[
     model = model_of("gpt2")
     others = crowd(model)
     quiet = alone(model, others)
-    mark(model, Panic("index out of bounds"))
+    mark(model, PanicException("index out of bounds"))
     engine = build(model)
     answers = run(engine, [request(100, (5, MARK), generate(4)), *others])
     assert answers[100].finish_reason == "error"
@@ -209,7 +206,7 @@ def test_a_pass_that_is_too_large_only_together_fails_nobody(model_of: Load, mon
     assert_same(run(build(model), others), quiet)
 
 
-@pytest.mark.parametrize(("error", "reason"), [(MemoryError(), "memory"), (Panic("a dimension"), "error")])
+@pytest.mark.parametrize(("error", "reason"), [(MemoryError(), "memory"), (PanicException("a dimension"), "error")])
 def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
     model_of: Load, monkeypatch: pytest.MonkeyPatch, error: BaseException, reason: str
 ) -> None:

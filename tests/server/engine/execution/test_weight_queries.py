@@ -12,6 +12,7 @@ import torch
 from server.engine.execution.weight_queries import WeightQueries
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, WeightsTask
+from tests.support.panics import PanicException
 
 PATIENCE = 60.0
 
@@ -33,7 +34,7 @@ class Asked:
         if task.question == "fail":
             raise ValueError("no such matrix")
         if task.question == "panic":
-            raise BaseException("a library in Rust panicked")
+            raise PanicException("a library in Rust panicked")
         while task.question == "wait" and not self.go.wait(0.001):
             check()
         return {"x": torch.tensor([[1.5, 2.0]], dtype=torch.float64)}
