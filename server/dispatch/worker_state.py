@@ -50,7 +50,7 @@ class WorkerState:
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
         self.beats_until_idle = 0
-        """How many more beats must come before the worker is known to be idle."""
+        """Number of heartbeats still needed to call the worker idle."""
         self.stats = EngineStats()
         self.adapters: set[int] = set()
         """Numbers of the LoRA adapters that it has loaded."""

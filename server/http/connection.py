@@ -90,7 +90,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._wrapping_bytes = 0
         """Bytes that came since the head, less MAX_WRAPPING times the bytes of body among them."""
         self._has_ended = False
-        """Whether a request ended in the last piece: how much of that is the next one's head is not known."""
+        """True if a request ended in the last piece; the size of the next head in that piece is then unknown."""
         self._unread = b""
         self._is_reading = False
         self._is_refused = False

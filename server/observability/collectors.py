@@ -1,4 +1,4 @@
-"""How metrics are collected: families filled when they are read, a fast histogram, common labels, second names. Defines
+"""Collects metrics: families filled when they are read, a fast histogram, common labels, second names. Defines
 no metric.
 """
 

@@ -46,7 +46,7 @@ class TgiGrammar(RequestModel):
 
 
 class GenerateParameters(RequestModel):
-    """How a text is generated."""
+    """Sampling and output parameters of a generation."""
 
     REFUSED: ClassVar[RefusedFields] = {
         "typical_p": REFUSED_BY_GENERATION["typical_p"],

@@ -39,7 +39,7 @@ class NamedArray:
     array: Array = field(repr=False)
     axes: tuple[str, ...]
     about: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What else the server reports of it, such as layer, heads and positions of a traced point."""
+    """Other fields that the server reports, such as layer, heads and positions of a traced point."""
 
     @property
     def shape(self) -> tuple[int, ...]:

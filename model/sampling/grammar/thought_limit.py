@@ -14,7 +14,7 @@ class ThoughtLimit:
     max_tokens: int
     """Tokens after which a thought is closed, without the prompt's tokens."""
     is_open: bool
-    """Whether the prompt has opened a thought."""
+    """True if the prompt ends inside a thought."""
     opening: str
     """The tag that opens a thought, after white space."""
     closing: Pieces

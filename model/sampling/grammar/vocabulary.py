@@ -23,7 +23,7 @@ class Vocabulary:
 
     table: LLTokenizer
     spells_bytes: bool
-    """Whether each byte is a token. Otherwise some texts cannot be cut into tokens at every byte."""
+    """True if every byte has a token. Otherwise a text cannot be split into tokens at every byte."""
 
 
 @dataclass(eq=False)

@@ -240,7 +240,7 @@ def _with_counts(one: str, other: str) -> tuple[str, str]:
 _PYTHON_TAG = "<|python_tag|>"
 """The token that Llama's models write before some calls, and never before text."""
 _CHANNELS = ("commentary", "analysis")
-"""Where gpt-oss writes calls, with one of `_ENDS` after the tool's name; its template writes calls in another form."""
+"""Channels of gpt-oss's calls; one of `_ENDS` follows the tool's name. The template writes another form."""
 _ENDS = (" <|constrain|>json<|message|>", "<|constrain|>json<|message|>", " json<|message|>", "<|message|>")
 _TAG_IN_TAG = re.compile(r"<([^<>\s]+)>\s*(<[^<>]+)")
 

@@ -55,7 +55,7 @@ class Source:
     place: InterventionTarget
     is_mean: bool
     count: int = 1
-    """How many equal inputs it is of: they count in a mean."""
+    """Number of equal inputs, each of which counts in a mean."""
     times: float = 1.0
     """The factor of this source; an intervention adds up its sources, each times its factor."""
 

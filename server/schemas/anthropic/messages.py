@@ -101,7 +101,7 @@ class ToolChoice(RequestModel):
 
 
 class Thinking(RequestModel):
-    """Whether the model thinks before it answers, and how much."""
+    """Turns thinking on or off, and limits its tokens."""
 
     type: Literal["enabled", "adaptive", "disabled"] = Field(
         description="enabled and adaptive: it may think; disabled: it does not, as with a budget of 0."
