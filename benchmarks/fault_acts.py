@@ -2,14 +2,19 @@
 
 import contextlib
 import os
+import select
 import shutil
 import signal
+import socket
 import time
 
+from benchmarks.fault_load import PICTURES
 from benchmarks.fault_subject import Subject, wait_for, wait_mapped
 
 SETTLE_SECONDS = 1.0
 """Seconds of load before a fault and after the server is ready again."""
+END_SECONDS = 20.0
+"""Seconds within which a server with a grace of one second ends."""
 
 
 def kill_while_loading(subject: Subject) -> None:
@@ -91,3 +96,16 @@ def remove_model(subject: Subject) -> None:
 def wait(subject: Subject) -> None:
     """Do nothing: the culprit alone causes the fault."""
     time.sleep(2 * SETTLE_SECONDS)
+
+
+def end_beside_an_unread_answer(subject: Subject) -> None:
+    """Send SIGTERM while a client reads nothing of a long answer. Raises subprocess.TimeoutExpired when the server has
+    not ended within END_SECONDS.
+    """
+    body = PICTURES.body.encode()
+    head = f"POST {PICTURES.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", subject.port)) as client:
+        client.sendall(head.encode() + b"\r\n\r\n" + body)
+        assert select.select([client], [], [], END_SECONDS)[0], "the answer begins"
+        subject.process.terminate()
+        subject.process.wait(END_SECONDS)

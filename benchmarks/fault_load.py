@@ -82,6 +82,8 @@ LOOK = (
     _ask("/v1/embeddings", input=list(_LONG[:100])),
 )
 EVERYTHING = DECODE + PREFILL + LOOK
+PICTURES = _ask("/v1/attention", input=list(_LONG), layers="all", heads="all", encoding_format="base64")
+"""A request with an answer that no socket's buffer holds."""
 CULPRIT = {
     "raises": _write((*_PROMPT, RAISES), 4),
     "allocates": _write((*_PROMPT, ALLOCATES), 4),

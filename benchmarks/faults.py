@@ -24,6 +24,7 @@ import httpx
 
 from benchmarks.fault_acts import (
     SETTLE_SECONDS,
+    end_beside_an_unread_answer,
     kill_again_and_again,
     kill_while_loading,
     overwrite_weights,
@@ -163,6 +164,13 @@ FAULTS = (
     Fault("weights overwritten in place, worker killed", overwrite_weights, MODEL_CHANGED),
     Fault("weights truncated, worker killed", truncate_weights, MODEL_CHANGED),
     Fault("model folder removed, worker killed", remove_model, MODEL_CHANGED),
+    Fault(
+        "told to end, a client reads nothing",
+        end_beside_an_unread_answer,
+        Expected(stays_ready=False, exit_status=0),
+        is_idle=True,
+        arguments=("--shutdown-grace", "1"),
+    ),
     Fault(
         "API process killed",
         lambda subject: subject.process.kill(),
