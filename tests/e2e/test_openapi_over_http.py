@@ -76,7 +76,7 @@ def num_cases(report: str) -> int:
 
 def test_what_follows_from_the_document_to_its_end(server: Server, tmp_path: Path) -> None:
     """Run by itself, without a time limit, so that every operation is reached on every machine."""
-    paths = httpx.get(f"{server.url}/openapi.json", headers=HEADERS).json()["paths"]
+    paths = httpx.get(f"{server.url}/openapi.json", headers=HEADERS, timeout=60).json()["paths"]
     assert "/admin/keys/reload" in paths
     num_operations = sum(map(len, paths.values()))
     report = schemathesis(server, tmp_path, "--phases", "examples,coverage")

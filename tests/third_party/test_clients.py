@@ -141,7 +141,8 @@ def test_haystack_embeds_ranks_and_chats(server: Server) -> None:
         assert found == ask(server, "/v1/chat/completions", **asked)["choices"][0]["message"]["content"]
     with serve([*minilm(), "--dtype", "float32"]) as embedding:
         told = json.loads(run("haystack", "python", str(HERE / "haystack_turns.py"), "tei", embedding.url, *TURNS))
-        expected = httpx.post(f"{embedding.url}/embed", json={"inputs": [TURNS[0], *TURNS], "normalize": False}).json()
+        body = {"inputs": [TURNS[0], *TURNS], "normalize": False}
+        expected = httpx.post(f"{embedding.url}/embed", json=body, timeout=60).json()
     assert told["best"] == TURNS[0]
     for vector, other in zip(told["vectors"], expected, strict=True):
         assert vector == pytest.approx(other, abs=1e-5)
