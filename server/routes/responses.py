@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import orjson
 from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
@@ -64,6 +65,11 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
     if wire_of(wanted, "") == "binary":
         headers["content-length"] = str(len(begin[0]) + sum(array.nbytes for array in arrays))
     return StreamingResponse(paced(chain(begin, pieces)), media_type=wanted.value, headers=headers)
+
+
+def json_response(answer: Any, status: int = 200) -> Response:
+    """Return a response whose body is `answer` as JSON."""
+    return Response(orjson.dumps(answer), status, media_type="application/json")
 
 
 def new_answer_id(kind: str, mark: str = "-") -> str:

@@ -1,7 +1,6 @@
 """POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import orjson
@@ -16,7 +15,7 @@ from server.routes.context import AppContext
 from server.routes.huggingface.tei import cut_fields
 from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
-from server.routes.supported_routes import SPARSE, check_route
+from server.routes.supported_routes import SPARSE
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
@@ -37,9 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each input, the words of the vocabulary that a masked language model finds in it, with their
         weights.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, SPARSE)
+        arrival = accept(context, body, SPARSE)
         sparse = context.embedding_defaults.sparse
         task = SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
         asked = {"input": body.inputs, **cut_fields(context, body)}

@@ -7,7 +7,6 @@ arrays.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -38,7 +37,6 @@ from server.routes.responses import (
     tensor_response,
     token_bytes,
 )
-from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.text_parts import naming
 from server.schemas.inspect.attention import AttentionRequest
@@ -179,9 +177,7 @@ async def begin(
 
     `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
     """
-    arrival = time.monotonic()
-    accept(context, body)
-    check_route(context, route)
+    arrival = accept(context, body, route)
     wanted = negotiate(request.headers.get("accept"))
     inputs = await read_inputs(context, body)
     if wanted is Format.NPY:

@@ -103,8 +103,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
         eigenvalues of OV, and how much of what each head writes later heads read.
         """
-        arrival = time.monotonic()
-        accept(context, body)
+        arrival = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))

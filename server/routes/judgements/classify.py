@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -13,8 +12,7 @@ from server.routes.judgements.reasons import check_head_reasons, reasons_of_scor
 from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids
 from server.routes.prompts import fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name, new_answer_id
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
 
@@ -25,9 +23,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
         async def classify(request: Request, body: ClassifyRequest) -> Response:
             """Return the probability of every label for each input."""
-            arrival = time.monotonic()
-            accept(context, body)
-            check_route(context, "/v1/classify")
+            arrival = accept(context, body, "/v1/classify")
             value = body.input
             check_head_reasons(context, body.explain, 1 if isinstance(value, str) or _is_ids(value) else len(value))
             found = await unless_disconnected(request, _classified(context, body, arrival))
@@ -51,7 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 ],
                 "usage": found.usage,
             }
-            return Response(orjson.dumps(answer), media_type="application/json")
+            return json_response(answer)
 
 
 def _is_ids(value: Sequence[object]) -> bool:

@@ -1,10 +1,8 @@
 """POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -14,8 +12,7 @@ from server.routes.judgements.answering import Judgement, Judgements, judge
 from server.routes.judgements.questions import Option, Question, ask, user_message
 from server.routes.judgements.reasons import check_reasons, reasons_of
 from server.routes.request_context import accept
-from server.routes.responses import model_name
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
@@ -42,16 +39,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each question, the probability of each option: the softmax over the logits of the options' labels
         where the answer begins. The input is computed once.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/decisions")
+        arrival = accept(context, body, "/v1/decisions")
         found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
         answers = [
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)
         ]
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
-        return Response(orjson.dumps(answer), media_type="application/json")
+        return json_response(answer)
 
 
 async def _judged(

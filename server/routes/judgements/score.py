@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -14,8 +13,7 @@ from server.routes.judgements.pairs import Texts
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import score_pairs, scores_of
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name, new_answer_id
 from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 
 
@@ -26,9 +24,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ScoreAnswer, name=path)
         async def score(request: Request, body: ScoreRequest) -> Response:
             """Return the score of each pair: one text with each of the others, or each with the other at its place."""
-            arrival = time.monotonic()
-            accept(context, body)
-            check_route(context, "/v1/score")
+            arrival = accept(context, body, "/v1/score")
             pairs, name_of = _pairs_of(body)
             check_head_reasons(context, body.explain, len(pairs))
             found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
@@ -45,7 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 ],
                 "usage": found.usage,
             }
-            return Response(orjson.dumps(answer), media_type="application/json")
+            return json_response(answer)
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:

@@ -1,9 +1,7 @@
 """POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
 
-import time
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -13,8 +11,7 @@ from server.routes.judgements.answering import Judgement, Judgements, judge
 from server.routes.judgements.questions import Option, Question, ask, user_message
 from server.routes.judgements.reasons import check_reasons, reasons_of
 from server.routes.request_context import accept
-from server.routes.responses import model_name
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
@@ -36,9 +33,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/systemone")
+        arrival = accept(context, body, "/v1/systemone")
         found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
@@ -56,7 +51,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 name: {"label_mass": each.label_mass, "argmax_is_label": each.is_label} for (name, _), each in named
             },
         }
-        return Response(orjson.dumps(answer), media_type="application/json")
+        return json_response(answer)
 
 
 async def _judged(

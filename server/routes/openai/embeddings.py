@@ -1,7 +1,6 @@
 """POST /v1/embeddings: vectors of inputs, from any layer of the network."""
 
 import logging
-import time
 from functools import cache
 from typing import Any
 
@@ -42,8 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
-        arrival = time.monotonic()
-        accept(context, body)
+        arrival = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         task = embed_task(context, body)
         inputs = await embed_inputs(context, body)
