@@ -29,7 +29,8 @@ from model.checkpoint.families.weight_table import (
 from model.config import ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
-_has_per_layer, _has_experts = has("per_layer_size"), has("experts")
+_has_per_layer = has("per_layer_size")
+_has_experts = has("experts")
 _ATTENTION = f"{_LAYER}.self_attn"
 
 
