@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
+from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest
 from server.http.sse import TokenEvent
 from server.observability.metrics import Metrics
-from server.routes.context import Handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Run:
     def __init__(
         self,
         index: int,
-        handle: Handle,
+        handle: RequestHandle,
         text: ChoiceText,
         metrics: Metrics,
         arrival: float,
