@@ -154,7 +154,6 @@ class Block:
 
     @property
     def last(self) -> Residual[Any]:
-        """Return what is added last."""
         return self.mlp if self.per_layer is None else self.per_layer
 
     @property

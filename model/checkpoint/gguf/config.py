@@ -50,7 +50,6 @@ class _Fields:
 
     @property
     def head_dim(self) -> int:
-        """Return the dimensions of a head."""
         return int(
             self.get("attention.key_length") or self.need("embedding_length") // self.need("attention.head_count")
         )

@@ -98,7 +98,6 @@ class _Answer:
         }
 
     async def whole(self) -> Response:
-        """Return the message, whole."""
         end: Event = _NOT_OVER
         try:
             self._begin_content()
@@ -138,7 +137,6 @@ class _Answer:
         yield _written([*self._content.end(), over, {"type": "message_stop"}])
 
     def _end(self, piece: ChatPiece) -> Event:
-        """Return why the answer ended with this piece."""
         stop = piece.piece.stop_reason
         if piece.finish_reason == "stop":
             return {"stop_reason": "stop_sequence", "stop_sequence": stop} if isinstance(stop, str) else _END_OF_TURN

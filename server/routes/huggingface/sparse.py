@@ -24,8 +24,6 @@ _VALUE_BYTES = 40
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         SPARSE,
         tags=["inside"],

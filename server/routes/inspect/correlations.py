@@ -31,8 +31,6 @@ _PER_PAIR = 200
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(
         router.post,
         "/v1/geometry",

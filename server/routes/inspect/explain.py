@@ -27,8 +27,6 @@ _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainAnswer)
     async def explain(request: Request, body: ExplainRequest) -> Response:
         """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,

@@ -29,8 +29,6 @@ _NUM_STRONGEST = 5
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(
         router.post,
         "/v1/heads",

@@ -21,8 +21,6 @@ from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/lens", "Logit lens: what each layer would say next", LensAnswer)
     async def lens(request: Request, body: LensRequest) -> Response:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability

@@ -30,8 +30,6 @@ MAX_ROLLOUT_WORK = 1_000_000_000_000
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/rollout", "Attention through all layers: rollout and flow", RolloutAnswer)
     async def rollout(request: Request, body: RolloutRequest) -> Response:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual

@@ -108,7 +108,6 @@ class _Chosen:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the answer."""
         lengths = list(self.weight.shape[self.head is not None :])
         for axis, chosen in zip(_axes_of(self.weight), (self.rows, self.columns), strict=False):
             lengths[axis] = lengths[axis] if chosen is None else len(chosen)
@@ -142,7 +141,6 @@ class _Chosen:
         return f"{one}rows=0:{rows}{narrow}"
 
     def entry(self, found: Any) -> DescribedEntry:
-        """Return the entry of the answer."""
         fields = {
             "object": "weights",
             "index": 0,

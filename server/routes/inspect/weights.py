@@ -157,7 +157,6 @@ async def ask_about_weights(context: AppContext, request: Request, arrival: floa
 def answer_about_weights(
     context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
 ) -> Response:
-    """Return the entry in the wanted format."""
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 

@@ -17,7 +17,6 @@ from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyReques
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
     for path, summary in (("/v1/classify", "The labels of texts"), ("/classify", "The same, without a version")):
 
         @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)

@@ -27,8 +27,6 @@ from server.schemas.judgements.decisions import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/decisions",
         tags=["judgements"],

@@ -20,8 +20,6 @@ from server.schemas.judgements.reranking import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/v1/rerank",
         tags=["judgements"],

@@ -18,7 +18,6 @@ from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
     for path, summary in (("/v1/score", "The scores of pairs of texts"), ("/score", "The same, without a version")):
 
         @router.post(path, tags=["judgements"], summary=summary, response_model=ScoreAnswer, name=path)

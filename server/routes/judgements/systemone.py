@@ -23,8 +23,6 @@ from server.schemas.judgements.systemone import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/systemone",
         tags=["judgements"],

@@ -23,8 +23,6 @@ from server.schemas.ollama import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/api/embed",
         tags=["Ollama"],

@@ -37,8 +37,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}}}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/api/chat",
         tags=["Ollama"],

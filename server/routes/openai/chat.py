@@ -27,8 +27,6 @@ from server.schemas.generation import ChatCompletionAnswer, ChatCompletionReques
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/chat/completions",
         tags=["generation"],

@@ -36,8 +36,6 @@ from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/completions",
         tags=["generation"],

@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""

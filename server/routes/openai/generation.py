@@ -320,7 +320,6 @@ class AnswerWriter:
         }
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one chunk of a stream."""
         return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}
 
     def _usage_so_far(self) -> dict[str, Any]:

@@ -17,8 +17,6 @@ from server.schemas.openai_responses.responses import ResponsesAnswer, Responses
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/responses",
         tags=["generation"],

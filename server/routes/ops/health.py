@@ -15,8 +15,6 @@ _RETRY_AFTER = "1"
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     def readiness() -> Response:
         ready = context.engine.ready()
         body = orjson.dumps({"ready": ready, "reason": context.engine.reason() if not ready else "ready"})
