@@ -1,6 +1,5 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
-import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
@@ -9,10 +8,9 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids
+from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids, scored_answer
 from server.routes.prompts import fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name, new_answer_id
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
 
@@ -29,24 +27,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
             labels = context.config.classifier.labels if context.config.classifier is not None else ()
-            answer = {
-                "id": new_answer_id("classify"),
-                "object": "list",
-                "created": int(time.time()),
-                "model": model_name(context),
-                "data": [
-                    {
-                        "index": i,
-                        "label": labels[numbers.index(max(numbers))],
-                        "probs": numbers,
-                        "num_classes": len(numbers),
-                        **reasons[i],
-                    }
-                    for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
-                ],
-                "usage": found.usage,
-            }
-            return json_response(answer)
+            data = [
+                {
+                    "index": i,
+                    "label": labels[numbers.index(max(numbers))],
+                    "probs": numbers,
+                    "num_classes": len(numbers),
+                    **reasons[i],
+                }
+                for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
+            ]
+            return scored_answer(context, "classify", data, found)
 
 
 def _is_ids(value: Sequence[object]) -> bool:

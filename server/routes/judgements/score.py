@@ -1,6 +1,5 @@
 """POST /v1/score and /score: how well pairs of texts fit, as vLLM has it."""
 
-import time
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request
@@ -11,9 +10,8 @@ from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import score_pairs, scores_of
+from server.routes.judgements.scoring import score_pairs, scored_answer, scores_of
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name, new_answer_id
 from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 
 
@@ -29,18 +27,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
-            answer = {
-                "id": new_answer_id("score"),
-                "object": "list",
-                "created": int(time.time()),
-                "model": model_name(context),
-                "data": [
-                    {"index": i, "object": "score", "score": number, **reasons[i]}
-                    for i, number in enumerate(scores_of(context, found, body.use_activation))
-                ],
-                "usage": found.usage,
-            }
-            return json_response(answer)
+            data = [
+                {"index": i, "object": "score", "score": number, **reasons[i]}
+                for i, number in enumerate(scores_of(context, found, body.use_activation))
+            ]
+            return scored_answer(context, "score", data, found)
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:

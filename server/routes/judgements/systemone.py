@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement, Judgements, judge
-from server.routes.judgements.questions import Option, Question, ask, user_message
-from server.routes.judgements.reasons import check_reasons, reasons_of
+from server.routes.judgements.answering import Judgement
+from server.routes.judgements.questions import Option, Question, user_message
+from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import json_response, model_name
 from server.schemas.judgements.fields import json_text
@@ -32,7 +32,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
         arrival = accept(context, body, "/v1/systemone")
-        found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
+        texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
+        messages = [user_message("\n\n".join(texts))]
+        questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+        judging = judge_with_reasons(context, body, messages, questions, arrival)
+        found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
             "model": model_name(context),
@@ -50,19 +54,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             },
         }
         return json_response(answer)
-
-
-async def _judged(
-    context: AppContext, body: SystemOneRequest, arrival: float
-) -> tuple[Judgements, list[dict[str, Any]]]:
-    """Return the answers, and what each has beside itself."""
-    texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
-    messages = [user_message("\n\n".join(texts))]
-    questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
-    check_reasons(context, body.explain, questions)
-    asked = await ask(context, messages, questions, body.chat_template_kwargs)
-    found = await judge(context, asked, arrival)
-    return found, await reasons_of(context, body.explain, questions, asked, found, arrival)
 
 
 def _text(content: Any) -> str | None:
