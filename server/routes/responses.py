@@ -11,7 +11,7 @@ from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
-from server.http.errors import PayloadTooLarge
+from server.http.errors import PayloadTooLarge, answer_too_large
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, paced
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
@@ -91,11 +91,7 @@ def check_num_values(
     limit = context.settings.max_response_bytes
     with counted_refusals(context):
         if size > limit:
-            raise PayloadTooLarge(
-                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                f"{advice}, or Accept: application/vnd.safetensors.",
-                code="answer_too_large",
-            )
+            raise answer_too_large(size, limit, f"Ask for {advice}, or Accept: application/vnd.safetensors.")
 
 
 @contextmanager

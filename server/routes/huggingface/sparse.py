@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.engine.request import SparseTask
-from server.http.errors import PayloadTooLarge
+from server.http.errors import answer_too_large
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
@@ -61,8 +61,4 @@ def _check_size(context: AppContext, results: list[TaskResult]) -> None:
     estimate = _VALUE_BYTES * sum(result.tensors["sparse.indices"].shape[0] for result in results)
     if estimate > limit:
         context.metrics.capture_rejections.labels("answer_too_large").inc()
-        raise PayloadTooLarge(
-            f"inputs: the answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes). "
-            "Send fewer inputs at a time.",
-            code="answer_too_large",
-        )
+        raise answer_too_large(estimate, limit, "Send fewer inputs at a time.", of="inputs: the answer")

@@ -20,7 +20,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
 from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
 from server.routes.inspect.selectors import resolve, span
 from server.schemas.inspect.trace import TraceRequest
@@ -233,12 +233,8 @@ def check_trace_size(
         value = next((value for value in values if fits(field, value)), None)
         if value is not None:
             ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
-    advice = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
-    raise PayloadTooLarge(
-        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent "
-        f"(--max-response-bytes).{advice}",
-        code="answer_too_large",
-    )
+    advice = f"Any of these fits: {'; '.join(ways)}." if ways else "Send fewer points, or fewer or shorter inputs."
+    raise answer_too_large(size + token_bytes, limit, advice)
 
 
 def _estimate(
