@@ -104,15 +104,6 @@ def _why_not_on(name: Quantization, device: torch.device) -> str | None:
     return None if can_fp8 else f"needs a GPU of compute capability {least} or above. {shown}: none is accepted there"
 
 
-def resolve_batch_invariant(
-    wanted: bool | None, dtype: torch.dtype, device: torch.device, kernels: KernelConfig = AUTO
-) -> bool:
-    """Return whether answers are batch invariant; None means where it costs nothing: with our kernels, on a CPU in
-    float32 and bfloat16.
-    """
-    return kernels.why_not_native(dtype, device) is None if wanted is None else wanted
-
-
 def load_model(
     folder: Path,
     config: ModelConfig,
@@ -188,7 +179,9 @@ def build_model(
         return matrices.pop(name) if name in matrices else weights.pop(name)
 
     table = matrix("embed.weight")
-    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device, kernels)
+    # Where nothing is asked for, where it costs nothing: with our kernels.
+    is_native = kernels.why_not_native(table.dtype, table.device) is None
+    invariant = is_native if batch_invariant is None else batch_invariant
     is_tied = "head.weight" not in weights and "head.weight" not in matrices
     head = project_out = None
     if config.has_head:
