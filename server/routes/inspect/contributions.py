@@ -75,10 +75,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked, list(questions.values()))
         weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 
-        def report() -> list[DescribedEntry]:
-            return [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
-
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(
+            lambda: [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             if not np.isfinite(numbers).all():
                 raise inspection.not_finite(f"the numbers of input {index} at {chosen.name}")
 
-        def report() -> DescribedEntry:
-            return _entry(body, chosen, np.concatenate(samples), units)
-
-        return inspection.answer([await inspection.compute(report)])
+        return await inspection.answer_with(lambda: [_entry(body, chosen, np.concatenate(samples), units)])
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint, int]:

@@ -52,10 +52,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
         *found, weights = await inspection.run(asked, [question])
 
-        def report() -> list[DescribedEntry]:
-            return [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
-
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(
+            lambda: [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
+        )
 
 
 def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:

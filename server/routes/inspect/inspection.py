@@ -148,6 +148,10 @@ class Inspection:
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)
 
+    async def answer_with(self, report: Callable[[], Sequence[DescribedEntry]]) -> Response:
+        """Return the entries that `report` makes, as `compute` runs it, in the wanted format."""
+        return self.answer(await self.compute(report))
+
     def not_finite(self, what: str) -> BadRequest:
         """Return the error that `what`, of which an answer would be made, is NaN or infinite."""
         if self.body.interventions:
@@ -196,19 +200,10 @@ def stack_of(part: Part) -> Stack:
     return "encoder" if part == "encoder" else "decoder"
 
 
-def capture(
-    context: AppContext,
-    stack: Stack,
-    point: str,
-    layer: int | None = None,
-    *,
-    heads: tuple[int, ...] | None = None,
-    positions: tuple[int, ...] | None = None,
-    keys: tuple[int, ...] | None = None,
-) -> PointCapture:
-    """Return the capture of one point of a trace, by its full name."""
+def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:
+    """Return the capture of one point of a trace; `options` are the other fields of `PointCapture`."""
     name = full_name(context.config, stack, point, layer)
-    return PointCapture(name=name, stack=stack, layer=layer, point=point, heads=heads, positions=positions, keys=keys)
+    return PointCapture(name=name, stack=stack, layer=layer, point=point, **options)
 
 
 @dataclass(frozen=True, slots=True)

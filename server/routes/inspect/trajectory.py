@@ -57,7 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 entries.append(_entry(inspection, index, streams, place, chosen[index], others[index]))
             return entries
 
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(report)
 
 
 def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
