@@ -187,9 +187,8 @@ def build_model(
     is_tied = "head.weight" not in weights and "head.weight" not in matrices
     head = project_out = None
     if config.has_head:
-        bias, own = weights.pop("head.bias", None), None if is_tied else matrix("head.weight")
-        head = _head(table if own is None else own, bias, shares, kernels, invariant, quantize)
-        del own
+        bias = weights.pop("head.bias", None)
+        head = _head(table if is_tied else matrix("head.weight"), bias, shares, kernels, invariant, quantize)
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = linear(matrix("embed_out.weight"))
     transform = _head_transform(config, weights, linear, kernels, quantize)
